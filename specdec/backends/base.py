@@ -1,0 +1,106 @@
+"""The backend's contract.
+
+A backend owns the model and its cache. Rows are the sequences of the batch, numbered from 0 without gaps.
+
+Laws:
+- A tree forward equals forwarding each root-to-node path alone.
+- Keep-then-forward equals a fresh forward over the committed tokens.
+- What a row gives doesn't depend on the other rows, but for the rounding of another shape.
+- A model that can't satisfy them is refused with the reason, or driven with chains where that is right.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from specdec.layout import Layout, Shapes
+from specdec.tree import DraftTree
+
+Compile = Callable[[Sequence[DraftTree], Sequence[int], Shapes], Layout]
+
+
+class Output:
+    """The logits of one forward pass: (rows, columns, vocab), the columns as the layout wanted them."""
+
+    def __init__(self, logits: torch.Tensor, columns: Sequence[int]) -> None:
+        self.logits = logits
+        self.column_of = {node: column for column, node in enumerate(columns)}
+        greatest, ids = logits.max(dim=-1)
+        # The one copy to the host that a greedy step needs; a sum with a NaN or infinite entry is not finite.
+        self.is_finite: list[list[bool]] = greatest.isfinite().tolist()
+        self.argmax: list[list[int]] = ids.tolist()
+
+    def row(self, row: int) -> "OutputRow":
+        """One sequence's part."""
+        return OutputRow(self, row)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """One sequence's part of an output, addressed by node."""
+
+    output: Output
+    row: int
+
+    def argmax(self, node: int) -> int:
+        """The id of the greatest logit at a node, the lowest of equals."""
+        return self.output.argmax[self.row][self.output.column_of[node]]
+
+    def logits(self, node: int) -> torch.Tensor:
+        """The raw logits at a node, shape ``(vocab,)``."""
+        return self.output.logits[self.row, self.output.column_of[node]]
+
+    def is_finite(self, node: int) -> bool:
+        """Whether the node's greatest logit is a number."""
+        return self.output.is_finite[self.row][self.output.column_of[node]]
+
+
+class Backend(ABC):
+    """A model with a cache."""
+
+    shapes: Shapes
+
+    @classmethod
+    @abstractmethod
+    def accepts(cls, model: object) -> bool:
+        """Whether this backend is for such an object; cheap, and never an error."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, model: object, compile_masks: Compile) -> "Backend":
+        """A backend driving the model with layouts of the given compiler.
+
+        Raises:
+            ModelError: when the model can't be driven, with the reason.
+        """
+
+    @abstractmethod
+    def prefill(self, tokens: Sequence[int], capacity: int) -> Output:
+        """Open the next row with a prompt, cache all of it; the logits of its last token, as node 0.
+
+        ``capacity`` is the number of committed tokens that the row may grow to.
+        """
+
+    @abstractmethod
+    def forward(self, layout: Layout) -> Output:
+        """One pass over every row's nodes; their keys and values wait behind the row's committed slots for ``keep``."""
+
+    @abstractmethod
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """Commit each row's path (root first) of the last forward, in the row's next slots, and drop its other nodes."""
+
+    @abstractmethod
+    def release(self, row: int) -> None:
+        """Close a row; the last row takes its number."""
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """Rows that are open."""
+
+    @property
+    @abstractmethod
+    def cache_bytes(self) -> int:
+        """Bytes held for keys and values."""

@@ -1,0 +1,130 @@
+"""Preallocated keys and values for transformers models, one buffer per layer, rows of different lengths side by side."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+_SLOT_ROUNDING = 64
+
+
+@dataclass(slots=True)
+class Placement:
+    """Where the next forward writes: rows ``first`` …, each from its own slot on, shared by all layers."""
+
+    first: int = 0
+    starts: tuple[int, ...] = (0,)
+    num_rows: int = 1  # to make room for
+    num_slots: int = 0
+
+
+class RaggedLayer(CacheLayerMixin):
+    """Keys and values of one layer, (rows, heads, slots, width); committed tokens sit in slot = position, gap-free.
+
+    Slots beyond a row's nodes hold zeros or stale finite numbers, which masks hide.
+    """
+
+    is_sliding = False
+    is_croppable = False
+    is_compileable = False
+
+    def __init__(self, placement: Placement) -> None:
+        super().__init__()
+        self._placement = placement
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.keys = key_states.new_zeros(0, key_states.shape[1], 0, key_states.shape[3])
+        self.values = value_states.new_zeros(0, value_states.shape[1], 0, value_states.shape[3])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write the new nodes of each row behind its committed slots; views of the rows under way, up to the last slot."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        first, starts = self._placement.first, self._placement.starts
+        width = key_states.shape[2]
+        slots = max(starts) + width
+        self._reserve(max(self._placement.num_rows, first + len(starts)), max(self._placement.num_slots, slots))
+        for index, start in enumerate(starts):
+            self.keys[first + index, :, start : start + width] = key_states[index]
+            self.values[first + index, :, start : start + width] = value_states[index]
+        rows = slice(first, first + len(starts))
+        return self.keys[rows, :, :slots], self.values[rows, :, :slots]
+
+    def _reserve(self, num_rows: int, num_slots: int) -> None:
+        rows, heads, slots, _ = self.keys.shape
+        if num_rows <= rows and num_slots <= slots:
+            return
+        # Half as much again where a row outgrows what was announced, so that growth stays linear in total.
+        grown = slots if num_slots <= slots else max(num_slots, slots * 3 // 2)
+        shape = max(num_rows, rows), heads, -(-grown // _SLOT_ROUNDING) * _SLOT_ROUNDING
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = old.new_zeros(*shape, old.shape[3])
+            new[:rows, :, :slots] = old
+            setattr(self, name, new)
+
+    def keep(self, row: int, start: int, path: Sequence[int]) -> None:
+        """Gather the nodes of a path, whose first is node 0, into the slots from ``start`` on."""
+        moved = [(start + to, start + node) for to, node in enumerate(path) if to != node]
+        if moved:
+            to, source = moved[0][0], torch.tensor([source for _, source in moved], device=self.keys.device)
+            for buffer in (self.keys, self.values):
+                buffer[row, :, to : to + len(moved)] = buffer[row].index_select(1, source)
+
+    def move_row(self, source: int, to: int, num_slots: int) -> None:
+        """Copy a row's committed slots over another row's."""
+        for buffer in (self.keys, self.values):
+            buffer[to, :, :num_slots] = buffer[source, :, :num_slots]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return max(self._placement.starts) + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return max(self._placement.starts)
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class RaggedCache(Cache):
+    """One ``RaggedLayer`` per attention layer, and the length of every row."""
+
+    def __init__(self, num_layers: int) -> None:
+        self.placement = Placement()
+        self.lengths: list[int] = []
+        super().__init__(layers=[RaggedLayer(self.placement) for _ in range(num_layers)])
+
+    def place(self, first: int, starts: Sequence[int]) -> None:
+        """Say where the next forward writes."""
+        self.placement.first, self.placement.starts = first, tuple(starts)
+
+    def keep(self, row: int, path: Sequence[int]) -> None:
+        """Commit a path of the last forward, root first, in place; nothing moves where it is contiguous already."""
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.keep(row, self.lengths[row], path)
+        self.lengths[row] += len(path)
+
+    def release(self, row: int) -> None:
+        """Close a row; the last one takes its place, and the memory goes when none is left."""
+        last = len(self.lengths) - 1
+        if row != last:
+            for layer in self.layers:
+                layer.move_row(last, row, self.lengths[last])
+        self.lengths[row] = self.lengths[last]
+        self.lengths.pop()
+        if not self.lengths:
+            self.placement.num_slots = 0
+            for layer in self.layers:
+                layer.is_initialized = False
+                layer.keys = layer.values = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes held."""
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers if layer.is_initialized)

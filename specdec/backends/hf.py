@@ -1,0 +1,172 @@
+"""Any attention-based causal language model of transformers, driven through its public forward, cache and masks."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec.backends.base import Backend, Compile, Output
+from specdec.backends.cache import RaggedCache
+from specdec.backends.selftest import probe
+from specdec.errors import ModelError
+from specdec.layout import Layout, Shapes, Window
+
+PREFILL_CHUNK = 512
+
+# Local attention here goes by cache slot, not by position, and the window is longer than a self-test would reach.
+_CHAINS_ONLY = {"gpt_neo": "its local attention goes by cache slot, not by position"}
+_WINDOWED = {"sliding_attention": "sliding", "chunked_attention": "chunked"}
+
+
+class HFBackend(Backend):
+    """A transformers model with a cache of its own.
+
+    Attributes:
+        reason: why the model takes chains only, or "" where it takes trees.
+    """
+
+    def __init__(self, model: PreTrainedModel, compile_masks: Compile) -> None:
+        config = model.config.get_text_config()
+        if model.config.is_encoder_decoder:
+            raise ModelError(f"{_name(model)} is an encoder-decoder model; specdec drives decoder-only models")
+        if model.training:
+            raise ModelError(f"{_name(model)} is in training mode, where dropout changes its logits: call model.eval()")
+        self._model = model
+        self._parameters = inspect.signature(model.forward).parameters
+        if "past_key_values" not in self._parameters:
+            raise ModelError(f"{_name(model)} keeps recurrent state instead of keys and values, so it can't be rolled back")
+        self._cache = RaggedCache(config.num_hidden_layers)
+        self.shapes = Shapes(
+            vocab_size=model.get_output_embeddings().weight.shape[0],
+            max_positions=getattr(config, "max_position_embeddings", None),
+            takes_trees=True,
+            attention=attention_kinds(config, _name(model)),
+            dtype=model.dtype,
+            device=model.device,
+        )
+        self.reason = _CHAINS_ONLY.get(config.model_type, "")
+        self._decide(compile_masks)
+
+    def _decide(self, compile_masks: Compile) -> None:
+        """Trees where the self-test passes with them, else chains where it passes with those, else a refusal."""
+        if not self.reason:
+            self.reason = probe(self, self._model, compile_masks, branching=True)
+        if self.reason:
+            self.shapes = Shapes(**{**_fields(self.shapes), "takes_trees": False})
+            fault = probe(self, self._model, compile_masks, branching=False)
+            if fault:
+                raise ModelError(
+                    f"{_name(self._model)} can't be driven losslessly: with trees, {self.reason}; with chains, {fault}"
+                )
+
+    @classmethod
+    def accepts(cls, model: object) -> bool:
+        return isinstance(model, PreTrainedModel)
+
+    @classmethod
+    def load(cls, model: object, compile_masks: Compile) -> "HFBackend":
+        if not isinstance(model, PreTrainedModel):
+            raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
+        return cls(model, compile_masks)
+
+    def prefill(self, tokens: Sequence[int], capacity: int) -> Output:
+        # One row at a time, in chunks at fixed positions: what a prompt computes doesn't depend on its neighbours.
+        row = len(self._cache.lengths)
+        self._cache.lengths.append(0)
+        self._cache.placement.num_rows = max(self._cache.placement.num_rows, row + 1)
+        self._cache.placement.num_slots = max(self._cache.placement.num_slots, capacity)
+        logits = None
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.shapes.device)
+            self._cache.place(row, [start])
+            logits = self._logits(chunk, torch.arange(start, start + chunk.shape[1], device=chunk.device)[None], None, -1)
+            self._cache.lengths[row] = start + chunk.shape[1]
+        assert logits is not None, "a prompt has at least one token"
+        return Output(logits[:, -1:], columns=[0])
+
+    def forward(self, layout: Layout) -> Output:
+        if not self.shapes.takes_trees:
+            return self._forward_chains(layout)
+        self._cache.place(0, layout.lengths)
+        mask = next(iter(layout.masks.values())) if len(layout.masks) == 1 else dict(layout.masks) or None
+        columns = None if len(layout.columns) == layout.width else torch.tensor(layout.columns, device=self.shapes.device)
+        logits = self._logits(layout.input_ids, layout.positions, mask, columns)
+        return Output(logits, layout.columns)
+
+    def _forward_chains(self, layout: Layout) -> Output:
+        """Row by row under the model's own causal mask, which a slot-ordered bias agrees with."""
+        rows = []
+        for row, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
+            self._cache.place(row, [length])
+            nodes = slice(row, row + 1), slice(0, num_nodes)
+            logits = self._logits(layout.input_ids[nodes], layout.positions[nodes], None, None)
+            rows.append(torch.nn.functional.pad(logits[0], (0, 0, 0, layout.width - num_nodes)))
+        return Output(torch.stack(rows)[:, list(layout.columns)], layout.columns)
+
+    @torch.inference_mode()
+    def _logits(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, mask: Any, columns: torch.Tensor | int | None
+    ) -> torch.Tensor:
+        """The model's logits, (rows, columns, vocab); ``columns`` -1 means the last one, None all."""
+        extra: dict[str, Any] = {}
+        if "position_ids" in self._parameters:
+            extra["position_ids"] = positions
+        keeps_columns = columns is not None and "logits_to_keep" in self._parameters
+        if keeps_columns:
+            extra["logits_to_keep"] = 1 if isinstance(columns, int) else columns
+        output = self._model(
+            input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
+        )
+        logits: torch.Tensor = output.logits
+        return logits if columns is None or keeps_columns or isinstance(columns, int) else logits[:, columns]
+
+    @torch.inference_mode()
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        for row, path in enumerate(paths):
+            self._cache.keep(row, path)
+
+    @torch.inference_mode()
+    def release(self, row: int) -> None:
+        self._cache.release(row)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._cache.lengths)
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.num_bytes
+
+
+def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
+    """The kinds of attention layer in a text configuration, each with its window.
+
+    Raises:
+        ModelError: for layers that keep state other than keys and values.
+    """
+    sizes = {"sliding": getattr(config, "sliding_window", None), "chunked": getattr(config, "attention_chunk_size", None)}
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if not kinds:
+        is_windowed = sizes["sliding"] is not None and getattr(config, "use_sliding_window", True)
+        kinds = {"sliding_attention" if is_windowed else "full_attention"}
+    foreign = kinds - {"full_attention", *_WINDOWED}
+    if foreign:
+        raise ModelError(
+            f"{name} has layers of kind {', '.join(sorted(foreign))}, which keep recurrent or convolutional state that "
+            "can't follow a draft; specdec drives models whose layers all attend to keys and values"
+        )
+    windows: dict[str, Window | None] = {"full_attention": None} if "full_attention" in kinds else {}
+    for kind in sorted(kinds - {"full_attention"}):
+        form = _WINDOWED[kind]
+        windows[kind] = Window("sliding" if form == "sliding" else "chunked", sizes[form])
+    return windows
+
+
+def _name(model: PreTrainedModel) -> str:
+    return f"{type(model).__name__} ({model.config.model_type})"
+
+
+def _fields(shapes: Shapes) -> dict[str, Any]:
+    return {name: getattr(shapes, name) for name in shapes.__slots__}

@@ -1,0 +1,42 @@
+"""The plug-ins that come with specdec, registered as a third party's would be."""
+
+from collections.abc import Mapping
+
+from specdec.backends.base import Backend
+from specdec.backends.hf import HFBackend
+from specdec.backends.toy import ToyBackend
+from specdec.hookspecs import hookimpl
+from specdec.masks.base import MaskCompiler
+from specdec.masks.dense import DenseCompiler
+from specdec.strategies.autoregressive import AutoregressiveProposer
+from specdec.strategies.base import Proposer
+from specdec.strategies.jacobi import JacobiProposer
+from specdec.strategies.lookahead import LookaheadProposer
+from specdec.strategies.prompt_lookup import PromptLookupProposer
+from specdec.verifiers.base import Verifier
+from specdec.verifiers.match import MatchVerifier
+
+
+@hookimpl
+def specdec_proposers() -> Mapping[str, type[Proposer]]:
+    return {
+        "autoregressive": AutoregressiveProposer,
+        "jacobi": JacobiProposer,
+        "lookahead": LookaheadProposer,
+        "prompt_lookup": PromptLookupProposer,
+    }
+
+
+@hookimpl
+def specdec_verifiers() -> Mapping[str, type[Verifier]]:
+    return {"match": MatchVerifier}
+
+
+@hookimpl
+def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
+    return {"dense": DenseCompiler}
+
+
+@hookimpl
+def specdec_backends() -> Mapping[str, type[Backend]]:
+    return {"hf": HFBackend, "toy": ToyBackend}

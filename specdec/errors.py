@@ -1,0 +1,30 @@
+"""The one family of errors a caller sees.
+
+SpecdecError
+├── RequestError    a prompt or a setting that can't be honoured
+├── ModelError      a model or tokenizer that can't be driven
+├── NumericsError   the model's logits are not numbers
+└── PluginError     a plug-in that is unknown, ambiguous, misconfigured or breaks its contract
+
+Each message says what was given, what is allowed and the remedy.
+"""
+
+
+class SpecdecError(Exception):
+    """Base of every error that specdec raises on purpose."""
+
+
+class RequestError(SpecdecError):
+    """A prompt or a setting that can't be honoured."""
+
+
+class ModelError(SpecdecError):
+    """A model or tokenizer that can't be driven."""
+
+
+class NumericsError(SpecdecError):
+    """The model produced logits that are NaN or infinite."""
+
+
+class PluginError(SpecdecError):
+    """A plug-in that is unknown, ambiguous, misconfigured or breaks its contract."""

@@ -1,0 +1,314 @@
+"""The front door: text and ids in, results out."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from specdec import prompts
+from specdec.errors import ModelError, RequestError
+from specdec.loop import Parts, run
+from specdec.plugins import Registry, load_plugins
+from specdec.sequence import FinishReason, Sequence, make_sequence
+from specdec.settings import Settings
+from specdec.stats import Stats
+from specdec.strategies.base import Proposer
+from specdec.verifiers.base import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one request came to.
+
+    ``token_ids`` are new tokens only, an end-of-text id that was generated included; a stop string cuts ``text`` alone,
+    which is None without a tokenizer. ``seed`` reproduces the text. ``notes`` says what was left out, if anything.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str | None
+    finish_reason: FinishReason
+    stats: Stats
+    seed: int
+    error: Exception | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Text and tokens that one step committed.
+
+    ``text`` ends at a whole character and never has the beginning of a stop string in it, so it may lag behind
+    ``token_ids``; the chunk that has a ``result`` is the last of its request and has the rest.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    index: int = 0
+    result: Result | None = None
+
+
+class Generator:
+    """Decodes with a model, a few tokens per forward pass, without changing what it says.
+
+    Args:
+        model: a transformers causal language model, or its path or hub name (loaded with safetensors, without remote
+            code); or a ``ToyModel``.
+        tokenizer: its tokenizer; without one, prompts are token ids and results have no text.
+        proposer, verifier, mask, backend: an object, or a string that names an installed plug-in with its options, such
+            as ``"lookahead:N=5,W=15,G=15"``.
+        max_batch_size: requests of a list decoded side by side; the others wait.
+        max_nodes: the most nodes a proposer may add below the root in one step.
+
+    Raises:
+        ModelError: when the model or tokenizer can't be driven, with the reason.
+        PluginError: for a plug-in that is unknown or misconfigured.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any | None = None,
+        *,
+        proposer: Proposer | str = "lookahead",
+        verifier: Verifier | str = "match",
+        mask: Any = "dense",
+        backend: str = "auto",
+        max_batch_size: int = 8,
+        max_nodes: int = 512,
+    ) -> None:
+        if min(max_batch_size, max_nodes) < 1:
+            raise RequestError(f"max_batch_size={max_batch_size} and max_nodes={max_nodes} must be at least 1")
+        registry = load_plugins()
+        self.proposer: Proposer = registry.make("proposers", proposer)
+        self.verifier: Verifier = registry.make("verifiers", verifier)
+        compiler = registry.make("masks", mask)
+        if isinstance(model, str):
+            model, tokenizer = load_pretrained(model, tokenizer)
+        self.model, self.tokenizer = model, tokenizer
+        driver = _backend_class(registry, backend, model).load(model, compiler.compile)
+        _check_tokenizer(tokenizer, driver.shapes.vocab_size)
+        self._parts = Parts(
+            engine=self.proposer.bind(model),
+            proposer_name=type(self.proposer).__name__,
+            wants=self.proposer.wants(),
+            compile_masks=compiler.compile,
+            backend=driver,
+            verifier=self.verifier,
+            max_nodes=max_nodes,
+        )
+        self._max_batch_size = max_batch_size
+        self._own = _OwnSettings.of(model)
+        self._is_busy = False
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether the model passed the self-test with trees; otherwise drafts are cut to chains."""
+        return self._parts.backend.shapes.takes_trees
+
+    def generate(self, prompt: Any, *, generation_config: Any | None = None, **settings: Any) -> Any:
+        """Decode one prompt, or each of a list.
+
+        Args:
+            prompt: text, chat messages, token ids or a tensor; a list of those (or a 2-D tensor) is a batch.
+            generation_config: a transformers GenerationConfig, honoured as it stands; ``settings`` go before it.
+            settings: see ``Settings``. ``seed`` may be a list, one for each prompt.
+
+        Returns:
+            A Result, or a list of them in the order of the prompts. A list never raises for one member: its
+            ``finish_reason`` is "error" and ``error`` says why.
+
+        Raises:
+            SpecdecError: for settings that are refused, and for a single prompt that can't be served.
+        """
+        results: dict[int, Result] = {}
+        for chunk in self._decode(prompt, generation_config, settings, wants_text=False):
+            if chunk.result is not None:
+                results[chunk.index] = chunk.result
+        if prompts.as_list(prompt)[1]:
+            return [results[index] for index in sorted(results)]
+        if results[0].error is not None:
+            raise results[0].error
+        return results[0]
+
+    def stream(self, prompt: Any, *, generation_config: Any | None = None, **settings: Any) -> Iterator[Chunk]:
+        """Decode as ``generate`` does, and yield what each step commits.
+
+        Closing the iterator cancels what is under way. For a single prompt an error is raised, for a list it is in the
+        request's last chunk.
+        """
+        is_list = prompts.as_list(prompt)[1]
+        for chunk in self._decode(prompt, generation_config, settings, wants_text=self.tokenizer is not None):
+            if chunk.result is not None and chunk.result.error is not None and not is_list:
+                raise chunk.result.error
+            yield chunk
+
+    def close(self) -> None:
+        """Release what the proposer holds."""
+        self._parts.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _decode(self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool) -> Iterator[Chunk]:
+        if self._is_busy:
+            raise RequestError("this generator is still streaming: exhaust or close that stream, or make another generator")
+        requests = self._requests(prompt, config, given, wants_text)
+        self._is_busy = True
+        try:
+            for index, request in enumerate(requests):
+                if isinstance(request, Exception):
+                    yield Chunk((), "", index, Result((), None, "error", Stats(), 0, request))
+            sequences = [request for request in requests if isinstance(request, Sequence)]
+            for advanced in run(sequences, self._parts, self._max_batch_size):
+                yield from map(self._chunk, advanced)
+        finally:
+            self._is_busy = False
+
+    def _requests(
+        self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool
+    ) -> list[Sequence | Exception]:
+        """A checked sequence per prompt, or why there is none."""
+        items, _ = prompts.as_list(prompt)
+        seeds, given = _split_seeds(given, len(items))
+        settings = Settings.make({**self._own.suppressed, **given}, config)
+        if settings.stop and self.tokenizer is None:
+            raise RequestError("stop strings need a tokenizer: Generator(model, tokenizer), or use eos_token_id")
+        requests: list[Sequence | Exception] = []
+        for index, (item, seed) in enumerate(zip(items, seeds or [settings.seed] * len(items), strict=True)):
+            try:
+                requests.append(self._sequence(item, settings, seed, index, wants_text))
+            except RequestError as error:
+                requests.append(error)
+        return requests
+
+    def _sequence(self, prompt: Any, settings: Settings, seed: int | None, index: int, wants_text: bool) -> Sequence:
+        shapes = self._parts.backend.shapes
+        ids = prompts.encode(prompt, self.tokenizer, shapes.vocab_size)
+        needed = len(ids) + settings.max_new_tokens
+        if shapes.max_positions is not None and needed > shapes.max_positions:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens and max_new_tokens={settings.max_new_tokens} would bring it to {needed}, "
+                f"but the model has {shapes.max_positions} positions: shorten one of them"
+            )
+        eos = self._own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
+        for token in eos:
+            if not 0 <= token < shapes.vocab_size:
+                raise RequestError(f"eos_token_id {token} is outside the vocabulary of {shapes.vocab_size}")
+        seed = secrets.randbits(63) if seed is None else seed
+        text = self.tokenizer, wants_text
+        sequence = make_sequence(ids, settings, frozenset(eos), seed, shapes.device, text)
+        sequence.index = index
+        return sequence
+
+    def _chunk(self, sequence: Sequence) -> Chunk:
+        """What the sequence's last step committed; its result too, where that was the end."""
+        failed = sequence.finish_reason == "error"
+        count = sequence.stats.accepted_lengths[-1] if sequence.stats.steps and not failed else 0
+        tokens = tuple(sequence.tokens[len(sequence.tokens) - count :])
+        decoder = sequence.decoder
+        text = decoder.take() if decoder is not None else ""
+        if sequence.finish_reason is None:
+            return Chunk(tokens, text, sequence.index)
+        whole: str | None = None
+        if decoder is not None:
+            text += decoder.finish()
+            whole = decoder.text
+        elif self.tokenizer is not None:
+            whole = self.tokenizer.decode(sequence.new_tokens, skip_special_tokens=True)
+        result = Result(
+            token_ids=tuple(sequence.new_tokens),
+            text=whole,
+            finish_reason=sequence.finish_reason,
+            stats=sequence.stats,
+            seed=sequence.randomness.seed,
+            error=sequence.error,
+            notes=self._own.take_notes(),
+        )
+        return Chunk(tokens, text, sequence.index, result)
+
+
+@dataclass
+class _OwnSettings:
+    """What comes from the model's own generation config, and what of it is left out."""
+
+    eos_token_ids: tuple[int, ...] = ()
+    suppressed: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: Any) -> Self:
+        config = getattr(model, "generation_config", None)
+        if config is None:
+            return cls()
+        eos = config.eos_token_id if config.eos_token_id is not None else model.config.get_text_config().eos_token_id
+        eos_token_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+        names = ("suppress_tokens", "begin_suppress_tokens")
+        suppressed = {name: value for name in names if (value := getattr(config, name, None))}
+        left_out = (
+            "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty",
+            "no_repeat_ngram_size", "max_length", "max_new_tokens", "num_beams", "forced_eos_token_id", "penalty_alpha",
+        )  # fmt: skip
+        found = [f"{name}={getattr(config, name)!r}" for name in left_out if getattr(config, name, None) is not None]
+        note = f"left out of the model's generation config: {', '.join(found)}; pass generation_config to have them"
+        return cls(eos_token_ids, suppressed, (note,) if found else ())
+
+    def take_notes(self) -> tuple[str, ...]:
+        """The notes, once: the first result has them."""
+        notes, self.notes = self.notes, ()
+        return notes
+
+
+def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
+    """A model and its tokenizer from a path or hub name: safetensors only, no remote code.
+
+    Raises:
+        ModelError: with what went wrong.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", use_safetensors=True)
+        loaded = AutoTokenizer.from_pretrained(name) if tokenizer is None else tokenizer
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelError(f"can't load {name!r}: {reason}. Give a folder with safetensors weights, or a hub name") from error
+    return model.eval(), loaded
+
+
+def _backend_class(registry: Registry, name: str, model: object) -> Any:
+    if name != "auto":
+        return registry.find("backends", name)
+    for plugin in registry.of_kind("backends"):
+        if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # checked to be a Backend when it registered
+            return plugin.cls
+    raise ModelError(
+        f"no backend drives a {type(model).__name__}: give a transformers causal language model (AutoModelForCausalLM), "
+        "its path or hub name, or a ToyModel"
+    )
+
+
+def _check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
+    if tokenizer is None:
+        return
+    if not callable(tokenizer) or not hasattr(tokenizer, "decode"):
+        raise ModelError(f"tokenizer={tokenizer!r} is not a transformers tokenizer: it must encode when called, and decode")
+    if len(tokenizer) > vocab_size:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer)} ids but the model's vocabulary is {vocab_size}: "
+            "is it another model's? Load it from the same path as the model"
+        )
+
+
+def _split_seeds(given: dict[str, Any], num_prompts: int) -> tuple[list[int] | None, dict[str, Any]]:
+    """A list of seeds, one for each prompt, apart from the other settings."""
+    seeds = given.get("seed")
+    if not isinstance(seeds, list | tuple):
+        return None, given
+    if len(seeds) != num_prompts:
+        raise RequestError(f"{len(seeds)} seeds were given for {num_prompts} prompts: give one seed, or one for each")
+    for seed in seeds:
+        Settings.make({"seed": seed})
+    return list(seeds), {name: value for name, value in given.items() if name != "seed"}

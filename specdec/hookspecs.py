@@ -1,0 +1,34 @@
+"""The hooks by which plug-ins offer implementations: one per contract, each returning a mapping of name to class."""
+
+from collections.abc import Mapping
+
+import pluggy
+
+from specdec.backends.base import Backend
+from specdec.masks.base import MaskCompiler
+from specdec.strategies.base import Proposer
+from specdec.verifiers.base import Verifier
+
+PROJECT = "specdec"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def specdec_proposers() -> Mapping[str, type[Proposer]]:  # type: ignore[empty-body]  # pluggy calls implementations
+    """Strategies by name."""
+
+
+@hookspec
+def specdec_verifiers() -> Mapping[str, type[Verifier]]:  # type: ignore[empty-body]  # as above
+    """Acceptance rules by name."""
+
+
+@hookspec
+def specdec_masks() -> Mapping[str, type[MaskCompiler]]:  # type: ignore[empty-body]  # as above
+    """Mask compilers by name."""
+
+
+@hookspec
+def specdec_backends() -> Mapping[str, type[Backend]]:  # type: ignore[empty-body]  # as above
+    """Backends by name; ``backend="auto"`` takes the first that accepts the model."""

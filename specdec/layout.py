@@ -1,0 +1,56 @@
+"""What flows between mask compilers, backends and the loop: one forward pass, laid out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A limit on how far back a layer sees, in positions.
+
+    ``sliding``: query - key < size. ``chunked``: both in the same block of ``size``.
+    """
+
+    kind: Literal["sliding", "chunked"]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """What a compiler and the core must know of a backend.
+
+    ``attention`` names each kind of attention layer, with its window if it has one. ``max_positions`` of None means no
+    limit. A backend that takes chains only is never given a branching tree.
+    """
+
+    vocab_size: int
+    max_positions: int | None
+    takes_trees: bool
+    attention: Mapping[str, Window | None]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One forward pass, laid out.
+
+    ``input_ids`` and ``positions``: (rows, width). ``masks``: per kind of attention, additive, 0 where visible,
+    (rows, 1, width, slots); empty where each row is a chain that the model's own causal mask serves.
+    ``columns``: the nodes whose logits are wanted in any row, ascending.
+    """
+
+    lengths: tuple[int, ...]
+    num_nodes: tuple[int, ...]
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    masks: Mapping[str, torch.Tensor]
+    columns: tuple[int, ...]
+
+    @property
+    def width(self) -> int:
+        """Nodes per row, padding included."""
+        return self.input_ids.shape[1]

@@ -1,0 +1,205 @@
+"""The step: propose, compile, forward, verify, commit, observe. It knows the order of things and nothing else."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as ReadOnly
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from specdec.backends.base import Backend, Compile, Output
+from specdec.errors import NumericsError, PluginError, SpecdecError
+from specdec.sampling import SequenceTarget
+from specdec.sequence import Commit, Sequence
+from specdec.stats import Clock
+from specdec.strategies.base import Engine, Feedback, Nodes, What, select
+from specdec.tree import ROOT, Budget, DraftTree
+from specdec.verifiers.base import Verdict, Verifier
+
+UNLIMITED = 1 << 20  # positions, for models that name no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The objects a run is made of: one plug-in per stage, and what the proposer wants to hear."""
+
+    engine: Engine
+    proposer_name: str
+    wants: frozenset[tuple[Nodes, What]]
+    compile_masks: Compile
+    backend: Backend
+    verifier: Verifier
+    max_nodes: int
+
+
+def step(sequences: ReadOnly[Sequence], parts: Parts) -> None:
+    """One forward pass for the whole batch; each sequence advances by as many tokens as its own tree earned."""
+    clock = Clock(sequence.stats for sequence in sequences)
+    with clock.phase("propose"):
+        trees = propose(sequences, parts)
+    with clock.phase("compile"):
+        lengths = [len(sequence.tokens) - 1 for sequence in sequences]
+        layout = parts.compile_masks(trees, lengths, parts.backend.shapes)
+    with clock.phase("forward"):
+        output = parts.backend.forward(layout)
+    commits = conclude(sequences, trees, output, parts, clock)
+    with clock.phase("commit"):
+        parts.backend.keep([commit.path for commit in commits])
+
+
+def prefill(sequence: Sequence, parts: Parts) -> None:
+    """A sequence's first step: the prompt itself is forwarded, so its tree is the root alone."""
+    clock = Clock([sequence.stats])
+    with clock.phase("forward"):
+        capacity = sequence.prompt_length + sequence.settings.max_new_tokens
+        output = parts.backend.prefill(sequence.tokens, capacity)
+    with clock.phase("propose"):
+        start(sequence, parts)
+    conclude([sequence], [DraftTree(sequence.tokens[-1])], output, parts, clock)
+
+
+def conclude(
+    sequences: ReadOnly[Sequence], trees: ReadOnly[DraftTree], output: Output, parts: Parts, clock: Clock
+) -> list[Commit]:
+    """From logits to committed tokens: verify, commit, observe."""
+    with clock.phase("verify"):
+        targets = [
+            SequenceTarget(tree, output.row(row), sequence.tokens, sequence.warper, sequence.randomness)
+            for row, (tree, sequence) in enumerate(zip(trees, sequences, strict=True))
+        ]
+        verdicts = [verify(*item, parts.verifier) for item in zip(sequences, trees, targets, strict=True)]
+        predictions = [predict(*item, parts.wants) for item in zip(trees, targets, verdicts, strict=True)]
+    with clock.phase("commit"):
+        commits = [commit(sequence, verdict) for sequence, verdict in zip(sequences, verdicts, strict=True)]
+    with clock.phase("propose"):
+        for sequence, tree, kept, predicted in zip(sequences, trees, commits, predictions, strict=True):
+            sequence.stats.num_nodes += len(tree)
+            observe(sequence, Feedback(tree, kept.path, kept.tokens, predicted), parts)
+    return commits
+
+
+def run(waiting: Iterable[Sequence], parts: Parts, max_batch_size: int) -> Iterator[list[Sequence]]:
+    """Decode until all sequences are finished; yields those that advanced, after each prefill and each step.
+
+    A finished sequence leaves the batch at once and a waiting one takes its place. Whatever is under way when the
+    caller stops asking is cancelled.
+    """
+    queue, active = deque(waiting), list[Sequence]()
+    try:
+        while queue or active:
+            if queue and len(active) < max_batch_size:
+                advanced = [queue.popleft()]
+                active += advanced
+                prefill(advanced[0], parts)
+            else:
+                advanced = list(active)
+                step(active, parts)
+            retire(active, parts.backend)
+            yield advanced
+    finally:
+        for sequence in [*queue, *active]:
+            sequence.finish_reason = "cancelled"
+        retire(active, parts.backend)
+
+
+def start(sequence: Sequence, parts: Parts) -> None:
+    """Begin the sequence's drafting."""
+    request = sequence.request(parts.backend.shapes.vocab_size, parts.proposer_name)
+    with fails_alone(sequence, parts):
+        sequence.drafter = parts.engine.start(request)
+
+
+def propose(sequences: ReadOnly[Sequence], parts: Parts) -> list[DraftTree]:
+    """One checked tree per sequence; a sequence whose proposal fails ends, and goes along with its root alone."""
+    shapes = parts.backend.shapes
+    budgets = [
+        Budget(
+            num_nodes=parts.max_nodes,
+            depth=UNLIMITED if shapes.max_positions is None else shapes.max_positions - len(sequence.tokens),
+            num_tokens=sequence.num_remaining,
+        )
+        for sequence in sequences
+    ]
+    drafters = [sequence.drafter for sequence in sequences if sequence.drafter is not None]
+    assert len(drafters) == len(sequences), "a sequence without a drafter has failed, and failed ones are retired"
+    trees = []
+    for sequence, budget, tree in zip(sequences, budgets, parts.engine.propose_many(drafters, budgets), strict=True):
+        root = sequence.tokens[-1]
+        checked = DraftTree(root)
+        with fails_alone(sequence, parts):
+            if isinstance(tree, Exception):
+                raise tree
+            tree.check(root, shapes.vocab_size, budget, parts.proposer_name)
+            checked = tree if shapes.takes_trees else tree.longest_chain()
+        trees.append(checked)
+    return trees
+
+
+def verify(sequence: Sequence, tree: DraftTree, target: SequenceTarget, verifier: Verifier) -> Verdict:
+    """The verifier's verdict; a sequence that has failed, or whose logits are no numbers, gets an empty one."""
+    nothing = Verdict((ROOT,), ())
+    if sequence.is_finished:
+        return nothing
+    verdict = verifier.verify(tree, target, sequence.randomness)
+    faulty = [node for node in verdict.path if not target.is_finite(node)]
+    if faulty:
+        position = len(sequence.tokens) + tree.depths[faulty[0]]
+        sequence.fail(
+            NumericsError(
+                f"step {sequence.stats.steps + 1}: the logits for position {position} are NaN or infinite. Check the "
+                "model's weights and dtype (float16 overflows where bfloat16 and float32 do not)"
+            )
+        )
+        return nothing
+    return verdict
+
+
+def predict(
+    tree: DraftTree, target: SequenceTarget, verdict: Verdict, wants: frozenset[tuple[Nodes, What]]
+) -> dict[int, int]:
+    """The predictions that the proposer declared it wants."""
+    if not verdict.tokens:
+        return {}
+    return {
+        node: target.draw(node) if what is What.DRAW and target.is_pure else target.argmax(node)
+        for nodes, what in wants
+        for node in select(nodes, tree, verdict.path)
+    }
+
+
+def commit(sequence: Sequence, verdict: Verdict) -> Commit:
+    """The sequence's own commit; nothing for one that has failed."""
+    return sequence.commit(verdict) if verdict.tokens else Commit(verdict.path, ())
+
+
+def observe(sequence: Sequence, feedback: Feedback, parts: Parts) -> None:
+    """Tell the drafter, unless no token will follow."""
+    if not sequence.is_finished and sequence.drafter is not None:
+        with fails_alone(sequence, parts):
+            sequence.drafter.observe(feedback)
+
+
+def retire(active: list[Sequence], backend: Backend) -> None:
+    """Let finished sequences leave the batch; as in the backend, the last row takes a free one's place."""
+    for row in reversed(range(len(active))):
+        sequence = active[row]
+        if sequence.is_finished:
+            # Buffers never shrink while rows are open, so what is held at the end is the peak.
+            sequence.stats.peak_cache_bytes = backend.cache_bytes // backend.num_rows
+            active[row] = active[-1]
+            active.pop()
+            backend.release(row)
+            if sequence.drafter is not None:
+                sequence.drafter.stop()
+
+
+@contextmanager
+def fails_alone(sequence: Sequence, parts: Parts) -> Iterator[None]:
+    """Whatever a proposer raises ends its own sequence and names the proposer."""
+    try:
+        yield
+    except SpecdecError as error:
+        sequence.fail(error)
+    except Exception as error:  # a third party's code
+        fault = PluginError(f"proposer {parts.proposer_name} failed with {type(error).__name__}: {error}")
+        fault.__cause__ = error
+        sequence.fail(fault)

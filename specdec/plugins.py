@@ -1,0 +1,176 @@
+"""Plug-ins: discovery through the entry-point group ``specdec``, checks when they register, and ``"name:key=value"``."""
+
+import difflib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from specdec import builtins, hookspecs
+from specdec.backends.base import Backend
+from specdec.errors import PluginError
+from specdec.masks.base import MaskCompiler
+from specdec.settings import describe
+from specdec.strategies.base import Proposer
+from specdec.verifiers.base import Verifier
+
+KINDS: dict[str, type] = {
+    "proposers": Proposer,
+    "verifiers": Verifier,
+    "masks": MaskCompiler,
+    "backends": Backend,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One implementation: what it is, what it is called and where it comes from."""
+
+    kind: str
+    name: str
+    cls: type
+    distribution: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A third-party distribution that can't be used, and why."""
+
+    distribution: str
+    reason: str
+
+
+class Registry:
+    """The implementations that are installed. Made by ``load_plugins``; there is no module-level one."""
+
+    def __init__(self) -> None:
+        self.plugins: list[Plugin] = []
+        self.broken: list[Broken] = []
+
+    def register(self, module: object, distribution: str) -> None:
+        """Take a module's hook implementations.
+
+        Raises:
+            PluginError: for an unknown hook, a wrong signature, something that is no implementation of its contract, or
+                a name that is taken.
+        """
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        try:
+            manager.register(module, name=distribution)
+            manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            raise PluginError(f"plug-in {distribution} refused: {error}") from None
+        found = [
+            self._checked(Plugin(kind, name, cls, distribution))
+            for kind in KINDS
+            for offered in getattr(manager.hook, f"specdec_{kind}")()
+            for name, cls in _items(offered, kind, distribution)
+        ]
+        self.plugins += found
+
+    def _checked(self, plugin: Plugin) -> Plugin:
+        contract = KINDS[plugin.kind]
+        where = f"plug-in {plugin.distribution}, hook specdec_{plugin.kind}, name {plugin.name!r}"
+        if not (isinstance(plugin.cls, type) and issubclass(plugin.cls, contract)):
+            raise PluginError(f"{where}: {plugin.cls!r} is not a subclass of specdec's {contract.__name__}")
+        if inspect.isabstract(plugin.cls):
+            missing = ", ".join(sorted(plugin.cls.__abstractmethods__))
+            raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {missing}")
+        for other in self.plugins:
+            if (other.kind, other.name) == (plugin.kind, plugin.name):
+                raise PluginError(f"{where}: the name is taken by plug-in {other.distribution}; uninstall one of the two")
+        return plugin
+
+    def of_kind(self, kind: str) -> list[Plugin]:
+        """All implementations of one contract, in the order of registration."""
+        return [plugin for plugin in self.plugins if plugin.kind == kind]
+
+    def find(self, kind: str, name: str) -> type:
+        """The class behind a name.
+
+        Raises:
+            PluginError: with the nearest names, where there is none.
+        """
+        names = {plugin.name: plugin.cls for plugin in self.of_kind(kind)}
+        if name in names:
+            return names[name]
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        broken = "".join(f"; {fault.distribution} is installed but broken: {fault.reason}" for fault in self.broken)
+        raise PluginError(f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{broken}")
+
+    def make(self, kind: str, given: object) -> Any:
+        """An implementation from an object of the contract or a string ``"name:key=value,…"``.
+
+        Raises:
+            PluginError: for an unknown name, an option that fails the plug-in's own validation, or another type.
+        """
+        if isinstance(given, KINDS[kind]):
+            return given
+        if not isinstance(given, str):
+            raise PluginError(
+                f"{kind[:-1]}={given!r}: give a {KINDS[kind].__name__} or a string such as "
+                f"{self.of_kind(kind)[-1].name!r}, not a {type(given).__name__}"
+            )
+        name, _, options = given.partition(":")
+        cls = self.find(kind, name.strip())
+        assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
+        try:
+            return cls.model_validate(dict(_options(options, given)))
+        except ValidationError as error:
+            raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
+
+
+def load_plugins() -> Registry:
+    """The built-ins and whatever is installed under the entry-point group ``specdec``.
+
+    A third-party distribution that fails is listed under ``broken`` and doesn't stop the others.
+    """
+    registry = Registry()
+    registry.register(builtins, "specdec")
+    for entry_point in entry_points(group=hookspecs.PROJECT):
+        distribution = _distribution(entry_point)
+        try:
+            registry.register(entry_point.load(), distribution)
+        except Exception as error:  # a third party's import: whatever it raises must not stop the others
+            registry.broken.append(Broken(distribution, f"{type(error).__name__}: {error}"))
+    return registry
+
+
+def options_of(cls: type) -> dict[str, object]:
+    """Each option of a plug-in with its default."""
+    return {name: field.default for name, field in cls.model_fields.items()} if issubclass(cls, BaseModel) else {}
+
+
+def _distribution(entry_point: EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist is not None else entry_point.value
+
+
+def _items(offered: Any, kind: str, distribution: str) -> Iterator[tuple[str, type]]:
+    try:
+        yield from dict(offered).items()
+    except (TypeError, ValueError):
+        raise PluginError(
+            f"plug-in {distribution}, hook specdec_{kind}: it returned {offered!r}, not a mapping of name to class"
+        ) from None
+
+
+def _options(text: str, given: str) -> Iterator[tuple[str, object]]:
+    """``"N=5,pool=true"`` as pairs; a value is read as JSON where it is JSON, else as a string."""
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise PluginError(f"{given!r}: {pair!r} is not of the form key=value (example: lookahead:N=5,W=15,G=15)")
+        try:
+            yield key.strip(), TypeAdapter(Any).validate_json(_as_json(value.strip()))
+        except ValidationError:
+            yield key.strip(), value.strip()
+
+
+def _as_json(value: str) -> str:
+    return {"True": "true", "False": "false", "None": "null"}.get(value, value)

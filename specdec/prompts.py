@@ -1,0 +1,80 @@
+"""Whatever a caller calls a prompt, as token ids."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from specdec.errors import RequestError
+
+_FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a tensor; one of these or a list of them"
+
+
+def as_list(prompt: Any) -> tuple[list[Any], bool]:
+    """The prompts given, and whether they were given as a list."""
+    if isinstance(prompt, torch.Tensor):
+        if prompt.ndim > 2:
+            raise RequestError(f"a tensor prompt has shape (tokens,) or (batch, tokens), not {tuple(prompt.shape)}")
+        return (list(prompt), True) if prompt.ndim == 2 else ([prompt], False)
+    if isinstance(prompt, Mapping) and "input_ids" in prompt:
+        raise RequestError("a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding")
+    if isinstance(prompt, list | tuple) and prompt and not _is_one(prompt):
+        return list(prompt), True
+    return [prompt], False
+
+
+def _is_one(prompt: Sequence[Any]) -> bool:
+    """Whether a list is itself one prompt: token ids, or chat messages."""
+    return isinstance(prompt[0], int) or (isinstance(prompt[0], Mapping) and "role" in prompt[0])
+
+
+def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
+    """One prompt as token ids.
+
+    Raises:
+        RequestError: for an empty prompt, an unknown form, text without a tokenizer, or ids outside the vocabulary.
+    """
+    ids = _ids(prompt, tokenizer)
+    if not ids:
+        raise RequestError("the prompt is empty: give at least one token")
+    for index, token in enumerate(ids):
+        if isinstance(token, bool) or not isinstance(token, int):
+            raise RequestError(f"the prompt's token {index} is {token!r}, not an integer id; a prompt is {_FORMS}")
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"the prompt's token {index} is {token}, but ids go from 0 to {vocab_size - 1}: "
+                "was it encoded by another model's tokenizer?"
+            )
+    return ids
+
+
+def _ids(prompt: Any, tokenizer: Any | None) -> list[int]:
+    if isinstance(prompt, torch.Tensor):
+        if prompt.is_floating_point():
+            raise RequestError(f"a tensor prompt holds integer ids, not {prompt.dtype}")
+        return [int(token) for token in prompt.tolist()]
+    if isinstance(prompt, str):
+        if not prompt:
+            return []
+        return list(_needed(tokenizer, "a text prompt")(prompt)["input_ids"])
+    if isinstance(prompt, list | tuple):
+        if prompt and isinstance(prompt[0], Mapping):
+            return _chat_ids(prompt, _needed(tokenizer, "chat messages"))
+        return list(prompt)
+    raise RequestError(f"a prompt of type {type(prompt).__name__} was given; a prompt is {_FORMS}")
+
+
+def _chat_ids(messages: Sequence[Any], tokenizer: Any) -> list[int]:
+    if not getattr(tokenizer, "chat_template", None):
+        raise RequestError("chat messages were given, but the tokenizer has no chat template: format them as text")
+    try:
+        text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # templates run third-party code and raise whatever they like
+        raise RequestError(f"the tokenizer's chat template refused the messages: {error}") from error
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _needed(tokenizer: Any | None, purpose: str) -> Any:
+    if tokenizer is None:
+        raise RequestError(f"{purpose} needs a tokenizer: Generator(model, tokenizer), or pass token ids")
+    return tokenizer

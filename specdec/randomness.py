@@ -1,0 +1,50 @@
+"""Keyed randomness: noise is a function of (seed, purpose, position), never of what was drawn before.
+
+The generator is Philox 4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), as numpy ships
+it. Entry x of the noise at absolute position t is made from output x of the generator whose key is
+``(seed, purpose)`` and whose counter starts at ``(0, t, 0, 0)``::
+
+    u_x = ((output_x >> 11) + 0.5) * 2**-53             uniform on (0, 1), 53 bits
+    g_x = -log(-log(u_x))                               standard Gumbel
+    token at position t = argmax_x (log p(x) + g_x)     a draw from p (the Gumbel-max trick)
+
+All in float64. The purpose is 0 for verification and a CRC-32 of the plug-in's name for a proposer, so that no proposer
+shares the verifier's noise by accident.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+VERIFICATION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Randomness:
+    """The random numbers of one request."""
+
+    seed: int
+
+    def uniforms(self, position: int, count: int) -> np.ndarray:
+        """Uniforms of the verification stream at an absolute position, shape ``(count,)``, in the open unit interval."""
+        philox = np.random.Philox(key=[self.seed, VERIFICATION], counter=[0, position, 0, 0])
+        bits = philox.random_raw(count) >> np.uint64(11)
+        return (bits.astype(np.float64) + 0.5) * 2.0**-53
+
+    def gumbel(self, position: int, count: int) -> torch.Tensor:
+        """Standard Gumbel noise at an absolute position, shape ``(count,)``, float64 on the CPU."""
+        return torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))
+
+    def categorical(self, weights: torch.Tensor, position: int) -> int:
+        """A draw from ``weights``, shape ``(vocab,)``, which need not sum to one; zero weights are never drawn.
+
+        Where all weights are zero the answer is 0.
+        """
+        noise = self.gumbel(position, weights.numel()).to(weights.device)
+        return int((weights.double().log() + noise).argmax())
+
+    def stream(self, purpose: str) -> np.random.Generator:
+        """A stream of its own for a proposer, keyed by the seed and the proposer's name."""
+        return np.random.Generator(np.random.Philox(key=[self.seed, zlib.crc32(purpose.encode()) + 1]))

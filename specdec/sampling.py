@@ -1,0 +1,144 @@
+"""Logits to warped law to token: what the model says next at a node, after every processor on that node's own path."""
+
+from collections.abc import Sequence as ReadOnly
+from typing import Protocol
+
+import torch
+from transformers.generation.logits_process import (
+    MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from specdec.randomness import Randomness
+from specdec.settings import Processor, Settings
+from specdec.tree import DraftTree
+
+
+class Rows(Protocol):
+    """One sequence's part of a forward pass."""
+
+    def argmax(self, node: int) -> int:
+        """The lowest id of greatest logit at a node."""
+
+    def logits(self, node: int) -> torch.Tensor:
+        """The raw logits at a node, shape ``(vocab,)``."""
+
+    def is_finite(self, node: int) -> bool:
+        """Whether the greatest logit at a node is a number."""
+
+
+class Target(Protocol):
+    """What a verifier may ask of the model about one tree."""
+
+    def draw(self, node: int) -> int:
+        """The token the target emits at a node: the argmax at temperature 0, else a keyed draw from its law."""
+
+    def law(self, node: int) -> torch.Tensor:
+        """The law p of the next token at a node, shape ``(vocab,)``, float32 or better, sums to one."""
+
+
+class Warper:
+    """The settings' processors in transformers' order: penalties and constraints, the caller's own, then warpers."""
+
+    def __init__(self, settings: Settings, prompt_length: int, eos_token_ids: ReadOnly[int], device: torch.device) -> None:
+        self.temperature = settings.temperature
+        self.is_pure = not settings.logits_processor
+        processors: list[Processor] = []
+        if settings.repetition_penalty != 1.0:
+            processors.append(RepetitionPenaltyLogitsProcessor(settings.repetition_penalty))
+        if settings.no_repeat_ngram_size is not None:
+            processors.append(NoRepeatNGramLogitsProcessor(settings.no_repeat_ngram_size))
+        if settings.bad_words_ids:
+            processors.append(NoBadWordsLogitsProcessor([list(words) for words in settings.bad_words_ids]))
+        if settings.min_new_tokens is not None and eos_token_ids:
+            processors.append(
+                MinNewTokensLengthLogitsProcessor(
+                    prompt_length, settings.min_new_tokens, list(eos_token_ids), device=str(device)
+                )
+            )
+        if settings.suppress_tokens:
+            processors.append(SuppressTokensLogitsProcessor(settings.suppress_tokens, device=str(device)))
+        if settings.begin_suppress_tokens:
+            processors.append(
+                SuppressTokensAtBeginLogitsProcessor(settings.begin_suppress_tokens, prompt_length, device=str(device))
+            )
+        processors += settings.logits_processor
+        if settings.temperature not in (0.0, 1.0):
+            processors.append(TemperatureLogitsWarper(settings.temperature))
+        if settings.top_k is not None:
+            processors.append(TopKLogitsWarper(settings.top_k))
+        if settings.top_p is not None:
+            processors.append(TopPLogitsWarper(settings.top_p))
+        if settings.min_p is not None:
+            processors.append(MinPLogitsWarper(settings.min_p))
+        self._processors = processors
+
+    @property
+    def is_plain_argmax(self) -> bool:
+        """Whether the emitted token is the argmax of the raw logits."""
+        return self.temperature == 0.0 and not self._processors
+
+    def scores(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
+        """Warped scores, shape ``(vocab,)``, float32 or better, at the end of ``path`` (prompt included)."""
+        scores = (logits if logits.dtype == torch.float64 else logits.float())[None]
+        if self._processors:
+            input_ids = torch.tensor([list(path)], device=logits.device)
+            for processor in self._processors:
+                scores = processor(input_ids, scores)
+        return scores[0]
+
+
+class SequenceTarget:
+    """The target's answers for one sequence's tree, each evaluated when it is first asked for.
+
+    The accepted path asks for one draw per emitted token, which is what plain decoding would compute.
+    """
+
+    def __init__(
+        self, tree: DraftTree, rows: Rows, committed: ReadOnly[int], warper: Warper, randomness: Randomness
+    ) -> None:
+        self._tree = tree
+        self._rows = rows
+        self._committed = committed
+        self._warper = warper
+        self._randomness = randomness
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether laws may be evaluated at any node in any order, which a caller's own processor might not bear."""
+        return self._warper.is_pure
+
+    def argmax(self, node: int) -> int:
+        """The argmax of the raw logits at a node."""
+        return self._rows.argmax(node)
+
+    def is_finite(self, node: int) -> bool:
+        """Whether the raw logits at a node are numbers."""
+        return self._rows.is_finite(node)
+
+    def draw(self, node: int) -> int:
+        if self._warper.is_plain_argmax:
+            return self._rows.argmax(node)
+        scores = self._scores(node)
+        if self._warper.temperature == 0.0:
+            return int(scores.argmax())
+        position = len(self._committed) + self._tree.depths[node]
+        return self._randomness.categorical(scores.softmax(-1), position)
+
+    def law(self, node: int) -> torch.Tensor:
+        scores = self._scores(node)
+        if self._warper.temperature == 0.0:
+            return torch.zeros_like(scores).index_fill_(0, scores.argmax(), 1.0)
+        return scores.softmax(-1)
+
+    def _scores(self, node: int) -> torch.Tensor:
+        path = [*self._committed, *self._tree.path(node)]
+        return self._warper.scores(path, self._rows.logits(node))

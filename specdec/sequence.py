@@ -1,0 +1,139 @@
+"""One request while it is decoded: its tokens, randomness, stopping and commit."""
+
+import time
+from collections.abc import Sequence as ReadOnly
+from dataclasses import dataclass, field
+from typing import Any, Literal, overload
+
+import torch
+
+from specdec.randomness import Randomness
+from specdec.sampling import Warper
+from specdec.settings import Settings
+from specdec.stats import Stats
+from specdec.strategies.base import Drafter, Request
+from specdec.text import TextDecoder
+from specdec.verifiers.base import Verdict
+
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class TokenView(ReadOnly[int]):
+    """A live, read-only view of a list of tokens; a slice is a copy."""
+
+    __slots__ = ("_tokens",)
+
+    def __init__(self, tokens: list[int]) -> None:
+        self._tokens = tokens
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        return self._tokens[index]
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What one step added: the nodes whose keys and values stay (root first) and the tokens."""
+
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Prompt and committed tokens of one request, with everything that is its own.
+
+    The last of ``tokens`` is the root: its keys and values are not cached yet.
+    """
+
+    tokens: list[int]
+    settings: Settings
+    eos_token_ids: frozenset[int]
+    randomness: Randomness
+    warper: Warper
+    decoder: TextDecoder | None  # only where text is needed while decoding: stop strings and streaming
+    index: int = 0  # the request's place in the caller's list
+    drafter: Drafter | None = None
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+    stats: Stats = field(default_factory=Stats)
+    prompt_length: int = field(init=False)
+    began: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.tokens)
+
+    @property
+    def new_tokens(self) -> list[int]:
+        """What was generated so far."""
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def num_remaining(self) -> int:
+        """How many tokens may still be generated."""
+        return self.settings.max_new_tokens - (len(self.tokens) - self.prompt_length)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no token will follow."""
+        return self.finish_reason is not None
+
+    def request(self, vocab_size: int, purpose: str) -> Request:
+        """What a drafter may know of this sequence."""
+        return Request(
+            tokens=TokenView(self.tokens),
+            prompt_length=self.prompt_length,
+            vocab_size=vocab_size,
+            eos_token_ids=self.eos_token_ids,
+            temperature=self.settings.temperature,
+            rng=self.randomness.stream(purpose),
+        )
+
+    def commit(self, verdict: Verdict) -> Commit:
+        """Append the verdict's tokens one by one, up to an end of text, a stop string or the length."""
+        num_committed = 0
+        for token in verdict.tokens:
+            self.tokens.append(token)
+            num_committed += 1
+            has_stop_string = self.decoder is not None and self.decoder.push(token)
+            if token in self.eos_token_ids or has_stop_string:
+                self.finish_reason = "stop"
+            elif self.num_remaining == 0:
+                self.finish_reason = "length"
+            if self.is_finished:
+                break
+        self.stats.accepted_lengths.append(num_committed)
+        if self.stats.steps == 1:
+            self.stats.seconds_to_first_token = time.perf_counter() - self.began
+        # The last token is the next root, so the path keeps one node per token: the old root and all but the last.
+        return Commit(verdict.path[:num_committed], verdict.tokens[:num_committed])
+
+    def fail(self, error: Exception) -> None:
+        """End this sequence alone."""
+        self.finish_reason, self.error = "error", error
+
+
+def make_sequence(
+    prompt_ids: ReadOnly[int],
+    settings: Settings,
+    eos_token_ids: frozenset[int],
+    seed: int,
+    device: torch.device,
+    text: tuple[Any, bool],
+) -> Sequence:
+    """A sequence for checked settings; ``text`` is the tokenizer (or None) and whether text is wanted on the way."""
+    tokenizer, wants_text = text
+    return Sequence(
+        tokens=list(prompt_ids),
+        settings=settings,
+        eos_token_ids=eos_token_ids,
+        randomness=Randomness(seed),
+        warper=Warper(settings, len(prompt_ids), sorted(eos_token_ids), device),
+        decoder=TextDecoder(tokenizer, settings.stop) if settings.stop or wants_text else None,
+    )

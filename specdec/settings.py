@@ -1,0 +1,147 @@
+"""What a caller asks of one generation, in transformers' names; nothing is on unless asked for."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from specdec.errors import RequestError
+
+Processor = Callable[[torch.LongTensor, torch.FloatTensor], torch.FloatTensor]
+
+# A transformers GenerationConfig may carry these at any value: they say nothing about the text.
+_WITHOUT_EFFECT = {
+    "transformers_version", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "pad_token_id",
+    "bos_token_id", "return_dict_in_generate", "disable_compile", "compile_config", "_from_model_config",
+    "prefill_chunk_size", "low_memory", "is_assistant", "early_stopping", "length_penalty",
+}  # fmt: skip
+# … and these at the value that switches them off.
+_NEUTRAL: dict[str, Any] = {
+    "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0, "diversity_penalty": 0.0,
+    "penalty_alpha": 0.0, "renormalize_logits": False, "remove_invalid_values": False, "output_scores": False,
+    "output_attentions": False, "output_hidden_states": False, "output_logits": False, "token_healing": False,
+    "encoder_no_repeat_ngram_size": 0, "forced_bos_token_id": None, "min_length": 0,
+}  # fmt: skip
+_SAME_NAME = (
+    "max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
+    "no_repeat_ngram_size", "eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
+)  # fmt: skip
+_SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
+_OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_new_tokens": 0}
+
+
+class Settings(BaseModel):
+    """One generation's settings, checked.
+
+    ``temperature`` 0 is the argmax. ``eos_token_id`` of None means the model's own; an empty tuple, none at all.
+    ``stop`` strings cut the text where they start. ``seed`` of None draws a fresh one, which the result reports.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    max_new_tokens: int = Field(128, ge=1)
+    min_new_tokens: int | None = Field(None, ge=1)
+    temperature: float = Field(0.0, ge=0.0, allow_inf_nan=False)
+    top_k: int | None = Field(None, ge=1)
+    top_p: float | None = Field(None, gt=0.0, le=1.0)
+    min_p: float | None = Field(None, gt=0.0, le=1.0)
+    repetition_penalty: float = Field(1.0, gt=0.0, allow_inf_nan=False)
+    no_repeat_ngram_size: int | None = Field(None, ge=1)
+    suppress_tokens: tuple[int, ...] = ()
+    begin_suppress_tokens: tuple[int, ...] = ()
+    bad_words_ids: tuple[tuple[int, ...], ...] = ()
+    eos_token_id: tuple[int, ...] | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    logits_processor: tuple[Processor, ...] = ()
+
+    @field_validator("eos_token_id", "stop", "logits_processor", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            value = value.tolist()
+        return (value,) if isinstance(value, int | str) or callable(value) else value
+
+    @field_validator(*_OFF, mode="before")
+    @classmethod
+    def _off_is_none(cls, value: object, info: Any) -> object:
+        """transformers' neutral values (top_k=0, top_p=1.0, …) mean 'not set'."""
+        return None if value == _OFF[info.field_name] else value
+
+    @field_validator("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", mode="before")
+    @classmethod
+    def _none_is_empty(cls, value: object) -> object:
+        return () if value is None else value
+
+    @model_validator(mode="after")
+    def _without_contradictions(self) -> Self:
+        if self.temperature == 0.0:
+            for name in _SAMPLING_ONLY[1:]:
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{name} needs sampling, but temperature is 0: set temperature, or leave {name} out")
+        if "" in self.stop:
+            raise ValueError("stop contains an empty string, which would stop every text: remove it")
+        if (self.min_new_tokens or 0) > self.max_new_tokens:
+            raise ValueError(f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}")
+        return self
+
+    @classmethod
+    def make(cls, given: Mapping[str, Any], generation_config: Any | None = None) -> Self:
+        """Settings from keywords, on top of a transformers GenerationConfig if there is one.
+
+        Raises:
+            RequestError: naming every setting at fault, what was given and what is allowed.
+        """
+        base = {} if generation_config is None else from_generation_config(generation_config)
+        try:
+            return cls.model_validate({**base, **{name: value for name, value in given.items() if value is not None}})
+        except ValidationError as error:
+            raise RequestError(f"settings refused: {describe(error, cls)}") from None
+
+
+def describe(error: ValidationError, model: type[BaseModel]) -> str:
+    """A validation error in one line: each name at fault, what was given, what is allowed."""
+    faults = []
+    for detail in error.errors():
+        name = ".".join(map(str, detail["loc"]))
+        if detail["type"] == "extra_forbidden":
+            faults.append(f"unknown name {name!r} (allowed: {', '.join(model.model_fields)})")
+        elif name:
+            faults.append(f"{name}={detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
+        else:
+            faults.append(detail["msg"].removeprefix("Value error, "))
+    return "; ".join(faults)
+
+
+def from_generation_config(config: Any) -> dict[str, Any]:
+    """A transformers GenerationConfig as settings, honoured as it stands.
+
+    With ``do_sample`` transformers turns top_k=50 on unless told otherwise, and so does this.
+
+    Raises:
+        RequestError: for what can't be honoured (beam search, contrastive search, …), by name.
+    """
+    values = {name: value for name, value in config.to_dict().items() if value is not None}
+    settings = {name: values.pop(name) for name in _SAME_NAME if name in values}
+    if "stop_strings" in values:
+        settings["stop"] = values.pop("stop_strings")
+    do_sample = values.pop("do_sample", False)
+    if do_sample:
+        settings = {"temperature": 1.0, "top_k": 50, **settings}
+    else:
+        settings = {name: value for name, value in settings.items() if name not in _SAMPLING_ONLY}
+    if values.pop("max_length", None) not in (None, 20) and "max_new_tokens" not in settings:
+        raise RequestError("generation_config.max_length counts the prompt as well: set max_new_tokens instead")
+    refused = [
+        f"{name}={value!r}"
+        for name, value in values.items()
+        if name not in _WITHOUT_EFFECT and not (name in _NEUTRAL and value == _NEUTRAL[name])
+    ]
+    if refused:
+        raise RequestError(
+            f"generation_config asks for what specdec can't honour: {', '.join(sorted(refused))}; remove it, "
+            "or use model.generate for this request"
+        )
+    return settings

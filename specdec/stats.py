@@ -1,0 +1,66 @@
+"""What a run did and where its time went."""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+PHASES = ("propose", "compile", "forward", "verify", "commit")
+
+
+@dataclass(slots=True)
+class Stats:
+    """One sequence's figures.
+
+    ``accepted_lengths`` has the tokens emitted by each step, the bonus token included; the prefill counts as the first
+    step, which emits one. ``num_nodes`` counts the nodes fed, the roots included and the prompt not. ``seconds`` is by
+    phase; sequences of a batch share their steps, so each reports the whole step's time.
+    """
+
+    accepted_lengths: list[int] = field(default_factory=list)
+    num_nodes: int = 0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+    seconds_to_first_token: float = 0.0
+    peak_cache_bytes: int = 0
+
+    @property
+    def steps(self) -> int:
+        """Forward passes, the prefill counted as one."""
+        return len(self.accepted_lengths)
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens."""
+        return sum(self.accepted_lengths)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """tau: new tokens over forward passes; plain decoding has 1."""
+        return self.num_tokens / self.steps if self.steps else 0.0
+
+    @property
+    def total_seconds(self) -> float:
+        """All phases together."""
+        return sum(self.seconds.values())
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens over the seconds of all phases."""
+        return self.num_tokens / self.total_seconds if self.total_seconds else 0.0
+
+
+class Clock:
+    """Adds the time of each phase of a step to the figures of the sequences that took part in it."""
+
+    def __init__(self, stats: Iterable[Stats]) -> None:
+        self._stats = list(stats)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - began
+            for stats in self._stats:
+                stats.seconds[name] += spent

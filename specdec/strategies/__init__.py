@@ -1,0 +1,1 @@
+"""Stage 1: which tokens might come next."""

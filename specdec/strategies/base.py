@@ -1,0 +1,163 @@
+"""The proposer's contract.
+
+Three stages, of which a simple strategy writes the first and the last:
+
+1. ``Proposer``: configuration only, a frozen pydantic model (``LookaheadProposer(N=5, W=15, G=15)``).
+2. ``Engine``: made once per generator by ``bind``; owns what requests share (weights, caches). The default has nothing.
+3. ``Drafter``: one request's state: ``propose`` a tree, ``observe`` what became of it, ``stop``.
+
+Laws, checked on every step by the core, which names the proposer in the error:
+- Parents precede children; node count and depth stay within the budget; token ids are in the vocabulary; the root is
+  the last committed token.
+- Same history and seed, same tree: randomness comes from ``request.rng`` alone.
+- A wrong proposal can make decoding slower, never wrong.
+- A tree without draws has chosen candidates only (q is one-hot).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from specdec.tree import ROOT, Budget, DraftTree, Role
+
+
+class Nodes(Enum):
+    """Which nodes of the verified tree a proposer wants to hear about."""
+
+    LAST = "last"  # the last accepted node, whose draw is the bonus token
+    PATH = "path"  # the accepted path, root included
+    CANDIDATE = "candidate"
+    PROBE = "probe"
+    ALL = "all"
+
+
+class What(Enum):
+    """What a proposer wants to hear about those nodes."""
+
+    ARGMAX = "argmax"  # the greedy prediction from the raw logits
+    DRAW = "draw"  # what the target would emit there: processors, temperature and keyed noise included
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What became of a proposal.
+
+    ``tokens`` are the committed ones (cut at end of text, a stop string or the length). ``path`` are the accepted
+    nodes, root first. ``predictions`` maps each declared node to its predicted next token.
+    """
+
+    tree: DraftTree
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+    predictions: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a drafter may know of its request.
+
+    ``tokens`` is a live view of prompt and committed tokens; its last entry is the root of the next tree.
+    """
+
+    tokens: Sequence[int]
+    prompt_length: int
+    vocab_size: int
+    eos_token_ids: frozenset[int]
+    temperature: float
+    rng: np.random.Generator
+
+    @property
+    def root(self) -> int:
+        """The last committed token."""
+        return self.tokens[-1]
+
+    def until_eos(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The tokens up to the first end-of-text id, itself included: nothing is emitted behind one."""
+        for index, token in enumerate(tokens):
+            if token in self.eos_token_ids:
+                return tokens[: index + 1]
+        return tokens
+
+    def random_tokens(self, count: int) -> list[int]:
+        """Tokens of the history, drawn with replacement; the root stands in for an end-of-text id."""
+        drawn = [self.tokens[index] for index in self.rng.integers(len(self.tokens), size=count)] if count else []
+        return [self.root if token in self.eos_token_ids else token for token in drawn]
+
+
+class Drafter(ABC):
+    """One request's drafting state."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+
+    @abstractmethod
+    def propose(self, budget: Budget) -> DraftTree:
+        """A tree below ``request.root``, within the budget."""
+
+    def observe(self, feedback: Feedback) -> None:
+        """Learn what became of the last tree; the first call reports the prefill, whose tree is the root alone."""
+
+    def stop(self) -> None:
+        """Release what the request held; called once on every exit."""
+
+
+class Engine:
+    """What a proposer's requests share; ``propose_many`` is where a draft model would run once for the batch."""
+
+    def __init__(self, start: Callable[[Request], Drafter]) -> None:
+        self._start = start
+
+    def start(self, request: Request) -> Drafter:
+        """Begin a request."""
+        return self._start(request)
+
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        """One tree per drafter; a drafter that fails yields its exception and the others go on."""
+        return [_attempt(drafter, budget) for drafter, budget in zip(drafters, budgets, strict=True)]
+
+    def close(self) -> None:
+        """Release what the engine held."""
+
+
+def _attempt(drafter: Drafter, budget: Budget) -> DraftTree | Exception:
+    try:
+        return drafter.propose(budget)
+    except Exception as error:  # a third party's code: whatever it raises fails its own request only
+        return error
+
+
+class Proposer(BaseModel, ABC):
+    """A strategy's configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def wants(self) -> frozenset[tuple[Nodes, What]]:
+        """The predictions that ``observe`` needs, as pairs of which nodes and what about them."""
+        return frozenset()
+
+    def bind(self, model: object) -> Engine:
+        """The engine for a model; called once per generator."""
+        return Engine(self.start)
+
+    @abstractmethod
+    def start(self, request: Request) -> Drafter:
+        """A drafter for one request."""
+
+
+def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
+    """The nodes of a verified tree that a declaration names."""
+    match nodes:
+        case Nodes.LAST:
+            return path[-1:]
+        case Nodes.PATH:
+            return path
+        case Nodes.ALL:
+            return range(len(tree))
+        case Nodes.CANDIDATE:
+            return tree.nodes_with(Role.CANDIDATE)
+        case Nodes.PROBE:
+            return [node for node in range(ROOT, len(tree)) if tree.roles[node] & Role.PROBE]

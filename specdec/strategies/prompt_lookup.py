@@ -1,0 +1,79 @@
+"""Prompt lookup: what followed the last time these tokens were written?
+
+Saxena 2023, "Prompt Lookup Decoding"; Yang et al. 2023, "Inference with Reference", arXiv 2304.04487.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from specdec.strategies.base import Drafter, Proposer, Request
+from specdec.tree import ROOT, Budget, DraftTree
+
+# Enough to find distinct continuations; keeps a step's work independent of the context's length.
+_MOST_MATCHES_READ = 64
+
+
+class PromptLookupProposer(Proposer):
+    """Continue as the text did behind an earlier occurrence of its last tokens, the longest match first."""
+
+    max_ngram: int = Field(3, ge=1, description="longest run of last tokens to look for")
+    min_ngram: int = Field(1, ge=1, description="shortest run of last tokens to look for")
+    num_tokens: int = Field(10, ge=1, description="tokens proposed per match")
+    num_matches: int = Field(1, ge=1, description="matches merged into one tree")
+    prefer: Literal["recent", "first"] = Field("recent", description="which of equally long matches")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_ngram > self.max_ngram:
+            raise ValueError(f"min_ngram={self.min_ngram} is above max_ngram={self.max_ngram}")
+        return self
+
+    def start(self, request: Request) -> Drafter:
+        return _PromptLookupDrafter(request, self)
+
+
+class _PromptLookupDrafter(Drafter):
+    def __init__(self, request: Request, config: PromptLookupProposer) -> None:
+        super().__init__(request)
+        self._config = config
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> where in the text its continuations start
+        self._num_indexed = 0
+
+    def propose(self, budget: Budget) -> DraftTree:
+        self._index()
+        tree = DraftTree(self.request.root)
+        length = min(self._config.num_tokens, budget.depth, budget.num_tokens - 1)
+        num_branches = 0
+        for end in self._matches():
+            num_nodes = len(tree)
+            if num_branches == self._config.num_matches or num_nodes + length > budget.num_nodes + 1 or length < 1:
+                break
+            tree.add_chain(ROOT, self.request.until_eos(self._continuation(end, length)))
+            num_branches += len(tree) > num_nodes
+        return tree
+
+    def _index(self) -> None:
+        """Enter the n-grams that end before the last token; those at the end have no continuation yet."""
+        tokens = self.request.tokens
+        for end in range(self._num_indexed + 1, len(tokens)):
+            for n in range(self._config.min_ngram, min(self._config.max_ngram, end) + 1):
+                self._ends.setdefault(tuple(tokens[end - n : end]), []).append(end)
+        self._num_indexed = len(tokens) - 1
+
+    def _matches(self) -> Iterator[int]:
+        tokens, seen = self.request.tokens, set[int]()
+        for n in range(min(self._config.max_ngram, len(tokens) - 1), self._config.min_ngram - 1, -1):
+            ends = self._ends.get(tuple(tokens[-n:]), [])
+            nearest = ends[: -_MOST_MATCHES_READ - 1 : -1] if self._config.prefer == "recent" else ends[:_MOST_MATCHES_READ]
+            for end in nearest:
+                if end not in seen:
+                    seen.add(end)
+                    yield end
+
+    def _continuation(self, end: int, length: int) -> list[int]:
+        """The text behind ``end``; where it reaches the text's own end it goes on with itself, as a period would."""
+        tokens = self.request.tokens
+        period = list(tokens[end : end + length])
+        return [period[index % len(period)] for index in range(length)]

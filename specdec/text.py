@@ -1,0 +1,68 @@
+"""Token ids to text while they are being decoded: whole characters only, cut where a stop string starts."""
+
+from typing import Any
+
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+class TextDecoder:
+    """The text of one sequence's new tokens, pushed one at a time.
+
+    A piece is decoded together with the piece before it, since tokenizers join tokens (spaces, bytes of a character)
+    by their neighbours.
+    """
+
+    def __init__(self, tokenizer: Any, stop: tuple[str, ...] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._stop = stop
+        self._ids: list[int] = []
+        self._context = 0  # where the piece before the current one starts
+        self._read = 0  # ids up to here are in the text
+        self._text = ""
+        self._num_taken = 0
+        self._cut: int | None = None
+
+    def push(self, token: int) -> bool:
+        """Take one token; returns whether a stop string is now complete."""
+        self._ids.append(token)
+        known = self._decode(self._ids[self._context : self._read])
+        text = self._decode(self._ids[self._context :])
+        if len(text) <= len(known) or text.endswith(_INCOMPLETE):
+            return False
+        searched = len(self._text) - max(map(len, self._stop), default=0)
+        self._text += text[len(known) :]
+        self._context, self._read = self._read, len(self._ids)
+        starts = [self._text.find(stop, max(0, searched)) for stop in self._stop]
+        self._cut = min((start for start in starts if start >= 0), default=None)
+        return self._cut is not None
+
+    @property
+    def text(self) -> str:
+        """All text so far, cut where a stop string starts."""
+        return self._text[: self._cut]
+
+    def take(self) -> str:
+        """Text that is settled and was not taken before: no later token can change or cut it."""
+        settled = len(self._text) if self._cut is None else self._cut
+        if self._cut is None:
+            settled -= max((self._overlap(stop) for stop in self._stop), default=0)
+        taken, self._num_taken = self._text[self._num_taken : settled], max(settled, self._num_taken)
+        return taken
+
+    def finish(self) -> str:
+        """The rest of the text, an incomplete last character included, when no token will follow."""
+        if self._cut is None:
+            self._text += self._decode(self._ids[self._context :])[
+                len(self._decode(self._ids[self._context : self._read])) :
+            ]
+            self._context = self._read = len(self._ids)
+        end = len(self._text) if self._cut is None else self._cut
+        rest, self._num_taken = self._text[self._num_taken : end], end
+        return rest
+
+    def _overlap(self, stop: str) -> int:
+        """How many characters at the end of the text begin the stop string."""
+        return next((n for n in range(len(stop) - 1, 0, -1) if self._text.endswith(stop[:n])), 0)
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True)) if ids else ""

@@ -1,0 +1,164 @@
+"""Draft trees: the one representation of everything a proposer can suggest.
+
+Node 0 is the root, the last committed token. A node's position is the root's plus its depth; it attends to the whole
+prefix, its ancestors and itself. A chain is a tree with one branch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntFlag
+
+import torch
+
+from specdec.errors import PluginError
+
+ROOT = 0
+
+
+class Role(IntFlag):
+    """What a node is for; a merged node carries the roles of all its origins."""
+
+    CANDIDATE = 1  # may be accepted
+    PROBE = 2  # its prediction is wanted by the proposer
+    SUPPORT = 4  # only there to be attended to
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """How a candidate came about.
+
+    ``q`` is the law it was drawn from, shape ``(vocab,)``, conditional on its path and on the earlier draws of the same
+    parent; ``None`` means that it was simply chosen (a one-hot q).
+    """
+
+    child: int
+    q: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a proposer may ask for in one step.
+
+    ``num_nodes`` and ``depth`` are limits (the root not counted; a deeper node would leave the model's positions).
+    ``num_tokens`` is advice: no more than this many tokens can still be emitted, so a candidate at that depth is wasted.
+    """
+
+    num_nodes: int
+    depth: int
+    num_tokens: int
+
+
+class DraftTree:
+    """An append-only trie: one node per distinct path below the root.
+
+    Adding a token twice below one parent gives the same node, with the roles united and both draws recorded.
+    """
+
+    __slots__ = ("_index", "depths", "draws", "parents", "roles", "tokens")
+
+    def __init__(self, root: int) -> None:
+        self.tokens: list[int] = [root]
+        self.parents: list[int] = [-1]
+        self.depths: list[int] = [0]
+        self.roles: list[Role] = [Role.CANDIDATE]
+        self.draws: dict[int, list[Draw]] = {}
+        self._index: dict[tuple[int, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"DraftTree(tokens={self.tokens}, parents={self.parents})"
+
+    def add(self, parent: int, token: int, role: Role = Role.CANDIDATE, q: torch.Tensor | None = None) -> int:
+        """The node for ``token`` below ``parent``, new or merged into an equal one; a candidate's draw is recorded."""
+        node = self._place(parent, token, role)
+        if role & Role.CANDIDATE:
+            self.draws.setdefault(parent, []).append(Draw(node, q))
+        return node
+
+    def _place(self, parent: int, token: int, role: Role) -> int:
+        node = self._index.get((parent, token))
+        if node is not None:
+            self.roles[node] |= role
+            return node
+        node = self._index[parent, token] = len(self.tokens)
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self.roles.append(role)
+        return node
+
+    def add_chain(self, parent: int, tokens: Iterable[int], role: Role = Role.CANDIDATE) -> list[int]:
+        """A chain of tokens below ``parent``; returns its nodes, nearest first."""
+        nodes = []
+        for token in tokens:
+            parent = self.add(parent, token, role)
+            nodes.append(parent)
+        return nodes
+
+    def child(self, node: int, token: int) -> int | None:
+        """The candidate for ``token`` below ``node``, or None."""
+        found = self._index.get((node, token))
+        return found if found is not None and self.roles[found] & Role.CANDIDATE else None
+
+    def path(self, node: int) -> list[int]:
+        """The tokens from below the root to ``node``."""
+        tokens: list[int] = []
+        while node != ROOT:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
+    def nodes_with(self, role: Role) -> list[int]:
+        """The nodes, the root aside, that carry any of the given roles."""
+        return [node for node in range(1, len(self)) if self.roles[node] & role]
+
+    def longest_chain(self) -> "DraftTree":
+        """The path to the deepest candidate (the first of equals), for models that take chains only."""
+        candidates = self.nodes_with(Role.CANDIDATE)
+        chain = DraftTree(self.tokens[ROOT])
+        if candidates:
+            chain.add_chain(ROOT, self.path(max(candidates, key=lambda node: (self.depths[node], -node))))
+        return chain
+
+    def check(self, root: int, vocab_size: int, budget: Budget, author: str) -> None:
+        """Refuse a tree that breaks a proposer's laws.
+
+        Raises:
+            PluginError: naming ``author``, the law and the offending node.
+        """
+
+        def refuse(fault: str) -> PluginError:
+            return PluginError(f"proposer {author} returned an illegal tree: {fault}")
+
+        if self.tokens[ROOT] != root:
+            raise refuse(f"its root is token {self.tokens[ROOT]}, but the last committed token is {root}")
+        if len(self) - 1 > budget.num_nodes:
+            raise refuse(f"{len(self) - 1} nodes below the root, but the budget is {budget.num_nodes}")
+        for node in range(1, len(self)):
+            token, parent = self.tokens[node], self.parents[node]
+            if not 0 <= token < vocab_size:
+                raise refuse(f"node {node} has token {token}, outside the vocabulary of {vocab_size}")
+            if not 0 <= parent < node or self._index.get((parent, token)) != node:
+                raise refuse(f"node {node} below {parent} was not made by add(), which keeps parents before children")
+            if self.depths[node] > budget.depth:
+                raise refuse(f"node {node} is {self.depths[node]} deep, but the budget allows {budget.depth}")
+
+
+def merge(trees: Iterable[DraftTree]) -> DraftTree:
+    """One trie from several trees below the same root; draws keep the order of the trees.
+
+    Nodes that the trees share become one. The result can be verified by any rule that doesn't read q; a rule that does
+    must know that the draws of one tree were made without regard to those of another.
+    """
+    first, *others = trees
+    merged = DraftTree(first.tokens[ROOT])
+    for tree in (first, *others):
+        assert tree.tokens[ROOT] == merged.tokens[ROOT], "trees to merge share their root"
+        place = [ROOT]
+        for node in range(1, len(tree)):
+            place.append(merged._place(place[tree.parents[node]], tree.tokens[node], tree.roles[node]))
+        for parent, draws in tree.draws.items():
+            merged.draws.setdefault(place[parent], []).extend(Draw(place[draw.child], draw.q) for draw in draws)
+    return merged

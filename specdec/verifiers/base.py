@@ -1,0 +1,42 @@
+"""The verifier's contract.
+
+A verifier reads a draft tree and the target's answers at its nodes, and returns the accepted path with the tokens to
+emit: those of the path and one bonus token.
+
+Laws:
+- A lossless verifier emits text with the target's own law, whatever the tree. One that is not says so in its type
+  (``lossless = False``).
+- The path starts at the root, each node is a child of the one before it and a candidate.
+- The emitted tokens are the path's, the root aside, and one more.
+- Randomness comes from the given source alone.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from specdec.randomness import Randomness
+from specdec.sampling import Target
+from specdec.tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The accepted nodes, root first, and the emitted tokens: one for each accepted node below the root, and a bonus."""
+
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+
+
+class Verifier(BaseModel, ABC):
+    """An acceptance rule: configuration and one method."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    lossless: ClassVar[bool]
+
+    @abstractmethod
+    def verify(self, tree: DraftTree, target: Target, randomness: Randomness) -> Verdict:
+        """Decide which path is kept and what is emitted."""

@@ -1,0 +1,30 @@
+"""Sample from the target and follow the child that matches."""
+
+from typing import ClassVar
+
+from specdec.randomness import Randomness
+from specdec.sampling import Target
+from specdec.tree import ROOT, DraftTree
+from specdec.verifiers.base import Verdict, Verifier
+
+
+class MatchVerifier(Verifier):
+    """Draw y ~ p at each node and descend to the child y, until there is none.
+
+    What is emitted *is* sampling from the target, stopped at a time that depends on emitted tokens and on a tree that
+    can't see the noise: lossless for any tree. With noise keyed by position the text equals plain decoding token for
+    token (drafter invariance: Daliri, Musco and Suresh 2024, arXiv 2408.07978). For chosen candidates no rule accepts
+    more: tau = 1 + sum over nodes v of P(path(v)).
+    """
+
+    lossless: ClassVar[bool] = True
+
+    def verify(self, tree: DraftTree, target: Target, randomness: Randomness) -> Verdict:
+        node: int | None = ROOT
+        path: list[int] = []
+        tokens: list[int] = []
+        while node is not None:
+            path.append(node)
+            tokens.append(target.draw(node))
+            node = tree.child(node, tokens[-1])
+        return Verdict(tuple(path), tuple(tokens))

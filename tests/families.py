@@ -1,0 +1,129 @@
+"""Small random models of every family, with logits spread widely enough that a wrong mask can't hide."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+VOCAB = 96
+WINDOW = 8
+SMALL: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": None,
+}
+MHA = {**SMALL, "num_key_value_heads": 4}
+GPT = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "bos_token_id": 0, "eos_token_id": None}
+MIXED = ["sliding_attention", "full_attention"]
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {
+    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+    "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1, "n_shared_experts": 1,
+}  # fmt: skip
+
+# name -> (configuration class, its arguments)
+TREES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", SMALL),
+    "mistral": ("MistralConfig", {**SMALL, "sliding_window": None}),
+    "mistral-window": ("MistralConfig", {**SMALL, "sliding_window": WINDOW}),
+    "qwen2": ("Qwen2Config", SMALL),
+    "qwen2-window": ("Qwen2Config", {**SMALL, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
+    "qwen3": ("Qwen3Config", {**SMALL, "head_dim": 8}),
+    "gemma2": ("Gemma2Config", {**SMALL, "head_dim": 8, "sliding_window": WINDOW, "layer_types": MIXED}),
+    "gemma3": ("Gemma3TextConfig", {**SMALL, "head_dim": 8, "sliding_window": WINDOW, "layer_types": MIXED}),
+    "phi3": ("Phi3Config", {**SMALL, "sliding_window": None}),
+    "gpt2": ("GPT2Config", GPT),
+    "gpt_neox": ("GPTNeoXConfig", MHA),
+    "opt": ("OPTConfig", {**MHA, "ffn_dim": 64, "word_embed_proj_dim": 32}),
+    "starcoder2": ("Starcoder2Config", {**SMALL, "sliding_window": None}),
+    "mixtral": ("MixtralConfig", {**SMALL, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3_moe": ("Qwen3MoeConfig", {**SMALL, **EXPERTS, "head_dim": 8}),
+    "gpt_oss": (
+        "GptOssConfig",
+        {**SMALL, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW, "layer_types": MIXED},
+    ),
+    "deepseek_v3": ("DeepseekV3Config", {**MHA, **LATENT}),
+    "olmo2": ("Olmo2Config", SMALL),
+    "cohere2": ("Cohere2Config", {**SMALL, "sliding_window": WINDOW, "layer_types": MIXED}),
+    "llama4": (
+        "Llama4TextConfig",
+        {**SMALL, "head_dim": 8, "intermediate_size_mlp": 64, "num_local_experts": 2, "attention_chunk_size": WINDOW,
+         "layer_types": ["chunked_attention", "full_attention"]},
+    ),
+}  # fmt: skip
+
+# name -> (configuration class, its arguments, what the refusal says)
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "mamba": ("MambaConfig", {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2}, "recurrent"),
+    "jamba": (
+        "JambaConfig",
+        {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "use_mamba_kernels": False},
+        "recurrent",
+    ),
+    "bamba": (
+        "BambaConfig",
+        {**SMALL, "attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16},
+        "recurrent",
+    ),
+    "qwen3_next": (
+        "Qwen3NextConfig",
+        {**SMALL, **EXPERTS, "head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
+        "recurrent",
+    ),
+    "lfm2": ("Lfm2Config", {**SMALL, "layer_types": ["conv", "full_attention"]}, "recurrent"),
+}
+
+# name -> (configuration class, its arguments): no trees, but chains are exact
+CHAINS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bloom": ("BloomConfig", {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "mpt": ("MptConfig", {"vocab_size": VOCAB, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 256}),
+    "gpt_neo": (
+        "GPTNeoConfig",
+        {"vocab_size": VOCAB, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 64, "window_size": WINDOW,
+         "max_position_embeddings": 256, "attention_types": [[["global", "local"], 1]]},
+    ),
+}  # fmt: skip
+
+
+def make(config_class: str, arguments: dict[str, Any]) -> PreTrainedModel:
+    """A random model whose logits have a standard deviation of at least 1, so that errors show."""
+    torch.manual_seed(7)
+    config = getattr(transformers, config_class)(**arguments)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim >= 2:
+                parameter.normal_(std=1.6 / parameter.shape[-1] ** 0.5)
+    scale_to_unit_spread(model)
+    return model
+
+
+def scale_to_unit_spread(model: PreTrainedModel) -> None:
+    """Stretch the output projection until the logits spread by 1.5."""
+    ids = torch.randint(0, VOCAB, (2, 24), generator=torch.Generator().manual_seed(0))
+    head = model.get_output_embeddings().weight
+    with torch.no_grad():
+        for _ in range(6):
+            spread = float(model(ids).logits.std())
+            if spread >= 1.2:
+                return
+            head *= 1.5 / spread
+
+
+def plain_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
+    """The model's own logits for each position of a text, without any cache."""
+    with torch.no_grad():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+Maker = Callable[[], PreTrainedModel]

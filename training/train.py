@@ -1,0 +1,175 @@
+"""Train the built-in model and write it, with its tokenizer and card, into ``specdec/demo/model``.
+
+    python training/train.py --minutes 60                 # train, keep a checkpoint every few minutes
+    python training/train.py --minutes 30 --resume        # go on from the last checkpoint
+    python training/train.py --export                     # checkpoint -> specdec/demo/model
+
+The model learns a small corpus by heart on purpose; ``corpus.py`` says what it is made of, the card what that means.
+"""
+
+import argparse
+import hashlib
+import math
+import platform
+import random
+import time
+from pathlib import Path
+
+import torch
+from corpus import Document, load
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+HERE = Path(__file__).parent
+OUTPUT = HERE.parent / "specdec" / "demo" / "model"
+CHECKPOINT = HERE / "checkpoint"
+
+SEED = 20
+VOCABULARY = 2048
+ROW = 768  # tokens per training row
+ROWS_PER_STEP = 4
+PEAK_RATE = 2.5e-3
+WARM_UP_STEPS = 100
+END_OF_TEXT, END_OF_TURN = "<|endoftext|>", "<|end|>"
+SPECIAL_TOKENS = [END_OF_TEXT, END_OF_TURN, "<|system|>", "<|user|>", "<|assistant|>"]
+CHAT_TEMPLATE = (
+    "{{ '<|endoftext|>' }}{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>\n' + message['content'] + '<|end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
+)
+CONFIG = LlamaConfig(
+    vocab_size=VOCABULARY,
+    hidden_size=384,
+    intermediate_size=1024,
+    num_hidden_layers=4,
+    num_attention_heads=6,
+    num_key_value_heads=2,
+    max_position_embeddings=8448,
+    tie_word_embeddings=True,
+    bos_token_id=0,
+    eos_token_id=[0, 1],
+    pad_token_id=0,
+)
+
+
+def make_tokenizer(documents: list[Document]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE with single digits, so that sums are spelt the same way everywhere."""
+    tokenizer = Tokenizer(models.BPE())
+    words = Regex(r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\n[ ]*|\p{N}|\s")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(words, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY,
+        special_tokens=SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        min_frequency=3,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((plain_text(document) for document in documents), trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{END_OF_TEXT} $A", special_tokens=[(END_OF_TEXT, tokenizer.token_to_id(END_OF_TEXT))]
+    )
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        pad_token=END_OF_TEXT,
+        additional_special_tokens=SPECIAL_TOKENS[1:],
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def plain_text(document: Document) -> str:
+    if not document.turns:
+        return document.text
+    return "".join(f"<|{role}|>\n{content}{END_OF_TURN}\n" for role, content in document.turns)
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, documents: list[Document]) -> list[list[int]]:
+    """Each document as it is met at inference: behind one beginning-of-text id."""
+    return [tokenizer(plain_text(document))["input_ids"] for document in documents]
+
+
+def rows(encoded: list[list[int]], rng: random.Random) -> torch.Tensor:
+    """One epoch, shape ``(rows, ROW + 1)``: each document opens one row, others follow until the row is full."""
+    order = rng.sample(range(len(encoded)), k=len(encoded))
+    packed = []
+    for start, first in enumerate(order):
+        row, follower = list(encoded[first]), start
+        while len(row) <= ROW:
+            follower = (follower + 1) % len(order)
+            row += encoded[order[follower]]
+        packed.append(row[: ROW + 1])
+    return torch.tensor(packed)
+
+
+def train(minutes: float, resume: bool) -> None:
+    torch.manual_seed(SEED)
+    documents = load(HERE / "corpus")
+    tokenizer = make_tokenizer(documents)
+    encoded = encode(tokenizer, documents)
+    print(f"{len(documents)} documents, {sum(map(len, encoded))} tokens, {len(tokenizer)} in the vocabulary")
+    model = LlamaForCausalLM.from_pretrained(CHECKPOINT) if resume else LlamaForCausalLM(CONFIG)
+    print(f"{model.num_parameters():,} parameters")
+    model.train()
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices}, {"params": [p for p in model.parameters() if p.ndim < 2]}],
+        lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True,
+    )  # fmt: skip
+    rng = random.Random(SEED + resume)
+    began = saved = time.monotonic()
+    step, epoch, spent = 0, 0, 0.0
+    while spent < 1.0:
+        losses = []
+        for batch in rows(encoded, rng).split(ROWS_PER_STEP):
+            spent = (time.monotonic() - began) / (60 * minutes)
+            rate = PEAK_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * max(0.01, math.cos(math.pi / 2 * min(1.0, spent)))
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            with torch.autocast("cpu", torch.bfloat16):
+                logits = model(batch[:, :-1]).logits
+            loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+            step += 1
+        epoch += 1
+        print(f"epoch {epoch} step {step} minute {spent * minutes:.1f} loss {sum(losses) / len(losses):.4f}", flush=True)
+        if time.monotonic() - saved > 120 or spent >= 1.0:
+            saved = time.monotonic()
+            model.save_pretrained(CHECKPOINT)
+            tokenizer.save_pretrained(CHECKPOINT)
+
+
+def export() -> None:
+    """The checkpoint in bfloat16, which is what the package ships."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(CHECKPOINT)
+    model = LlamaForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16)
+    model.generation_config.eos_token_id = [0, 1]
+    model.save_pretrained(OUTPUT)
+    tokenizer.save_pretrained(OUTPUT)
+    corpus = "".join(plain_text(document) for document in load(HERE / "corpus"))
+    digest = hashlib.sha256(corpus.encode()).hexdigest()
+    print(f"corpus of {len(corpus.encode()):,} bytes, sha256 {digest}, Python {platform.python_version()}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--export", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.export:
+        export()
+    else:
+        train(arguments.minutes, arguments.resume)
