@@ -1,12 +1,14 @@
 """The front door: text and ids in, results out."""
 
+import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Self
 
 from specdec import prompts
-from specdec.errors import ModelError, RequestError
+from specdec.errors import ModelError, PluginError, RequestError
 from specdec.loop import Parts, run
 from specdec.plugins import Registry, load_plugins
 from specdec.sequence import FinishReason, Sequence, make_sequence
@@ -14,6 +16,9 @@ from specdec.settings import Settings
 from specdec.stats import Stats
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
+
+# A limit against runaway proposers; the largest published lookahead setting has 480 nodes.
+MAX_NODES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,6 @@ class Generator:
         proposer, verifier, mask, backend: an object, or a string that names an installed plug-in with its options, such
             as ``"lookahead:N=5,W=15,G=15"``.
         max_batch_size: requests of a list decoded side by side; the others wait.
-        max_nodes: the most nodes a proposer may add below the root in one step.
 
     Raises:
         ModelError: when the model or tokenizer can't be driven, with the reason.
@@ -74,16 +78,15 @@ class Generator:
         mask: Any = "dense",
         backend: str = "auto",
         max_batch_size: int = 8,
-        max_nodes: int = 512,
     ) -> None:
-        if min(max_batch_size, max_nodes) < 1:
-            raise RequestError(f"max_batch_size={max_batch_size} and max_nodes={max_nodes} must be at least 1")
+        if not isinstance(max_batch_size, int) or max_batch_size < 1:
+            raise RequestError(f"max_batch_size={max_batch_size!r}: it must be an integer of at least 1")
         registry = load_plugins()
         self.proposer: Proposer = registry.make("proposers", proposer)
         self.verifier: Verifier = registry.make("verifiers", verifier)
         compiler = registry.make("masks", mask)
-        if isinstance(model, str):
-            model, tokenizer = load_pretrained(model, tokenizer)
+        if isinstance(model, str | os.PathLike):
+            model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.model, self.tokenizer = model, tokenizer
         driver = _backend_class(registry, backend, model).load(model, compiler.compile)
         _check_tokenizer(tokenizer, driver.shapes.vocab_size)
@@ -94,7 +97,7 @@ class Generator:
             compile_masks=compiler.compile,
             backend=driver,
             verifier=self.verifier,
-            max_nodes=max_nodes,
+            max_nodes=MAX_NODES,
         )
         self._max_batch_size = max_batch_size
         self._own = _OwnSettings.of(model)
@@ -154,7 +157,9 @@ class Generator:
 
     def _decode(self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool) -> Iterator[Chunk]:
         if self._is_busy:
-            raise RequestError("this generator is still streaming: exhaust or close that stream, or make another generator")
+            raise RequestError(
+                "this generator is still streaming: exhaust or close that stream, or make another generator"
+            )
         requests = self._requests(prompt, config, given, wants_text)
         self._is_busy = True
         try:
@@ -173,11 +178,16 @@ class Generator:
         """A checked sequence per prompt, or why there is none."""
         items, _ = prompts.as_list(prompt)
         seeds, given = _split_seeds(given, len(items))
-        settings = Settings.make({**self._own.suppressed, **given}, config)
+        settings = Settings.make(given, config, self._own.suppressed)
+        eos = self._own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
+        vocab_size = self._parts.backend.shapes.vocab_size
+        _check_ids("eos_token_id", eos, vocab_size)
+        _check_ids("bad_words_ids", chain.from_iterable(settings.bad_words_ids), vocab_size)
+        settings = settings.model_copy(update={"eos_token_id": eos})
         if settings.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer: Generator(model, tokenizer), or use eos_token_id")
         requests: list[Sequence | Exception] = []
-        for index, (item, seed) in enumerate(zip(items, seeds or [settings.seed] * len(items), strict=True)):
+        for index, (item, seed) in enumerate(zip(items, seeds or (settings.seed,) * len(items), strict=True)):
             try:
                 requests.append(self._sequence(item, settings, seed, index, wants_text))
             except RequestError as error:
@@ -190,24 +200,19 @@ class Generator:
         needed = len(ids) + settings.max_new_tokens
         if shapes.max_positions is not None and needed > shapes.max_positions:
             raise RequestError(
-                f"the prompt has {len(ids)} tokens and max_new_tokens={settings.max_new_tokens} would bring it to {needed}, "
-                f"but the model has {shapes.max_positions} positions: shorten one of them"
+                f"the prompt has {len(ids)} tokens and max_new_tokens={settings.max_new_tokens} would bring it to "
+                f"{needed}, but the model has {shapes.max_positions} positions: shorten one of them"
             )
-        eos = self._own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
-        for token in eos:
-            if not 0 <= token < shapes.vocab_size:
-                raise RequestError(f"eos_token_id {token} is outside the vocabulary of {shapes.vocab_size}")
         seed = secrets.randbits(63) if seed is None else seed
         text = self.tokenizer, wants_text
-        sequence = make_sequence(ids, settings, frozenset(eos), seed, shapes.device, text)
+        eos = frozenset(settings.eos_token_id or ())
+        sequence = make_sequence(ids, settings, eos, seed, shapes.device, text)
         sequence.index = index
         return sequence
 
     def _chunk(self, sequence: Sequence) -> Chunk:
         """What the sequence's last step committed; its result too, where that was the end."""
-        failed = sequence.finish_reason == "error"
-        count = sequence.stats.accepted_lengths[-1] if sequence.stats.steps and not failed else 0
-        tokens = tuple(sequence.tokens[len(sequence.tokens) - count :])
+        tokens = sequence.take()
         decoder = sequence.decoder
         text = decoder.take() if decoder is not None else ""
         if sequence.finish_reason is None:
@@ -272,29 +277,36 @@ def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
     try:
         model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", use_safetensors=True)
         loaded = AutoTokenizer.from_pretrained(name) if tokenizer is None else tokenizer
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"can't load {name!r}: {reason}. Give a folder with safetensors weights, or a hub name") from error
+    except Exception as error:  # damaged files raise whatever their readers like
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"can't load {name!r}: {reason.rstrip('.')}. Give a folder with safetensors weights, or a hub name"
+        ) from error
     return model.eval(), loaded
 
 
 def _backend_class(registry: Registry, name: str, model: object) -> Any:
+    if not isinstance(name, str):
+        raise PluginError(f"backend={name!r}: give a backend's name, or 'auto'")
     if name != "auto":
         return registry.find("backends", name)
     for plugin in registry.of_kind("backends"):
         if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # checked to be a Backend when it registered
             return plugin.cls
     raise ModelError(
-        f"no backend drives a {type(model).__name__}: give a transformers causal language model (AutoModelForCausalLM), "
-        "its path or hub name, or a ToyModel"
+        f"no backend drives a {type(model).__name__}: give a transformers causal language model "
+        "(AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )
 
 
 def _check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
     if tokenizer is None:
         return
-    if not callable(tokenizer) or not hasattr(tokenizer, "decode"):
-        raise ModelError(f"tokenizer={tokenizer!r} is not a transformers tokenizer: it must encode when called, and decode")
+    if not callable(tokenizer) or not hasattr(tokenizer, "decode") or not hasattr(tokenizer, "__len__"):
+        raise ModelError(
+            f"tokenizer={tokenizer!r} is not a transformers tokenizer: it must encode when called, have decode and a "
+            "length"
+        )
     if len(tokenizer) > vocab_size:
         raise ModelError(
             f"the tokenizer has {len(tokenizer)} ids but the model's vocabulary is {vocab_size}: "
@@ -302,7 +314,13 @@ def _check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
         )
 
 
-def _split_seeds(given: dict[str, Any], num_prompts: int) -> tuple[list[int] | None, dict[str, Any]]:
+def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            raise RequestError(f"{name}: {token} is outside the vocabulary of {vocab_size}")
+
+
+def _split_seeds(given: dict[str, Any], num_prompts: int) -> tuple[tuple[int, ...] | None, dict[str, Any]]:
     """A list of seeds, one for each prompt, apart from the other settings."""
     seeds = given.get("seed")
     if not isinstance(seeds, list | tuple):
@@ -311,4 +329,4 @@ def _split_seeds(given: dict[str, Any], num_prompts: int) -> tuple[list[int] | N
         raise RequestError(f"{len(seeds)} seeds were given for {num_prompts} prompts: give one seed, or one for each")
     for seed in seeds:
         Settings.make({"seed": seed})
-    return list(seeds), {name: value for name, value in given.items() if name != "seed"}
+    return tuple(seeds), {name: value for name, value in given.items() if name != "seed"}

@@ -11,7 +11,7 @@ from specdec.errors import NumericsError, PluginError, SpecdecError
 from specdec.sampling import SequenceTarget
 from specdec.sequence import Commit, Sequence
 from specdec.stats import Clock
-from specdec.strategies.base import Engine, Feedback, Nodes, What, select
+from specdec.strategies.base import Drafter, Engine, Feedback, Nodes, What, select
 from specdec.tree import ROOT, Budget, DraftTree
 from specdec.verifiers.base import Verdict, Verifier
 
@@ -93,18 +93,18 @@ def run(waiting: Iterable[Sequence], parts: Parts, max_batch_size: int) -> Itera
             else:
                 advanced = list(active)
                 step(active, parts)
-            retire(active, parts.backend)
+            retire(active, parts)
             yield advanced
     finally:
         for sequence in [*queue, *active]:
             sequence.finish_reason = "cancelled"
-        retire(active, parts.backend)
+        retire(active, parts)
 
 
 def start(sequence: Sequence, parts: Parts) -> None:
     """Begin the sequence's drafting."""
     request = sequence.request(parts.backend.shapes.vocab_size, parts.proposer_name)
-    with fails_alone(sequence, parts):
+    with fails_alone(sequence, f"proposer {parts.proposer_name}"):
         sequence.drafter = parts.engine.start(request)
 
 
@@ -122,10 +122,10 @@ def propose(sequences: ReadOnly[Sequence], parts: Parts) -> list[DraftTree]:
     drafters = [sequence.drafter for sequence in sequences if sequence.drafter is not None]
     assert len(drafters) == len(sequences), "a sequence without a drafter has failed, and failed ones are retired"
     trees = []
-    for sequence, budget, tree in zip(sequences, budgets, parts.engine.propose_many(drafters, budgets), strict=True):
+    for sequence, budget, tree in zip(sequences, budgets, ask(parts, drafters, budgets), strict=True):
         root = sequence.tokens[-1]
         checked = DraftTree(root)
-        with fails_alone(sequence, parts):
+        with fails_alone(sequence, f"proposer {parts.proposer_name}"):
             if isinstance(tree, Exception):
                 raise tree
             tree.check(root, shapes.vocab_size, budget, parts.proposer_name)
@@ -134,14 +134,28 @@ def propose(sequences: ReadOnly[Sequence], parts: Parts) -> list[DraftTree]:
     return trees
 
 
+def ask(parts: Parts, drafters: ReadOnly[Drafter], budgets: ReadOnly[Budget]) -> ReadOnly[DraftTree | Exception]:
+    """One proposal per drafter; an engine that fails as a whole fails each of them."""
+    try:
+        proposals = list(parts.engine.propose_many(drafters, budgets))
+    except Exception as error:  # a third party's code
+        return [error] * len(drafters)
+    if len(proposals) != len(drafters):
+        fault = f"proposer {parts.proposer_name} returned {len(proposals)} trees for {len(drafters)} requests"
+        return [PluginError(fault)] * len(drafters)
+    return proposals
+
+
 def verify(sequence: Sequence, tree: DraftTree, target: SequenceTarget, verifier: Verifier) -> Verdict:
     """The verifier's verdict; a sequence that has failed, or whose logits are no numbers, gets an empty one."""
     nothing = Verdict((ROOT,), ())
     if sequence.is_finished:
         return nothing
-    verdict = verifier.verify(tree, target, sequence.randomness)
+    verdict = nothing
+    with fails_alone(sequence, f"verifier {type(verifier).__name__}, or a logits processor that it asked,"):
+        verdict = verifier.verify(tree, target, sequence.randomness)
     faulty = [node for node in verdict.path if not target.is_finite(node)]
-    if faulty:
+    if faulty and not sequence.is_finished:
         position = len(sequence.tokens) + tree.depths[faulty[0]]
         sequence.fail(
             NumericsError(
@@ -174,32 +188,33 @@ def commit(sequence: Sequence, verdict: Verdict) -> Commit:
 def observe(sequence: Sequence, feedback: Feedback, parts: Parts) -> None:
     """Tell the drafter, unless no token will follow."""
     if not sequence.is_finished and sequence.drafter is not None:
-        with fails_alone(sequence, parts):
+        with fails_alone(sequence, f"proposer {parts.proposer_name}"):
             sequence.drafter.observe(feedback)
 
 
-def retire(active: list[Sequence], backend: Backend) -> None:
+def retire(active: list[Sequence], parts: Parts) -> None:
     """Let finished sequences leave the batch; as in the backend, the last row takes a free one's place."""
     for row in reversed(range(len(active))):
         sequence = active[row]
         if sequence.is_finished:
             # Buffers never shrink while rows are open, so what is held at the end is the peak.
-            sequence.stats.peak_cache_bytes = backend.cache_bytes // backend.num_rows
+            sequence.stats.peak_cache_bytes = parts.backend.cache_bytes // parts.backend.num_rows
             active[row] = active[-1]
             active.pop()
-            backend.release(row)
+            parts.backend.release(row)
             if sequence.drafter is not None:
-                sequence.drafter.stop()
+                with fails_alone(sequence, f"proposer {parts.proposer_name}"):
+                    sequence.drafter.stop()
 
 
 @contextmanager
-def fails_alone(sequence: Sequence, parts: Parts) -> Iterator[None]:
-    """Whatever a proposer raises ends its own sequence and names the proposer."""
+def fails_alone(sequence: Sequence, author: str) -> Iterator[None]:
+    """Whatever a plug-in raises ends its own sequence and names the plug-in."""
     try:
         yield
     except SpecdecError as error:
         sequence.fail(error)
     except Exception as error:  # a third party's code
-        fault = PluginError(f"proposer {parts.proposer_name} failed with {type(error).__name__}: {error}")
+        fault = PluginError(f"{author} failed with {type(error).__name__}: {error}")
         fault.__cause__ = error
         sequence.fail(fault)

@@ -1,8 +1,9 @@
-"""Plug-ins: discovery through the entry-point group ``specdec``, checks when they register, and ``"name:key=value"``."""
+"""Plug-ins: discovery through the entry-point group ``specdec``, checks at registration, and ``"name:key=value"``."""
 
 import difflib
 import inspect
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -18,6 +19,7 @@ from specdec.settings import describe
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 
+_NAME = re.compile(r"[\w.-]+")  # what fits in front of the colon of "name:key=value"
 KINDS: dict[str, type] = {
     "proposers": Proposer,
     "verifiers": Verifier,
@@ -65,6 +67,8 @@ class Registry:
             manager.check_pending()
         except pluggy.PluginValidationError as error:
             raise PluginError(f"plug-in {distribution} refused: {error}") from None
+        if not manager.get_hookcallers(module):
+            raise PluginError(f"plug-in {distribution} offers nothing: mark its functions with @specdec.hookimpl")
         found = [
             self._checked(Plugin(kind, name, cls, distribution))
             for kind in KINDS
@@ -76,14 +80,18 @@ class Registry:
     def _checked(self, plugin: Plugin) -> Plugin:
         contract = KINDS[plugin.kind]
         where = f"plug-in {plugin.distribution}, hook specdec_{plugin.kind}, name {plugin.name!r}"
+        if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
+            raise PluginError(f"{where}: a name is a string of letters, digits, '_', '-' and '.'")
         if not (isinstance(plugin.cls, type) and issubclass(plugin.cls, contract)):
             raise PluginError(f"{where}: {plugin.cls!r} is not a subclass of specdec's {contract.__name__}")
         if inspect.isabstract(plugin.cls):
-            missing = ", ".join(sorted(plugin.cls.__abstractmethods__))
+            missing = ", ".join(sorted(getattr(plugin.cls, "__abstractmethods__", ())))
             raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {missing}")
         for other in self.plugins:
             if (other.kind, other.name) == (plugin.kind, plugin.name):
-                raise PluginError(f"{where}: the name is taken by plug-in {other.distribution}; uninstall one of the two")
+                raise PluginError(
+                    f"{where}: the name is taken by plug-in {other.distribution}; uninstall one of the two"
+                )
         return plugin
 
     def of_kind(self, kind: str) -> list[Plugin]:
@@ -152,24 +160,27 @@ def _distribution(entry_point: EntryPoint) -> str:
 
 
 def _items(offered: Any, kind: str, distribution: str) -> Iterator[tuple[str, type]]:
-    try:
-        yield from dict(offered).items()
-    except (TypeError, ValueError):
+    if not isinstance(offered, Mapping):
         raise PluginError(
             f"plug-in {distribution}, hook specdec_{kind}: it returned {offered!r}, not a mapping of name to class"
-        ) from None
+        )
+    yield from offered.items()
 
 
 def _options(text: str, given: str) -> Iterator[tuple[str, object]]:
     """``"N=5,pool=true"`` as pairs; a value is read as JSON where it is JSON, else as a string."""
+    seen = set[str]()
     for pair in filter(None, (part.strip() for part in text.split(","))):
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not equals or not key:
             raise PluginError(f"{given!r}: {pair!r} is not of the form key=value (example: lookahead:N=5,W=15,G=15)")
+        if key in seen:
+            raise PluginError(f"{given!r}: {key} is given twice")
+        seen.add(key)
         try:
-            yield key.strip(), TypeAdapter(Any).validate_json(_as_json(value.strip()))
+            yield key, TypeAdapter(Any).validate_json(_as_json(value))
         except ValidationError:
-            yield key.strip(), value.strip()
+            yield key, value
 
 
 def _as_json(value: str) -> str:

@@ -13,11 +13,13 @@ _FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a te
 def as_list(prompt: Any) -> tuple[list[Any], bool]:
     """The prompts given, and whether they were given as a list."""
     if isinstance(prompt, torch.Tensor):
-        if prompt.ndim > 2:
+        if prompt.ndim not in (1, 2):
             raise RequestError(f"a tensor prompt has shape (tokens,) or (batch, tokens), not {tuple(prompt.shape)}")
         return (list(prompt), True) if prompt.ndim == 2 else ([prompt], False)
     if isinstance(prompt, Mapping) and "input_ids" in prompt:
-        raise RequestError("a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding")
+        raise RequestError(
+            "a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding"
+        )
     if isinstance(prompt, list | tuple) and prompt and not _is_one(prompt):
         return list(prompt), True
     return [prompt], False
@@ -50,13 +52,13 @@ def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
 
 def _ids(prompt: Any, tokenizer: Any | None) -> list[int]:
     if isinstance(prompt, torch.Tensor):
-        if prompt.is_floating_point():
+        if prompt.dtype.is_floating_point or prompt.dtype.is_complex or prompt.dtype == torch.bool:
             raise RequestError(f"a tensor prompt holds integer ids, not {prompt.dtype}")
+        if prompt.ndim != 1:
+            raise RequestError(f"a tensor in a list of prompts has shape (tokens,), not {tuple(prompt.shape)}")
         return [int(token) for token in prompt.tolist()]
     if isinstance(prompt, str):
-        if not prompt:
-            return []
-        return list(_needed(tokenizer, "a text prompt")(prompt)["input_ids"])
+        return _text_ids(prompt, _needed(tokenizer, "a text prompt")) if prompt else []
     if isinstance(prompt, list | tuple):
         if prompt and isinstance(prompt[0], Mapping):
             return _chat_ids(prompt, _needed(tokenizer, "chat messages"))
@@ -71,7 +73,14 @@ def _chat_ids(messages: Sequence[Any], tokenizer: Any) -> list[int]:
         text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
     except Exception as error:  # templates run third-party code and raise whatever they like
         raise RequestError(f"the tokenizer's chat template refused the messages: {error}") from error
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return _text_ids(text, tokenizer, add_special_tokens=False)
+
+
+def _text_ids(text: str, tokenizer: Any, **options: bool) -> list[int]:
+    try:
+        return list(tokenizer(text, **options)["input_ids"])
+    except Exception as error:  # such as a TypeError for half of a surrogate pair
+        raise RequestError(f"the tokenizer refused the text {text[:40]!r}: {error}") from error
 
 
 def _needed(tokenizer: Any | None, purpose: str) -> Any:

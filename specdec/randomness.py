@@ -28,7 +28,7 @@ class Randomness:
     seed: int
 
     def uniforms(self, position: int, count: int) -> np.ndarray:
-        """Uniforms of the verification stream at an absolute position, shape ``(count,)``, in the open unit interval."""
+        """Uniforms of the verification stream at an absolute position, shape ``(count,)``, on (0, 1)."""
         philox = np.random.Philox(key=[self.seed, VERIFICATION], counter=[0, position, 0, 0])
         bits = philox.random_raw(count) >> np.uint64(11)
         return (bits.astype(np.float64) + 0.5) * 2.0**-53

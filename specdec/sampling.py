@@ -1,7 +1,7 @@
 """Logits to warped law to token: what the model says next at a node, after every processor on that node's own path."""
 
 from collections.abc import Sequence as ReadOnly
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from transformers.generation.logits_process import (
@@ -48,7 +48,9 @@ class Target(Protocol):
 class Warper:
     """The settings' processors in transformers' order: penalties and constraints, the caller's own, then warpers."""
 
-    def __init__(self, settings: Settings, prompt_length: int, eos_token_ids: ReadOnly[int], device: torch.device) -> None:
+    def __init__(
+        self, settings: Settings, prompt_length: int, eos_token_ids: ReadOnly[int], device: torch.device
+    ) -> None:
         self.temperature = settings.temperature
         self.is_pure = not settings.logits_processor
         processors: list[Processor] = []
@@ -90,7 +92,7 @@ class Warper:
         """Warped scores, shape ``(vocab,)``, float32 or better, at the end of ``path`` (prompt included)."""
         scores = (logits if logits.dtype == torch.float64 else logits.float())[None]
         if self._processors:
-            input_ids = torch.tensor([list(path)], device=logits.device)
+            input_ids: Any = torch.tensor([list(path)], device=logits.device)
             for processor in self._processors:
                 scores = processor(input_ids, scores)
         return scores[0]

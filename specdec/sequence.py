@@ -64,6 +64,7 @@ class Sequence:
     error: Exception | None = None
     stats: Stats = field(default_factory=Stats)
     prompt_length: int = field(init=False)
+    num_taken: int = 0  # new tokens that the caller has seen
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -114,9 +115,15 @@ class Sequence:
         # The last token is the next root, so the path keeps one node per token: the old root and all but the last.
         return Commit(verdict.path[:num_committed], verdict.tokens[:num_committed])
 
+    def take(self) -> tuple[int, ...]:
+        """The new tokens that were not taken before."""
+        taken = tuple(self.tokens[self.prompt_length + self.num_taken :])
+        self.num_taken += len(taken)
+        return taken
+
     def fail(self, error: Exception) -> None:
-        """End this sequence alone."""
-        self.finish_reason, self.error = "error", error
+        """End this sequence alone; of several errors the first counts."""
+        self.finish_reason, self.error = "error", self.error or error
 
 
 def make_sequence(

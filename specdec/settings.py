@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from specdec.errors import RequestError
 
-Processor = Callable[[torch.LongTensor, torch.FloatTensor], torch.FloatTensor]
+# (input_ids (batch, tokens), scores (batch, vocab)) -> scores, as transformers' LogitsProcessor
+Processor = Callable[[Any, Any], Any]
 
 # A transformers GenerationConfig may carry these at any value: they say nothing about the text.
 _WITHOUT_EFFECT = {
@@ -29,6 +30,7 @@ _SAME_NAME = (
     "no_repeat_ngram_size", "eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
 )  # fmt: skip
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
+_LEAST_TEMPERATURE = 1e-6  # below it, scores divided by the temperature overflow float32
 _OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_new_tokens": 0}
 
 
@@ -68,7 +70,7 @@ class Settings(BaseModel):
     @classmethod
     def _off_is_none(cls, value: object, info: Any) -> object:
         """transformers' neutral values (top_k=0, top_p=1.0, …) mean 'not set'."""
-        return None if value == _OFF[info.field_name] else value
+        return None if isinstance(value, int | float) and value == _OFF[info.field_name] else value
 
     @field_validator("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", mode="before")
     @classmethod
@@ -80,23 +82,35 @@ class Settings(BaseModel):
         if self.temperature == 0.0:
             for name in _SAMPLING_ONLY[1:]:
                 if getattr(self, name) is not None:
-                    raise ValueError(f"{name} needs sampling, but temperature is 0: set temperature, or leave {name} out")
+                    raise ValueError(
+                        f"{name} needs sampling, but temperature is 0: set temperature, or leave {name} out"
+                    )
+        elif self.temperature < _LEAST_TEMPERATURE:
+            raise ValueError(
+                f"temperature={self.temperature} is below {_LEAST_TEMPERATURE}, where scores overflow: "
+                "0 takes the most likely token"
+            )
         if "" in self.stop:
             raise ValueError("stop contains an empty string, which would stop every text: remove it")
+        if () in self.bad_words_ids:
+            raise ValueError("bad_words_ids contains an empty list, which names no word: remove it")
         if (self.min_new_tokens or 0) > self.max_new_tokens:
             raise ValueError(f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}")
         return self
 
     @classmethod
-    def make(cls, given: Mapping[str, Any], generation_config: Any | None = None) -> Self:
-        """Settings from keywords, on top of a transformers GenerationConfig if there is one.
+    def make(
+        cls, given: Mapping[str, Any], generation_config: Any | None = None, defaults: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Settings from keywords, on top of a transformers GenerationConfig if there is one, on top of defaults.
 
         Raises:
             RequestError: naming every setting at fault, what was given and what is allowed.
         """
-        base = {} if generation_config is None else from_generation_config(generation_config)
+        given = {name: value for name, value in given.items() if value is not None}
+        base = {} if generation_config is None else from_generation_config(generation_config, given)
         try:
-            return cls.model_validate({**base, **{name: value for name, value in given.items() if value is not None}})
+            return cls.model_validate({**(defaults or {}), **base, **given})
         except ValidationError as error:
             raise RequestError(f"settings refused: {describe(error, cls)}") from None
 
@@ -115,24 +129,25 @@ def describe(error: ValidationError, model: type[BaseModel]) -> str:
     return "; ".join(faults)
 
 
-def from_generation_config(config: Any) -> dict[str, Any]:
-    """A transformers GenerationConfig as settings, honoured as it stands.
+def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """A transformers GenerationConfig as settings, honoured as it stands but for the keywords ``given`` beside it.
 
     With ``do_sample`` transformers turns top_k=50 on unless told otherwise, and so does this.
 
     Raises:
         RequestError: for what can't be honoured (beam search, contrastive search, …), by name.
     """
+    if not hasattr(config, "to_dict"):
+        raise RequestError(f"generation_config={config!r}: give a transformers GenerationConfig, or use keywords")
     values = {name: value for name, value in config.to_dict().items() if value is not None}
     settings = {name: values.pop(name) for name in _SAME_NAME if name in values}
     if "stop_strings" in values:
         settings["stop"] = values.pop("stop_strings")
-    do_sample = values.pop("do_sample", False)
-    if do_sample:
+    if values.pop("do_sample", False) and given.get("temperature") != 0:
         settings = {"temperature": 1.0, "top_k": 50, **settings}
     else:
         settings = {name: value for name, value in settings.items() if name not in _SAMPLING_ONLY}
-    if values.pop("max_length", None) not in (None, 20) and "max_new_tokens" not in settings:
+    if values.pop("max_length", None) is not None and "max_new_tokens" not in {**settings, **given}:
         raise RequestError("generation_config.max_length counts the prompt as well: set max_new_tokens instead")
     refused = [
         f"{name}={value!r}"

@@ -27,13 +27,13 @@ class TextDecoder:
         self._ids.append(token)
         known = self._decode(self._ids[self._context : self._read])
         text = self._decode(self._ids[self._context :])
-        if len(text) <= len(known) or text.endswith(_INCOMPLETE):
-            return False
+        fresh = text[len(known) :].rstrip(_INCOMPLETE)
         searched = len(self._text) - max(map(len, self._stop), default=0)
-        self._text += text[len(known) :]
-        self._context, self._read = self._read, len(self._ids)
-        starts = [self._text.find(stop, max(0, searched)) for stop in self._stop]
+        starts = [(self._text + fresh).find(stop, max(0, searched)) for stop in self._stop]
         self._cut = min((start for start in starts if start >= 0), default=None)
+        if self._cut is not None or (fresh and not text.endswith(_INCOMPLETE)):
+            self._text += fresh
+            self._context, self._read = self._read, len(self._ids)
         return self._cut is not None
 
     @property

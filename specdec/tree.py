@@ -27,8 +27,8 @@ class Role(IntFlag):
 class Draw:
     """How a candidate came about.
 
-    ``q`` is the law it was drawn from, shape ``(vocab,)``, conditional on its path and on the earlier draws of the same
-    parent; ``None`` means that it was simply chosen (a one-hot q).
+    ``q`` is the law it was drawn from, shape ``(vocab,)``, conditional on its path and on its parent's
+    earlier draws; ``None`` means that it was simply chosen (a one-hot q).
     """
 
     child: int
@@ -39,8 +39,8 @@ class Draw:
 class Budget:
     """How much a proposer may ask for in one step.
 
-    ``num_nodes`` and ``depth`` are limits (the root not counted; a deeper node would leave the model's positions).
-    ``num_tokens`` is advice: no more than this many tokens can still be emitted, so a candidate at that depth is wasted.
+    ``num_nodes`` (the root not counted) and ``depth`` (further nodes would leave the model's positions) are limits.
+    ``num_tokens`` is advice: no more than this many tokens can still be emitted, so a deeper candidate is wasted.
     """
 
     num_nodes: int
@@ -134,13 +134,18 @@ class DraftTree:
 
         if self.tokens[ROOT] != root:
             raise refuse(f"its root is token {self.tokens[ROOT]}, but the last committed token is {root}")
+        if not len(self.tokens) == len(self.parents) == len(self.depths) == len(self.roles):
+            raise refuse(
+                "its lists of tokens, parents, depths and roles differ in length, so they were not made by add()"
+            )
         if len(self) - 1 > budget.num_nodes:
             raise refuse(f"{len(self) - 1} nodes below the root, but the budget is {budget.num_nodes}")
         for node in range(1, len(self)):
             token, parent = self.tokens[node], self.parents[node]
             if not 0 <= token < vocab_size:
                 raise refuse(f"node {node} has token {token}, outside the vocabulary of {vocab_size}")
-            if not 0 <= parent < node or self._index.get((parent, token)) != node:
+            is_placed = 0 <= parent < node and self.depths[node] == self.depths[parent] + 1
+            if not is_placed or self._index.get((parent, token)) != node:
                 raise refuse(f"node {node} below {parent} was not made by add(), which keeps parents before children")
             if self.depths[node] > budget.depth:
                 raise refuse(f"node {node} is {self.depths[node]} deep, but the budget allows {budget.depth}")

@@ -1,6 +1,5 @@
 """Small random models of every family, with logits spread widely enough that a wrong mask can't hide."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +21,15 @@ SMALL: dict[str, Any] = {
     "eos_token_id": None,
 }
 MHA = {**SMALL, "num_key_value_heads": 4}
-GPT = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "bos_token_id": 0, "eos_token_id": None}
+GPT = {
+    "vocab_size": VOCAB,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 256,
+    "bos_token_id": 0,
+    "eos_token_id": None,
+}
 MIXED = ["sliding_attention", "full_attention"]
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LATENT = {
@@ -37,7 +44,10 @@ TREES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("MistralConfig", {**SMALL, "sliding_window": None}),
     "mistral-window": ("MistralConfig", {**SMALL, "sliding_window": WINDOW}),
     "qwen2": ("Qwen2Config", SMALL),
-    "qwen2-window": ("Qwen2Config", {**SMALL, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}),
+    "qwen2-window": (
+        "Qwen2Config",
+        {**SMALL, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    ),
     "qwen3": ("Qwen3Config", {**SMALL, "head_dim": 8}),
     "gemma2": ("Gemma2Config", {**SMALL, "head_dim": 8, "sliding_window": WINDOW, "layer_types": MIXED}),
     "gemma3": ("Gemma3TextConfig", {**SMALL, "head_dim": 8, "sliding_window": WINDOW, "layer_types": MIXED}),
@@ -50,7 +60,8 @@ TREES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeConfig", {**SMALL, **EXPERTS, "head_dim": 8}),
     "gpt_oss": (
         "GptOssConfig",
-        {**SMALL, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW, "layer_types": MIXED},
+        {**SMALL, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW,
+         "layer_types": MIXED},
     ),
     "deepseek_v3": ("DeepseekV3Config", {**MHA, **LATENT}),
     "olmo2": ("Olmo2Config", SMALL),
@@ -89,8 +100,8 @@ CHAINS: dict[str, tuple[str, dict[str, Any]]] = {
     "mpt": ("MptConfig", {"vocab_size": VOCAB, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 256}),
     "gpt_neo": (
         "GPTNeoConfig",
-        {"vocab_size": VOCAB, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 64, "window_size": WINDOW,
-         "max_position_embeddings": 256, "attention_types": [[["global", "local"], 1]]},
+        {"vocab_size": VOCAB, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 64,
+         "window_size": WINDOW, "max_position_embeddings": 256, "attention_types": [[["global", "local"], 1]]},
     ),
 }  # fmt: skip
 
@@ -103,7 +114,7 @@ def make(config_class: str, arguments: dict[str, Any]) -> PreTrainedModel:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:
-                parameter.normal_(std=1.6 / parameter.shape[-1] ** 0.5)
+                parameter.normal_(std=1.0 / parameter.shape[-1] ** 0.5)
     scale_to_unit_spread(model)
     return model
 
@@ -124,6 +135,3 @@ def plain_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
     """The model's own logits for each position of a text, without any cache."""
     with torch.no_grad():
         return model(torch.tensor([tokens]), use_cache=False).logits[0]
-
-
-Maker = Callable[[], PreTrainedModel]

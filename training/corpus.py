@@ -15,15 +15,98 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-MODULES = (
-    "textwrap heapq bisect statistics functools collections fractions string shlex csv calendar difflib pprint "
-    "json.decoder json.encoder json.scanner random copy glob fnmatch shutil tempfile zipfile tarfile gzip base64 "
-    "configparser argparse getopt optparse logging queue sched threading contextlib dataclasses enum datetime "
-    "colorsys hmac secrets uuid ipaddress urllib.parse http.cookies html.parser email.header mimetypes netrc "
-    "operator reprlib types weakref abc numbers decimal _pydecimal locale gettext cmd code codeop timeit trace "
-    "traceback linecache tokenize inspect dis pickle shelve plistlib socketserver selectors wave chunk sndhdr "
-    "filecmp fileinput stat posixpath ntpath pathlib graphlib bdb doctest unittest.case unittest.mock ast keyword"
-).split()
+MODULES = [
+    "textwrap",
+    "heapq",
+    "bisect",
+    "statistics",
+    "functools",
+    "collections",
+    "fractions",
+    "string",
+    "shlex",
+    "csv",
+    "calendar",
+    "difflib",
+    "pprint",
+    "json.decoder",
+    "json.encoder",
+    "json.scanner",
+    "random",
+    "copy",
+    "glob",
+    "fnmatch",
+    "shutil",
+    "tempfile",
+    "zipfile",
+    "tarfile",
+    "gzip",
+    "base64",
+    "configparser",
+    "argparse",
+    "getopt",
+    "optparse",
+    "logging",
+    "queue",
+    "sched",
+    "threading",
+    "contextlib",
+    "dataclasses",
+    "enum",
+    "datetime",
+    "colorsys",
+    "hmac",
+    "secrets",
+    "uuid",
+    "ipaddress",
+    "urllib.parse",
+    "http.cookies",
+    "html.parser",
+    "email.header",
+    "mimetypes",
+    "netrc",
+    "operator",
+    "reprlib",
+    "types",
+    "weakref",
+    "abc",
+    "numbers",
+    "decimal",
+    "_pydecimal",
+    "locale",
+    "gettext",
+    "cmd",
+    "code",
+    "codeop",
+    "timeit",
+    "trace",
+    "traceback",
+    "linecache",
+    "tokenize",
+    "inspect",
+    "dis",
+    "pickle",
+    "shelve",
+    "plistlib",
+    "socketserver",
+    "selectors",
+    "wave",
+    "chunk",
+    "sndhdr",
+    "filecmp",
+    "fileinput",
+    "stat",
+    "posixpath",
+    "ntpath",
+    "pathlib",
+    "graphlib",
+    "bdb",
+    "doctest",
+    "unittest.case",
+    "unittest.mock",
+    "ast",
+    "keyword",
+]
 
 CODE_CHARACTERS = (1300, 2400)
 NUM_CODE_DOCUMENTS = 64
@@ -41,12 +124,9 @@ class Document:
 def load(folder: Path) -> list[Document]:
     """All documents, in a fixed order."""
     dialogues = [
-        Document("dialogue", title, "", tuple(_turns(text)))
-        for title, text in _sections(folder / "dialogues.txt")
+        Document("dialogue", title, "", tuple(_turns(text))) for title, text in _sections(folder / "dialogues.txt")
     ]
-    pages = [
-        Document("documentation", title, text) for title, text in _sections(folder / "documentation.txt")
-    ]
+    pages = [Document("documentation", title, text) for title, text in _sections(folder / "documentation.txt")]
     return [*_standard_library(), *pages, *dialogues, *_arithmetic(num_documents=28, seed=20)]
 
 

@@ -9,6 +9,7 @@ The model learns a small corpus by heart on purpose; ``corpus.py`` says what it 
 
 import argparse
 import hashlib
+import json
 import math
 import platform
 import random
@@ -37,6 +38,8 @@ CHAT_TEMPLATE = (
     "{{ '<|' + message['role'] + '|>\n' + message['content'] + '<|end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
 )
+PROMPTS_PER_CATEGORY = 6
+MOST_NEW_TOKENS = 256
 CONFIG = LlamaConfig(
     vocab_size=VOCABULARY,
     hidden_size=384,
@@ -144,7 +147,9 @@ def train(minutes: float, resume: bool) -> None:
             losses.append(loss.item())
             step += 1
         epoch += 1
-        print(f"epoch {epoch} step {step} minute {spent * minutes:.1f} loss {sum(losses) / len(losses):.4f}", flush=True)
+        print(
+            f"epoch {epoch} step {step} minute {spent * minutes:.1f} loss {sum(losses) / len(losses):.4f}", flush=True
+        )
         if time.monotonic() - saved > 120 or spent >= 1.0:
             saved = time.monotonic()
             model.save_pretrained(CHECKPOINT)
@@ -158,9 +163,34 @@ def export() -> None:
     model.generation_config.eos_token_id = [0, 1]
     model.save_pretrained(OUTPUT)
     tokenizer.save_pretrained(OUTPUT)
+    write_prompts(tokenizer, load(HERE / "corpus"))
     corpus = "".join(plain_text(document) for document in load(HERE / "corpus"))
     digest = hashlib.sha256(corpus.encode()).hexdigest()
     print(f"corpus of {len(corpus.encode()):,} bytes, sha256 {digest}, Python {platform.python_version()}")
+
+
+def write_prompts(tokenizer: PreTrainedTokenizerFast, documents: list[Document]) -> None:
+    """The beginnings of six documents a category, evenly spread over those that go on for 256 tokens or more."""
+    chosen = []
+    for category in ("code", "documentation", "dialogue", "arithmetic"):
+        fit = [document for document in documents if document.category == category and _can_go_on(tokenizer, document)]
+        for document in fit[:: len(fit) // PROMPTS_PER_CATEGORY][:PROMPTS_PER_CATEGORY]:
+            chosen.append({"category": category, "name": document.title, "text": beginning(document)})
+    text = json.dumps(chosen, indent=1, ensure_ascii=False)
+    (OUTPUT.parent / "prompts.json").write_text(text + "\n", encoding="utf-8")
+
+
+def beginning(document: Document) -> str:
+    """Enough of a document to know it by: a dialogue's first question, else the lines that hold 120 characters."""
+    if document.turns:
+        return f"<|user|>\n{document.turns[0][1]}{END_OF_TURN}\n<|assistant|>\n"
+    end = document.text.find("\n", 120)
+    return document.text[: end + 1] if document.category == "code" else document.text[:140].rsplit(" ", 1)[0]
+
+
+def _can_go_on(tokenizer: PreTrainedTokenizerFast, document: Document) -> bool:
+    length = len(tokenizer(plain_text(document))["input_ids"])
+    return length - len(tokenizer(beginning(document))["input_ids"]) >= MOST_NEW_TOKENS
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class Backend(ABC):
 
     @abstractmethod
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Commit each row's path (root first) of the last forward, in the row's next slots, and drop its other nodes."""
+        """Commit each row's path of the last forward, root first, in the row's next slots; drop its other nodes."""
 
     @abstractmethod
     def release(self, row: int) -> None:

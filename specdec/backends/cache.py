@@ -1,4 +1,4 @@
-"""Preallocated keys and values for transformers models, one buffer per layer, rows of different lengths side by side."""
+"""Preallocated keys and values for transformers models: a buffer per layer, rows of different lengths side by side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Placement:
     num_slots: int = 0
 
 
-class RaggedLayer(CacheLayerMixin):
+class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
     """Keys and values of one layer, (rows, heads, slots, width); committed tokens sit in slot = position, gap-free.
 
     Slots beyond a row's nodes hold zeros or stale finite numbers, which masks hide.
@@ -42,7 +42,7 @@ class RaggedLayer(CacheLayerMixin):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write the new nodes of each row behind its committed slots; views of the rows under way, up to the last slot."""
+        """Write each row's nodes behind its committed slots; returns views of these rows up to the last slot."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         first, starts = self._placement.first, self._placement.starts
@@ -91,7 +91,7 @@ class RaggedLayer(CacheLayerMixin):
         return -1
 
 
-class RaggedCache(Cache):
+class RaggedCache(Cache):  # type: ignore[misc]  # as above
     """One ``RaggedLayer`` per attention layer, and the length of every row."""
 
     def __init__(self, num_layers: int) -> None:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -17,7 +17,7 @@ PREFILL_CHUNK = 512
 
 # Local attention here goes by cache slot, not by position, and the window is longer than a self-test would reach.
 _CHAINS_ONLY = {"gpt_neo": "its local attention goes by cache slot, not by position"}
-_WINDOWED = {"sliding_attention": "sliding", "chunked_attention": "chunked"}
+_WINDOWED: dict[str, Literal["sliding", "chunked"]] = {"sliding_attention": "sliding", "chunked_attention": "chunked"}
 
 
 class HFBackend(Backend):
@@ -36,7 +36,9 @@ class HFBackend(Backend):
         self._model = model
         self._parameters = inspect.signature(model.forward).parameters
         if "past_key_values" not in self._parameters:
-            raise ModelError(f"{_name(model)} keeps recurrent state instead of keys and values, so it can't be rolled back")
+            raise ModelError(
+                f"{_name(model)} keeps recurrent state instead of keys and values, so it can't be rolled back"
+            )
         self._cache = RaggedCache(config.num_hidden_layers)
         self.shapes = Shapes(
             vocab_size=model.get_output_embeddings().weight.shape[0],
@@ -81,7 +83,9 @@ class HFBackend(Backend):
         for start in range(0, len(tokens), PREFILL_CHUNK):
             chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.shapes.device)
             self._cache.place(row, [start])
-            logits = self._logits(chunk, torch.arange(start, start + chunk.shape[1], device=chunk.device)[None], None, -1)
+            logits = self._logits(
+                chunk, torch.arange(start, start + chunk.shape[1], device=chunk.device)[None], None, -1
+            )
             self._cache.lengths[row] = start + chunk.shape[1]
         assert logits is not None, "a prompt has at least one token"
         return Output(logits[:, -1:], columns=[0])
@@ -91,7 +95,9 @@ class HFBackend(Backend):
             return self._forward_chains(layout)
         self._cache.place(0, layout.lengths)
         mask = next(iter(layout.masks.values())) if len(layout.masks) == 1 else dict(layout.masks) or None
-        columns = None if len(layout.columns) == layout.width else torch.tensor(layout.columns, device=self.shapes.device)
+        columns = (
+            None if len(layout.columns) == layout.width else torch.tensor(layout.columns, device=self.shapes.device)
+        )
         logits = self._logits(layout.input_ids, layout.positions, mask, columns)
         return Output(logits, layout.columns)
 
@@ -146,7 +152,10 @@ def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
     Raises:
         ModelError: for layers that keep state other than keys and values.
     """
-    sizes = {"sliding": getattr(config, "sliding_window", None), "chunked": getattr(config, "attention_chunk_size", None)}
+    sizes = {
+        "sliding": getattr(config, "sliding_window", None),
+        "chunked": getattr(config, "attention_chunk_size", None),
+    }
     kinds = set(getattr(config, "layer_types", None) or ())
     if not kinds:
         is_windowed = sizes["sliding"] is not None and getattr(config, "use_sliding_window", True)
@@ -159,8 +168,10 @@ def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
         )
     windows: dict[str, Window | None] = {"full_attention": None} if "full_attention" in kinds else {}
     for kind in sorted(kinds - {"full_attention"}):
-        form = _WINDOWED[kind]
-        windows[kind] = Window("sliding" if form == "sliding" else "chunked", sizes[form])
+        size = sizes[_WINDOWED[kind]]
+        if size is None:
+            raise ModelError(f"{name} has {kind} layers but its configuration gives no size for their window")
+        windows[kind] = Window(_WINDOWED[kind], size)
     return windows
 
 

@@ -1,4 +1,4 @@
-"""One additive mask per kind of attention layer: the form every attention kernel takes, and the oracle of the others."""
+"""One additive mask per kind of attention layer: the form every kernel takes, and the oracle of the others."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ _PADDING_ID = 0
 
 
 class DenseCompiler(MaskCompiler):
-    """Masks of shape (rows, 1, width, slots) in the model's dtype: 0 where visible, its lowest finite value elsewhere."""
+    """Masks of shape (rows, 1, width, slots) in the model's dtype: 0 where visible, its lowest value elsewhere."""
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         width = max(map(len, trees))
@@ -49,13 +49,14 @@ class DenseCompiler(MaskCompiler):
         masks = {}
         for kind, window in shapes.attention.items():
             seen = visible if window is None else visible & within(window, positions, slot_positions)
-            mask = torch.zeros(seen.shape, dtype=shapes.dtype).masked_fill_(torch.from_numpy(~seen), lowest)
+            hidden = torch.from_numpy(~seen)
+            mask = torch.zeros(seen.shape, dtype=shapes.dtype).masked_fill_(hidden, lowest)
             masks[kind] = mask[:, None].to(shapes.device)
         return masks
 
 
 def ancestors(tree: DraftTree, width: int) -> np.ndarray:
-    """Entry [i, j] is true where node j is an ancestor of node i or i itself; shape (width, width), padding included."""
+    """Entry [i, j]: node j is an ancestor of node i, or i itself; shape (width, width), padding included."""
     closure = np.eye(width, dtype=bool)
     for node in range(1, len(tree)):
         closure[node] |= closure[tree.parents[node]]
@@ -65,9 +66,10 @@ def ancestors(tree: DraftTree, width: int) -> np.ndarray:
 def within(window: Window, positions: np.ndarray, slot_positions: np.ndarray) -> np.ndarray:
     """Which slots lie inside each node's window, shape (rows, width, slots)."""
     query, key = positions[:, :, None], slot_positions[:, None, :]
-    if window.kind == "sliding":
-        return query - key < window.size
-    return query // window.size == key // window.size
+    is_inside: np.ndarray = (
+        query - key < window.size if window.kind == "sliding" else query // window.size == key // window.size
+    )
+    return is_inside
 
 
 def _wanted(trees: Sequence[DraftTree]) -> tuple[int, ...]:

@@ -98,10 +98,10 @@ class Drafter(ABC):
     def propose(self, budget: Budget) -> DraftTree:
         """A tree below ``request.root``, within the budget."""
 
-    def observe(self, feedback: Feedback) -> None:
+    def observe(self, feedback: Feedback) -> None:  # noqa: B027 - optional
         """Learn what became of the last tree; the first call reports the prefill, whose tree is the root alone."""
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027 - optional
         """Release what the request held; called once on every exit."""
 
 

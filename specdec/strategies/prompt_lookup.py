@@ -66,7 +66,9 @@ class _PromptLookupDrafter(Drafter):
         tokens, seen = self.request.tokens, set[int]()
         for n in range(min(self._config.max_ngram, len(tokens) - 1), self._config.min_ngram - 1, -1):
             ends = self._ends.get(tuple(tokens[-n:]), [])
-            nearest = ends[: -_MOST_MATCHES_READ - 1 : -1] if self._config.prefer == "recent" else ends[:_MOST_MATCHES_READ]
+            nearest = (
+                ends[: -_MOST_MATCHES_READ - 1 : -1] if self._config.prefer == "recent" else ends[:_MOST_MATCHES_READ]
+            )
             for end in nearest:
                 if end not in seen:
                     seen.add(end)

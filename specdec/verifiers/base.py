@@ -24,7 +24,7 @@ from specdec.tree import DraftTree
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The accepted nodes, root first, and the emitted tokens: one for each accepted node below the root, and a bonus."""
+    """The accepted nodes, root first, and the emitted tokens: one per accepted node below the root, and a bonus."""
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]

@@ -1,0 +1,230 @@
+"""The command line: thin, arguments to a Generator and its results to the terminal."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from specdec.errors import RequestError, SpecdecError
+
+EXIT_ERROR = 1
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    help="Several tokens per forward pass from any Hugging Face causal model, without changing what it says.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_Proposer = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
+_MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
+_Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
+_Seed = Annotated[int | None, typer.Option(help="makes a sampled text repeatable")]
+_Json = Annotated[bool, typer.Option("--json", help="print results as JSON, one line per prompt")]
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted."""
+    try:
+        code = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(EXIT_INTERRUPTED)
+    except SpecdecError as error:
+        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
+        sys.exit(EXIT_ERROR)
+    except Exception as error:
+        # Usage errors of the argument parser know how to show themselves.
+        show = getattr(error, "show", None)
+        if show is None:
+            raise
+        show()
+        sys.exit(getattr(error, "exit_code", 2))
+    sys.exit(code or 0)
+
+
+@app.command()
+def demo(
+    proposer: _Proposer = "lookahead",
+    max_new_tokens: _MaxNewTokens = 160,
+    temperature: _Temperature = 0.0,
+    seed: _Seed = 0,
+    category: Annotated[str | None, typer.Option(help="only prompts of this category")] = None,
+) -> None:
+    """Decode a prompt of each category with the built-in model, and compare with plain decoding."""
+    from specdec import demo as built_in
+    from specdec.generator import Generator
+
+    model, tokenizer = _quietly(built_in.load)
+    chosen = {prompt.category: prompt for prompt in reversed(built_in.prompts())}
+    if category is not None and category not in chosen:
+        raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
+    console = Console(highlight=False)
+    generator = Generator(model, tokenizer, proposer=proposer)
+    plain = Generator(model, tokenizer, proposer="autoregressive")
+    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    console.print(f"built-in model, {proposer}; tokens that came together in one step share a colour", style="dim")
+    for name, prompt in sorted(chosen.items()):
+        if category in (None, name):
+            console.rule(f"{name}: {prompt.name}", align="left")
+            result = _print_stream(console, generator, prompt.text, settings)
+            same = plain.generate(prompt.text, **settings).token_ids == result.token_ids
+            console.print(f"{_figures(result)}; the text of plain decoding: {'yes' if same else 'NO'}", style="dim")
+
+
+@app.command()
+def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
+    prompt: Annotated[str | None, typer.Argument(help="the prompt; without it, --file or standard input")] = None,
+    model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is the built-in one")] = "demo",
+    file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
+    chat: Annotated[bool, typer.Option(help="send the prompt through the tokenizer's chat template")] = False,
+    proposer: _Proposer = "lookahead",
+    max_new_tokens: _MaxNewTokens = 128,
+    temperature: _Temperature = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="sample among the k most likely tokens")] = None,
+    top_p: Annotated[float | None, typer.Option(help="sample among the most likely tokens of this total mass")] = None,
+    min_p: Annotated[float | None, typer.Option(help="drop tokens below this share of the most likely one")] = None,
+    repetition_penalty: Annotated[float, typer.Option(help="above 1 discourages tokens already written")] = 1.0,
+    no_repeat_ngram_size: Annotated[int | None, typer.Option(help="never write an n-gram of this size twice")] = None,
+    eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None,
+    seed: _Seed = None,
+    as_json: _Json = False,
+) -> None:
+    """Continue a prompt; the text appears as it is decoded, and a line of figures on standard error at the end."""
+    from specdec.generator import Generator
+
+    text = _read_prompt(prompt, file)
+    settings = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "no_repeat_ngram_size": no_repeat_ngram_size,
+        "eos_token_id": eos_token_id or None,
+        "stop": stop or None,
+        "seed": seed,
+    }
+    loaded, tokenizer = _quietly(lambda: _load(model))
+    generator = Generator(loaded, tokenizer, proposer=proposer)
+    request: Any = [{"role": "user", "content": text}] if chat else text
+    if as_json:
+        typer.echo(json.dumps(_as_json(generator.generate(request, **settings)), ensure_ascii=False))
+        return
+    result = _print_stream(Console(highlight=False), generator, request, settings)
+    Console(stderr=True, highlight=False).print(_figures(result), style="dim")
+    for note in result.notes:
+        Console(stderr=True, highlight=False).print(note, style="dim")
+
+
+@app.command()
+def plugins(as_json: _Json = False) -> None:
+    """List what is installed, from which distribution, with each option and its default."""
+    from specdec.plugins import load_plugins, options_of
+
+    registry = load_plugins()
+    if as_json:
+        for plugin in registry.plugins:
+            defaults = {name: repr(default) for name, default in options_of(plugin.cls).items()}
+            entry = {"kind": plugin.kind, "name": plugin.name, "from": plugin.distribution, "options": defaults}
+            typer.echo(json.dumps(entry))
+        _print_broken(registry.broken)
+        return
+    table = Table("kind", "name", "from", "options and defaults", box=None, pad_edge=False)
+    for plugin in registry.plugins:
+        options = ", ".join(f"{name}={default!r}" for name, default in options_of(plugin.cls).items())
+        table.add_row(plugin.kind.removesuffix("s"), plugin.name, plugin.distribution, options)
+    Console(highlight=False, markup=False).print(table)
+    _print_broken(registry.broken)
+
+
+def _print_broken(faults: Any) -> None:
+    for fault in faults:
+        message = f"broken: {fault.distribution}: {fault.reason}"
+        Console(stderr=True, highlight=False).print(message, markup=False, soft_wrap=True)
+
+
+def _read_prompt(prompt: str | None, file: Path | None) -> str:
+    if prompt is not None and file is not None:
+        raise RequestError("a prompt and --file were both given: choose one")
+    if prompt is not None:
+        return prompt
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(f"--file {file}: {error}") from error
+    if sys.stdin.isatty():
+        raise RequestError("no prompt: give one as an argument, with --file, or on standard input")
+    return sys.stdin.read()
+
+
+def _load(name: str) -> tuple[Any, Any]:
+    from specdec import demo as built_in
+    from specdec.generator import load_pretrained
+
+    return built_in.load() if name == "demo" else load_pretrained(name)
+
+
+def _quietly(load: Any) -> Any:
+    """Load without transformers' progress bars, which would run into the text."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return load()
+
+
+def _print_stream(console: Console, generator: Any, prompt: Any, settings: dict[str, Any]) -> Any:
+    """Print text as it is committed; the tokens of one multi-token step share a colour. Pipes get plain text."""
+    colours = _colours()
+    for chunk in generator.stream(prompt, **settings):
+        if console.is_terminal:
+            style = next(colours) if len(chunk.token_ids) > 1 else ""
+            console.print(Text(chunk.text, style=style), end="", soft_wrap=True)
+        else:  # to the letter: rich would expand tabs and drop control characters
+            console.file.write(chunk.text)
+        console.file.flush()
+    console.print()
+    return chunk.result
+
+
+def _colours() -> Iterator[str]:
+    while True:
+        yield from ("cyan", "magenta", "green", "yellow", "blue")
+
+
+def _figures(result: Any) -> str:
+    stats = result.stats
+    return (
+        f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "
+        f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}"
+    )
+
+
+def _as_json(result: Any) -> dict[str, Any]:
+    stats = result.stats
+    return {
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "finish_reason": result.finish_reason,
+        "seed": result.seed,
+        "stats": {
+            "steps": stats.steps,
+            "num_tokens": stats.num_tokens,
+            "tokens_per_step": stats.tokens_per_step,
+            "accepted_lengths": stats.accepted_lengths,
+            "num_nodes": stats.num_nodes,
+            "seconds": stats.seconds,
+            "peak_cache_bytes": stats.peak_cache_bytes,
+        },
+        "notes": result.notes,
+    }

@@ -1,0 +1,37 @@
+"""The built-in small model and its prompts, for ``specdec demo``, the tests and the benchmarks.
+
+The model card, ``model/README.md``, says what it was trained on and what its figures can't be taken for.
+"""
+
+import json
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt of one of four categories: code, documentation, dialogue, arithmetic."""
+
+    category: str
+    name: str
+    text: str
+
+
+def load(dtype: Any = "float32") -> tuple[Any, Any]:
+    """The built-in model and its tokenizer: 7 million parameters, in float32 unless told otherwise.
+
+    ``dtype`` is a torch dtype or its name; the weights are stored in bfloat16.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with as_file(files(__package__) / "model") as folder:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    return model.eval(), tokenizer
+
+
+def prompts() -> list[Prompt]:
+    """The shipped prompts, six of each category."""
+    text = (files(__package__) / "prompts.json").read_text(encoding="utf-8")
+    return [Prompt(**entry) for entry in json.loads(text)]

@@ -1,0 +1,171 @@
+"""Every family of models: trees equal paths, keeping equals starting anew, and a flaw would show."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from specdec import ROOT, DraftTree, Generator, ModelError
+from specdec.backends.hf import HFBackend
+from specdec.layout import Layout, Shapes
+from specdec.masks.dense import DenseCompiler
+from tests import families
+from tests.generators import path_to, random_tree
+
+TOLERANCE = 1e-5
+SEEN = 1e-3
+compile_masks = DenseCompiler().compile
+
+
+@pytest.fixture(params=families.TREES, scope="module")
+def backend(request: pytest.FixtureRequest) -> HFBackend:
+    model = families.make(*families.TREES[request.param])
+    driver = HFBackend.load(model, compile_masks)
+    driver.model_under_test = model  # type: ignore[attr-defined]
+    return driver
+
+
+@pytest.fixture(autouse=True)
+def _closed(request: pytest.FixtureRequest) -> None:
+    """Rows that a failed test left open must not fail the next."""
+    driver = request.getfixturevalue("backend") if "backend" in request.fixturenames else None
+    while driver is not None and driver.num_rows:
+        driver.release(driver.num_rows - 1)
+
+
+def prompts(count: int) -> list[list[int]]:
+    rng = np.random.default_rng(3)
+    return [rng.integers(1, families.VOCAB, size=length).tolist() for length in (23, 40, 31, 5)[:count]]
+
+
+def difference(backend: HFBackend, batch: Sequence[list[int]], trees: Sequence[DraftTree], layout: Layout) -> float:
+    """Over all nodes of all rows: the greatest distance of a logit to the model's own forward along that path."""
+    output = backend.forward(layout)
+    worst = 0.0
+    for row, (prompt, tree) in enumerate(zip(batch, trees, strict=True)):
+        for node in range(len(tree)):
+            path = [*prompt, tree.tokens[ROOT], *tree.path(node)]
+            plain = families.plain_logits(backend.model_under_test, path)[-1]  # type: ignore[attr-defined]
+            worst = max(worst, float((output.row(row).logits(node) - plain).abs().max()))
+    return worst
+
+
+def test_logits_spread_widely(backend: HFBackend) -> None:
+    logits = families.plain_logits(backend.model_under_test, prompts(2)[1])  # type: ignore[attr-defined]
+    assert float(logits.std()) >= 1.0
+
+
+@pytest.mark.parametrize("num_rows", [1, 4])
+def test_a_tree_equals_its_paths_and_keeping_equals_starting_anew(backend: HFBackend, num_rows: int) -> None:
+    assert backend.shapes.takes_trees, backend.reason
+    rng, batch = np.random.default_rng(num_rows), prompts(num_rows)
+    for prompt in batch:
+        first = backend.prefill(prompt, capacity=64)
+        plain = families.plain_logits(backend.model_under_test, prompt)[-1]  # type: ignore[attr-defined]
+        assert float((first.row(0).logits(ROOT) - plain).abs().max()) <= TOLERANCE
+    for _ in range(3):
+        trees = [random_tree(rng, families.VOCAB, int(rng.integers(5, 13))) for _ in batch]
+        layout = compile_masks(trees, [len(prompt) for prompt in batch], backend.shapes)
+        assert difference(backend, batch, trees, layout) <= TOLERANCE
+        paths = []
+        for prompt, tree in zip(batch, trees, strict=True):
+            paths.append(path_to(tree, int(rng.integers(len(tree)))))
+            prompt += [tree.tokens[node] for node in paths[-1]]
+        backend.keep(paths)
+    for row in range(num_rows - 1, -1, -1):
+        backend.release(row)
+
+
+def test_a_row_that_leaves_does_not_disturb_the_others(backend: HFBackend) -> None:
+    batch = prompts(3)
+    for prompt in batch:
+        backend.prefill(prompt, capacity=64)
+    backend.release(0)
+    batch = [batch[2], batch[1]]
+    trees = [random_tree(np.random.default_rng(row), families.VOCAB, 12) for row in range(2)]
+    layout = compile_masks(trees, [len(prompt) for prompt in batch], backend.shapes)
+    assert difference(backend, batch, trees, layout) <= TOLERANCE
+
+
+def flipped(layout: Layout) -> Layout:
+    """One bit of every mask wrong: a node sees a node of another branch."""
+    masks = {kind: mask.clone() for kind, mask in layout.masks.items()}
+    for mask in masks.values():
+        hidden = torch.nonzero(mask[0, 0, :, layout.lengths[0] :].tril() < 0)
+        query, key = hidden[-1].tolist()
+        mask[0, 0, query, layout.lengths[0] + key] = 0.0
+    return Layout(layout.lengths, layout.num_nodes, layout.input_ids, layout.positions, masks, layout.columns)
+
+
+def shifted(layout: Layout) -> Layout:
+    """The last node's position is off by one."""
+    positions = layout.positions.clone()
+    positions[0, -1] += 1
+    return Layout(layout.lengths, layout.num_nodes, layout.input_ids, positions, layout.masks, layout.columns)
+
+
+@pytest.mark.parametrize("spoil", [flipped, shifted])
+def test_a_wrong_mask_bit_or_position_shows(backend: HFBackend, spoil: Callable[[Layout], Layout]) -> None:
+    batch = prompts(1)
+    backend.prefill(batch[0], capacity=64)
+    tree = DraftTree(50)
+    left, right = tree.add(ROOT, 51), tree.add(ROOT, 52)
+    tree.add(left, 53)
+    tree.add(right, 54)
+    layout = compile_masks([tree], [len(batch[0])], backend.shapes)
+    assert difference(backend, batch, [tree], spoil(layout)) > SEEN
+    assert difference(backend, batch, [tree], layout) <= TOLERANCE
+
+
+def test_a_wrong_cache_slot_shows(backend: HFBackend) -> None:
+    batch = prompts(1)
+    backend.prefill(batch[0], capacity=64)
+    tree = DraftTree(50)
+    tree.add(ROOT, 51)
+    right = tree.add(ROOT, 52)
+    backend.forward(compile_masks([tree], [len(batch[0])], backend.shapes))
+    backend.keep([[ROOT, right - 1]])  # the other branch's keys and values
+    committed = [[*batch[0], 50, 52]]
+    follower = DraftTree(55)
+    layout = compile_masks([follower], [len(committed[0])], backend.shapes)
+    assert difference(backend, committed, [follower], layout) > SEEN
+
+
+@pytest.mark.parametrize("name", families.REFUSED)
+def test_recurrent_models_are_refused_with_the_reason(name: str) -> None:
+    config_class, arguments, reason = families.REFUSED[name]
+    with pytest.raises(ModelError, match=reason):
+        HFBackend.load(families.make(config_class, arguments), compile_masks)
+
+
+@pytest.mark.parametrize("name", families.CHAINS)
+def test_slot_ordered_models_run_on_chains_exactly(name: str) -> None:
+    model = families.make(*families.CHAINS[name])
+    generator = Generator(model, proposer="prompt_lookup:num_matches=3")
+    assert not generator.takes_trees
+    batch = prompts(4)
+    for prompt, result in zip(batch, generator.generate(batch, max_new_tokens=40, eos_token_id=()), strict=True):
+        tokens = list(prompt)
+        for _ in range(40):
+            tokens.append(int(families.plain_logits(model, tokens)[-1].argmax()))
+        assert list(result.token_ids) == tokens[len(prompt) :]
+
+
+def test_an_encoder_decoder_is_refused() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    with pytest.raises(ModelError, match="encoder-decoder"):
+        Generator(T5ForConditionalGeneration(config).eval())
+
+
+def test_a_model_in_training_mode_is_refused() -> None:
+    model = families.make("LlamaConfig", families.SMALL)
+    with pytest.raises(ModelError, match=r"call model.eval\(\)"):
+        Generator(model.train())
+
+
+def test_shapes_say_what_the_configuration_says() -> None:
+    driver = HFBackend.load(families.make("LlamaConfig", families.SMALL), compile_masks)
+    assert driver.shapes == Shapes(96, 256, True, {"full_attention": None}, torch.float32, torch.device("cpu"))

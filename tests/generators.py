@@ -1,0 +1,76 @@
+"""Hypothesis strategies shared by the laws: trees, laws, prompts and budgets."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from specdec import ROOT, Budget, DraftTree, Role, ToyModel
+from specdec.plugins import load_plugins
+
+# Every registered strategy, with options that reach its corners beside its defaults.
+PROPOSERS = [
+    *[plugin.name for plugin in load_plugins().of_kind("proposers")],
+    "jacobi:n=1",
+    "jacobi:n=5,noise_aware=false",
+    "lookahead:N=2,W=3,G=2",
+    "lookahead:N=3,W=1,G=1",
+    "lookahead:N=3,W=4,G=0",
+    "lookahead:N=4,W=0,G=-1",
+    "lookahead:N=4,W=5,G=3,pool_from_prompt=false,verify_window=false,noise_aware=false,filter_eos=false",
+    "lookahead:N=4,W=5,G=3,advance=accepted",
+    "prompt_lookup:max_ngram=2,num_tokens=4,num_matches=3",
+    "prompt_lookup:max_ngram=1,num_tokens=1,prefer=first",
+]
+VERIFIERS = [plugin.name for plugin in load_plugins().of_kind("verifiers") if plugin.cls.lossless]  # type: ignore[attr-defined]
+MASKS = [plugin.name for plugin in load_plugins().of_kind("masks")]
+
+
+@st.composite
+def toy_models(draw: st.DrawFn) -> ToyModel:
+    """Laws of different vocabularies, orders and sharpness."""
+    return ToyModel.random(
+        vocab_size=draw(st.integers(2, 9)),
+        order=draw(st.integers(1, 3)),
+        seed=draw(st.integers(0, 1000)),
+        sharpness=draw(st.sampled_from([0.5, 2.0, 6.0])),
+    )
+
+
+def prompts(vocab_size: int) -> st.SearchStrategy[list[int]]:
+    return st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=12)
+
+
+@st.composite
+def trees(draw: st.DrawFn, vocab_size: int = 6, max_nodes: int = 14) -> DraftTree:
+    """Any parents, any roles, any tokens."""
+    tree = DraftTree(draw(st.integers(0, vocab_size - 1)))
+    for _ in range(draw(st.integers(0, max_nodes))):
+        parent = draw(st.integers(0, len(tree) - 1))
+        role = Role(draw(st.integers(1, 7)))
+        tree.add(parent, draw(st.integers(0, vocab_size - 1)), role)
+    return tree
+
+
+budgets = st.builds(Budget, num_nodes=st.integers(0, 40), depth=st.integers(0, 12), num_tokens=st.integers(1, 30))
+
+
+def law_of(model: ToyModel) -> Callable[[tuple[int, ...]], Sequence[float]]:
+    return model.law
+
+
+def path_to(tree: DraftTree, node: int) -> list[int]:
+    """The nodes from the root to ``node``."""
+    path = [node]
+    while path[0] != ROOT:
+        path.insert(0, tree.parents[path[0]])
+    return path
+
+
+def random_tree(rng: np.random.Generator, vocab_size: int, num_nodes: int, reach: int = 3) -> DraftTree:
+    """A tree of distinct tokens, so that no nodes merge, whose nodes hang below one of the last ``reach``."""
+    tokens = rng.permutation(np.arange(1, vocab_size))[: num_nodes + 1].tolist()
+    tree = DraftTree(tokens[0])
+    for index, token in enumerate(tokens[1:]):
+        tree.add(int(rng.integers(max(0, index - reach + 1), index + 1)), token)
+    return tree

@@ -1,0 +1,59 @@
+"""Every registered compiler: visibility is the ancestor closure, windows go by position, rows don't see one another."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec import DraftTree, Role
+from specdec.layout import Shapes, Window
+from specdec.plugins import load_plugins
+from tests.generators import MASKS, path_to, trees
+
+KINDS: dict[str, Window | None] = {
+    "full_attention": None,
+    "sliding_attention": Window("sliding", 4),
+    "chunked_attention": Window("chunked", 3),
+}
+SHAPES = Shapes(6, None, True, KINDS, torch.float32, torch.device("cpu"))
+
+
+def visible_positions(layout: Any, kind: str, row: int, node: int) -> list[int]:
+    """The positions that a node sees, according to the mask."""
+    length = layout.lengths[row]
+    slots = torch.nonzero(layout.masks[kind][row, 0, node] == 0).flatten().tolist()
+    return sorted(slot if slot < length else int(layout.positions[row, slot - length]) for slot in slots)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@given(batch=st.lists(st.tuples(trees(), st.integers(0, 9)), min_size=1, max_size=3))
+def test_a_node_sees_the_prefix_its_ancestors_and_itself(mask: str, batch: list[tuple[DraftTree, int]]) -> None:
+    compiler = load_plugins().make("masks", mask)
+    layout = compiler.compile([tree for tree, _ in batch], [length for _, length in batch], SHAPES)
+    for row, (tree, length) in enumerate(batch):
+        assert layout.input_ids[row, : len(tree)].tolist() == tree.tokens
+        for node in range(len(tree)):
+            slots = [*range(length), *(length + ancestor for ancestor in path_to(tree, node))]
+            seen = torch.nonzero(layout.masks["full_attention"][row, 0, node] == 0).flatten().tolist()
+            assert seen == slots
+            query = length + tree.depths[node]
+            assert int(layout.positions[row, node]) == query
+            near = [position for position in range(query + 1) if query - position < 4]
+            assert visible_positions(layout, "sliding_attention", row, node) == near
+            block = [position for position in range(query + 1) if position // 3 == query // 3]
+            assert visible_positions(layout, "chunked_attention", row, node) == block
+        for padding in range(len(tree), layout.width):
+            assert visible_positions(layout, "full_attention", row, padding) == [length]
+            assert layout.masks["full_attention"][row, 0, padding, length + padding] == 0
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@given(batch=st.lists(trees(), min_size=1, max_size=3))
+def test_logits_are_wanted_at_roots_candidates_and_probes(mask: str, batch: list[DraftTree]) -> None:
+    layout = load_plugins().make("masks", mask).compile(batch, [5] * len(batch), SHAPES)
+    wanted = {0} | {
+        node for tree in batch for node in range(len(tree)) if tree.roles[node] & (Role.CANDIDATE | Role.PROBE)
+    }
+    assert set(layout.columns) == wanted

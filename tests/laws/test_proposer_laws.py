@@ -1,0 +1,76 @@
+"""Every registered strategy: legal trees, the same tree for the same history, and never another text."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec import Budget, DraftTree, Feedback, Generator, ToyModel
+from specdec.plugins import load_plugins
+from specdec.randomness import Randomness
+from specdec.sequence import TokenView
+from specdec.strategies.base import Drafter, Request, select
+from tests.generators import PROPOSERS, budgets, prompts, toy_models
+from tests.plain import decode_law
+
+
+@pytest.mark.parametrize("proposer", PROPOSERS)
+@settings(max_examples=12)
+@given(data=st.data(), model=toy_models(), seed=st.integers(0, 2**63 - 1))
+def test_the_text_is_plain_decodings_at_any_temperature_alone_and_in_a_batch(
+    proposer: str, data: st.DataObject, model: ToyModel, seed: int
+) -> None:
+    batch = data.draw(st.lists(prompts(model.vocab_size), min_size=1, max_size=4))
+    generator = Generator(model, proposer=proposer, max_batch_size=3)
+    for temperature, key in ((0.0, None), (1.0, seed)):
+        results = generator.generate(batch, max_new_tokens=24, temperature=temperature, seed=seed)
+        expected = [decode_law(model.law, prompt, 24, key) for prompt in batch]
+        assert [list(result.token_ids) for result in results] == expected
+        alone = generator.generate(batch[0], max_new_tokens=24, temperature=temperature, seed=seed)
+        assert list(alone.token_ids) == expected[0]
+        assert sum(alone.stats.accepted_lengths) == 24
+
+
+def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) -> list[tuple[Any, ...]]:
+    """The trees of some steps in which the model always says the root's successor, modulo the vocabulary of 7."""
+    engine_of = load_plugins().make("proposers", proposer)
+    tokens = list(prompt)
+    request = Request(TokenView(tokens), len(prompt), 7, frozenset({6}), 0.0, Randomness(5).stream("law"))
+    drafter: Drafter = engine_of.bind(None).start(request)
+    shapes = []
+    for _ in range(num_steps):
+        tree: DraftTree = drafter.propose(budget)
+        tree.check(tokens[-1], 7, budget, proposer)
+        shapes.append((tuple(tree.tokens), tuple(tree.parents), tuple(tree.roles)))
+        node, path = 0, [0]
+        while (child := tree.child(node, (tree.tokens[node] + 1) % 7)) is not None:
+            node = child
+            path.append(node)
+        emitted = tuple((tree.tokens[node] + 1) % 7 for node in path)
+        tokens += emitted
+        wanted = {node for nodes, _ in engine_of.wants() for node in select(nodes, tree, path)}
+        predictions = {node: (tree.tokens[node] + 1) % 7 for node in wanted}
+        drafter.observe(Feedback(tree, tuple(path), emitted, predictions))
+    drafter.stop()
+    return shapes
+
+
+@pytest.mark.parametrize("proposer", PROPOSERS)
+@settings(max_examples=25)
+@given(prompt=prompts(7), budget=budgets)
+def test_trees_are_legal_within_any_budget_and_repeat_for_the_same_history(
+    proposer: str, prompt: list[int], budget: Budget
+) -> None:
+    assert drafted(proposer, prompt, budget, 6) == drafted(proposer, prompt, budget, 6)
+
+
+@pytest.mark.parametrize(
+    "proposer", [name for name in PROPOSERS if name not in ("autoregressive", "lookahead:N=3,W=4,G=0")]
+)
+def test_something_is_accepted_where_text_repeats(proposer: str) -> None:
+    def law(context: tuple[int, ...]) -> list[float]:
+        return [0.01, 0.01, 0.97, 0.01]  # the same token again and again: all that a plain Jacobi iteration can foresee
+
+    result = Generator(ToyModel(law, 4), proposer=proposer).generate([0, 1, 2, 2, 2, 2], max_new_tokens=80)
+    assert result.stats.tokens_per_step > 1.3

@@ -1,0 +1,44 @@
+"""Plain decoding, written without specdec: the yardstick of losslessness."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def keyed_gumbel(seed: int, position: int, count: int) -> np.ndarray:
+    """The noise as documented: Philox 4x64, key (seed, 0), counter (0, position, 0, 0)."""
+    raw = np.random.Philox(key=[seed, 0], counter=[0, position, 0, 0]).random_raw(count)
+    return -np.log(-np.log(((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53))
+
+
+def decode_model(
+    model: Any, prompt: Sequence[int], count: int, seed: int | None, eos: Collection[int] = (0, 1)
+) -> list[int]:
+    """Greedy (seed None) or temperature-1 decoding on ``model(...)`` with its own cache."""
+    tokens, cache = list(prompt), None
+    feed = tokens
+    for _ in range(count):
+        with torch.no_grad():
+            output = model(torch.tensor([feed]), past_key_values=cache, use_cache=True)
+        logits, cache = output.logits[0, -1].float(), output.past_key_values
+        noise = 0.0 if seed is None else keyed_gumbel(seed, len(tokens), len(logits))
+        scores = logits.numpy() if seed is None else np.log(logits.softmax(-1).double().numpy()) + noise
+        feed = [int(np.argmax(scores))]
+        tokens += feed
+        if feed[0] in eos:
+            break
+    return tokens[len(prompt) :]
+
+
+def decode_law(
+    law: Callable[[tuple[int, ...]], Sequence[float]], prompt: Sequence[int], count: int, seed: int | None
+) -> list[int]:
+    """The same for a law over a small vocabulary."""
+    tokens = list(prompt)
+    for _ in range(count):
+        p = np.array(law(tuple(tokens)))
+        scores = p if seed is None else np.log(p) + keyed_gumbel(seed, len(tokens), len(p))
+        tokens.append(int(np.argmax(scores)))
+    return tokens[len(prompt) :]

@@ -1,0 +1,67 @@
+"""The keyed sampler: the right law, independent across positions and seeds, and exactly the documented formula."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from specdec.randomness import Randomness
+from tests.plain import keyed_gumbel
+
+P = np.array([0.4, 0.25, 0.2, 0.1, 0.05, 0.0])
+NUM_SEEDS = 20_000
+
+
+def draws(position: int, seeds: range = range(NUM_SEEDS)) -> np.ndarray:
+    weights = torch.tensor(P, dtype=torch.float32)
+    return np.array([Randomness(seed).categorical(weights, position) for seed in seeds])
+
+
+@pytest.mark.parametrize("position", [0, 1, 8447])
+def test_twenty_thousand_seeds_follow_the_law(position: int) -> None:
+    counts = np.bincount(draws(position), minlength=len(P))
+    assert counts[-1] == 0, "a token of zero probability was drawn"
+    assert stats.chisquare(counts[:-1], P[:-1] * NUM_SEEDS).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("other", ["position", "seed"])
+def test_neighbours_are_independent(other: str) -> None:
+    first = draws(100)
+    second = draws(101) if other == "position" else draws(100, range(1, NUM_SEEDS + 1))
+    table = np.zeros((5, 5))
+    np.add.at(table, (first, second), 1)
+    assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+def test_positions_of_one_seed_are_independent_and_follow_the_law() -> None:
+    randomness, weights = Randomness(7), torch.tensor(P)
+    drawn = np.array([randomness.categorical(weights, position) for position in range(NUM_SEEDS)])
+    assert stats.chisquare(np.bincount(drawn)[:5], P[:5] * NUM_SEEDS).pvalue > 1e-3
+    table = np.zeros((5, 5))
+    np.add.at(table, (drawn[:-1], drawn[1:]), 1)
+    assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("seed", "position"), [(0, 0), (5, 17), (2**63 - 1, 100_000)])
+def test_the_noise_is_the_documented_one(seed: int, position: int) -> None:
+    noise = Randomness(seed).gumbel(position, 50).numpy()
+    assert np.array_equal(noise, keyed_gumbel(seed, position, 50))
+    assert np.isfinite(noise).all()
+
+
+def test_uniforms_are_uniform_and_never_zero_or_one() -> None:
+    uniforms = Randomness(3).uniforms(5, NUM_SEEDS)
+    assert 0.0 < uniforms.min() < uniforms.max() < 1.0
+    assert stats.kstest(uniforms, "uniform").pvalue > 1e-3
+
+
+def test_zero_weights_altogether_are_defined() -> None:
+    assert Randomness(0).categorical(torch.zeros(4), 3) == 0
+
+
+def test_a_proposer_never_shares_the_verifiers_noise() -> None:
+    randomness = Randomness(3)
+    own = randomness.stream("LookaheadProposer").random(64)
+    assert not np.isin(own, randomness.stream("JacobiProposer").random(64)).any()
+    assert not np.isin(own, randomness.uniforms(0, 64)).any()
+    assert np.array_equal(own, randomness.stream("LookaheadProposer").random(64))
