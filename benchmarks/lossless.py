@@ -2,8 +2,8 @@
 
     python -m benchmarks.lossless [--humaneval humaneval.jsonl] [--max-new-tokens 128]
 
-Plain decoding is ``tests/plain.py``, which doesn't use specdec. Each strategy runs at temperature 0 and, with a seed, at
-temperature 1, alone and in ragged batches of four, in float32.
+Plain decoding is ``tests/plain.py``, which doesn't use specdec. Each strategy runs at temperature 0 and, with a seed,
+at temperature 1, alone and in ragged batches of four, in float32.
 """
 
 import argparse

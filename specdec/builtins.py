@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 
 from specdec.backends.base import Backend
-from specdec.backends.hf import HFBackend
-from specdec.backends.toy import ToyBackend
 from specdec.hookspecs import hookimpl
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
@@ -39,4 +37,8 @@ def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
 
 @hookimpl
 def specdec_backends() -> Mapping[str, type[Backend]]:
+    # Here and not above, since transformers' model code takes seconds to import.
+    from specdec.backends.hf import HFBackend
+    from specdec.backends.toy import ToyBackend
+
     return {"hf": HFBackend, "toy": ToyBackend}

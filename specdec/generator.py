@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import Any, Self
 
 from specdec import prompts
@@ -274,6 +275,8 @@ def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+        raise ModelError(f"can't load {name!r}: there is no such folder")
     try:
         model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", use_safetensors=True)
         loaded = AutoTokenizer.from_pretrained(name) if tokenizer is None else tokenizer

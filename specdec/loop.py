@@ -128,6 +128,8 @@ def propose(sequences: ReadOnly[Sequence], parts: Parts) -> list[DraftTree]:
         with fails_alone(sequence, f"proposer {parts.proposer_name}"):
             if isinstance(tree, Exception):
                 raise tree
+            if not isinstance(tree, DraftTree):
+                raise PluginError(f"proposer {parts.proposer_name} returned {tree!r}, which is not a DraftTree")
             tree.check(root, shapes.vocab_size, budget, parts.proposer_name)
             checked = tree if shapes.takes_trees else tree.longest_chain()
         trees.append(checked)

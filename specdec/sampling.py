@@ -1,21 +1,9 @@
 """Logits to warped law to token: what the model says next at a node, after every processor on that node's own path."""
 
 from collections.abc import Sequence as ReadOnly
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from transformers.generation.logits_process import (
-    MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
 
 from specdec.randomness import Randomness
 from specdec.settings import Processor, Settings
@@ -53,35 +41,11 @@ class Warper:
     ) -> None:
         self.temperature = settings.temperature
         self.is_pure = not settings.logits_processor
-        processors: list[Processor] = []
-        if settings.repetition_penalty != 1.0:
-            processors.append(RepetitionPenaltyLogitsProcessor(settings.repetition_penalty))
-        if settings.no_repeat_ngram_size is not None:
-            processors.append(NoRepeatNGramLogitsProcessor(settings.no_repeat_ngram_size))
-        if settings.bad_words_ids:
-            processors.append(NoBadWordsLogitsProcessor([list(words) for words in settings.bad_words_ids]))
-        if settings.min_new_tokens is not None and eos_token_ids:
-            processors.append(
-                MinNewTokensLengthLogitsProcessor(
-                    prompt_length, settings.min_new_tokens, list(eos_token_ids), device=str(device)
-                )
-            )
-        if settings.suppress_tokens:
-            processors.append(SuppressTokensLogitsProcessor(settings.suppress_tokens, device=str(device)))
-        if settings.begin_suppress_tokens:
-            processors.append(
-                SuppressTokensAtBeginLogitsProcessor(settings.begin_suppress_tokens, prompt_length, device=str(device))
-            )
-        processors += settings.logits_processor
-        if settings.temperature not in (0.0, 1.0):
-            processors.append(TemperatureLogitsWarper(settings.temperature))
-        if settings.top_k is not None:
-            processors.append(TopKLogitsWarper(settings.top_k))
-        if settings.top_p is not None:
-            processors.append(TopPLogitsWarper(settings.top_p))
-        if settings.min_p is not None:
-            processors.append(MinPLogitsWarper(settings.min_p))
-        self._processors = processors
+        self._processors = [
+            *constraints(settings, prompt_length, list(eos_token_ids), str(device)),
+            *settings.logits_processor,
+            *warpers(settings),
+        ]
 
     @property
     def is_plain_argmax(self) -> bool:
@@ -92,10 +56,48 @@ class Warper:
         """Warped scores, shape ``(vocab,)``, float32 or better, at the end of ``path`` (prompt included)."""
         scores = (logits if logits.dtype == torch.float64 else logits.float())[None]
         if self._processors:
-            input_ids: Any = torch.tensor([list(path)], device=logits.device)
+            input_ids = torch.tensor([list(path)], device=logits.device)
             for processor in self._processors:
                 scores = processor(input_ids, scores)
         return scores[0]
+
+
+def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int], device: str) -> list[Processor]:
+    """Penalties and forbidden tokens: transformers' own processors, so that they mean the same."""
+    from transformers.generation import logits_process as hf
+
+    chosen: list[Processor] = []
+    if settings.repetition_penalty != 1.0:
+        chosen.append(hf.RepetitionPenaltyLogitsProcessor(settings.repetition_penalty))
+    if settings.no_repeat_ngram_size is not None:
+        chosen.append(hf.NoRepeatNGramLogitsProcessor(settings.no_repeat_ngram_size))
+    if settings.bad_words_ids:
+        chosen.append(hf.NoBadWordsLogitsProcessor([list(words) for words in settings.bad_words_ids]))
+    if settings.min_new_tokens is not None and eos_token_ids:
+        least = settings.min_new_tokens
+        chosen.append(hf.MinNewTokensLengthLogitsProcessor(prompt_length, least, eos_token_ids, device=device))
+    if settings.suppress_tokens:
+        chosen.append(hf.SuppressTokensLogitsProcessor(settings.suppress_tokens, device=device))
+    if settings.begin_suppress_tokens:
+        at_begin = settings.begin_suppress_tokens
+        chosen.append(hf.SuppressTokensAtBeginLogitsProcessor(at_begin, prompt_length, device=device))
+    return chosen
+
+
+def warpers(settings: Settings) -> list[Processor]:
+    """Temperature and truncation, transformers' own as well."""
+    from transformers.generation import logits_process as hf
+
+    chosen: list[Processor] = []
+    if settings.temperature not in (0.0, 1.0):
+        chosen.append(hf.TemperatureLogitsWarper(settings.temperature))
+    if settings.top_k is not None:
+        chosen.append(hf.TopKLogitsWarper(settings.top_k))
+    if settings.top_p is not None:
+        chosen.append(hf.TopPLogitsWarper(settings.top_p))
+    if settings.min_p is not None:
+        chosen.append(hf.MinPLogitsWarper(settings.min_p))
+    return chosen
 
 
 class SequenceTarget:
@@ -110,8 +112,10 @@ class SequenceTarget:
         self._tree = tree
         self._rows = rows
         self._committed = committed
+        self._length = len(committed)
         self._warper = warper
         self._randomness = randomness
+        self._drawn: dict[int, int] = {}
 
     @property
     def is_pure(self) -> bool:
@@ -129,10 +133,15 @@ class SequenceTarget:
     def draw(self, node: int) -> int:
         if self._warper.is_plain_argmax:
             return self._rows.argmax(node)
+        if node not in self._drawn:
+            self._drawn[node] = self._draw(node)
+        return self._drawn[node]
+
+    def _draw(self, node: int) -> int:
         scores = self._scores(node)
         if self._warper.temperature == 0.0:
             return int(scores.argmax())
-        position = len(self._committed) + self._tree.depths[node]
+        position = self._length + self._tree.depths[node]
         return self._randomness.categorical(scores.softmax(-1), position)
 
     def law(self, node: int) -> torch.Tensor:

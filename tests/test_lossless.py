@@ -1,4 +1,4 @@
-"""On the built-in model every strategy says what plain decoding says; ``benchmarks/lossless.py`` has the whole of it."""
+"""On the built-in model every strategy says what plain decoding says; ``benchmarks/lossless.py`` runs all of it."""
 
 from typing import Any
 

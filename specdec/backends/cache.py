@@ -8,6 +8,8 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 _SLOT_ROUNDING = 64
+# Beyond what was announced a row needs room for its draft trees, and little else.
+_SPARE_SLOTS = 256
 
 
 @dataclass(slots=True)
@@ -59,8 +61,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         rows, heads, slots, _ = self.keys.shape
         if num_rows <= rows and num_slots <= slots:
             return
-        # Half as much again where a row outgrows what was announced, so that growth stays linear in total.
-        grown = slots if num_slots <= slots else max(num_slots, slots * 3 // 2)
+        grown = slots if num_slots <= slots else num_slots + _SPARE_SLOTS
         shape = max(num_rows, rows), heads, -(-grown // _SLOT_ROUNDING) * _SLOT_ROUNDING
         for name in ("keys", "values"):
             old = getattr(self, name)
@@ -114,7 +115,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         """Close a row; the last one takes its place, and the memory goes when none is left."""
         last = len(self.lengths) - 1
         if row != last:
-            for layer in self.layers:
+            for layer in filter(lambda layer: layer.is_initialized, self.layers):
                 layer.move_row(last, row, self.lengths[last])
         self.lengths[row] = self.lengths[last]
         self.lengths.pop()

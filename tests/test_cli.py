@@ -1,0 +1,229 @@
+"""The command line: what goes to which stream, and with which exit code it ends."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specdec import Chunk, Generator, Result, cli, demo
+from specdec.plugins import load_plugins
+from specdec.stats import Stats
+
+PROMPT = "def add(a, b):\n"
+FEW = ("--max-new-tokens", "12")
+
+
+@pytest.fixture(autouse=True)
+def _loaded_once(built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "load", lambda: built_in)
+    for name in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(name="run")
+def _run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command line in this process: exit code, standard output, standard error."""
+
+    def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["specdec", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return (left.value.code, *capsys.readouterr())  # type: ignore[return-value]
+
+    return run
+
+
+def plain(built_in: tuple[Any, Any], prompt: Any = PROMPT, **settings: Any) -> Result:
+    """What plain decoding says."""
+    decoder = Generator(*built_in, proposer="autoregressive")
+    result: Result = decoder.generate(prompt, **{"max_new_tokens": 12, **settings})
+    assert result.text
+    return result
+
+
+def test_plugins_lists_each_with_its_distribution_options_and_defaults(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, err = run("plugins")
+    assert (code, err) == (0, "")
+    rows = {tuple(line.split()[:3]): line for line in out.splitlines()[1:]}
+    assert ("proposer", "lookahead", "specdec") in rows
+    assert "N=5, W=15, G=15, pool_from_prompt=True" in rows["proposer", "lookahead", "specdec"]
+    assert {(plugin.kind[:-1], plugin.name, plugin.distribution) for plugin in load_plugins().plugins} == set(rows)
+
+
+def test_plugins_as_json_is_one_line_for_each(run: Any) -> None:
+    code, out, _ = run("plugins", "--json")
+    entries = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    found = [(plugin.kind, plugin.name, plugin.distribution) for plugin in load_plugins().plugins]
+    assert [(entry["kind"], entry["name"], entry["from"]) for entry in entries] == found
+    lookahead = next(entry for entry in entries if entry["name"] == "lookahead")
+    assert lookahead["options"]["N"] == "5"
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_plugins_reports_a_broken_distribution_on_standard_error(
+    run: Any, monkeypatch: pytest.MonkeyPatch, as_json: tuple[str, ...]
+) -> None:
+    broken = SimpleNamespace(dist=SimpleNamespace(name="their-dist"), load=lambda: 1 // 0)
+    monkeypatch.setattr("specdec.plugins.entry_points", lambda **_: [broken])
+    code, out, err = run("plugins", *as_json)
+    assert (code, err) == (0, "broken: their-dist: ZeroDivisionError: integer division or modulo by zero\n")
+    assert "their-dist" not in out
+    assert "lookahead" in out
+
+
+def test_a_prompt_comes_as_an_argument_from_a_file_or_from_standard_input(
+    run: Any, built_in: tuple[Any, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text(PROMPT, encoding="utf-8")
+    expected = plain(built_in).text + "\n"
+    for arguments, stdin in (((PROMPT,), ""), (("--file", str(file)), ""), ((), PROMPT)):
+        code, out, err = run("generate", *arguments, *FEW, stdin=stdin)
+        assert (code, out) == (0, expected)
+        assert re.search(r"^\d+ tokens in \d+ steps, .* finished: (length|stop); seed \d+$", " ".join(err.split()))
+
+
+def test_options_reach_the_settings(run: Any, built_in: tuple[Any, Any]) -> None:
+    options = {"temperature": 0.9, "top_k": 40, "top_p": 0.95, "min_p": 0.01, "repetition_penalty": 1.1, "seed": 3}
+    flags = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    code, out, _ = run("generate", PROMPT, *FEW, *flags, "--no-repeat-ngram-size", "4", "--proposer", "jacobi:n=3")
+    assert (code, out) == (0, plain(built_in, no_repeat_ngram_size=4, **options).text + "\n")
+    whole = plain(built_in)
+    assert whole.text is not None
+    stop = whole.text[3:5]
+    out = run("generate", PROMPT, *FEW, "--stop", stop, "--stop", "never said")[1]
+    assert out == whole.text[: whole.text.find(stop)] + "\n"
+    first = whole.token_ids[0]
+    _, out, _ = run("generate", PROMPT, "--json", "--eos-token-id", "1", "--eos-token-id", str(first))
+    assert json.loads(out)["token_ids"] == [first]
+
+
+def test_json_is_one_line_with_text_tokens_reason_seed_and_figures(run: Any, built_in: tuple[Any, Any]) -> None:
+    code, out, err = run("generate", PROMPT, *FEW, "--json")
+    (line,) = out.splitlines()
+    result = json.loads(line)
+    assert (code, err) == (0, "")
+    expected = plain(built_in)
+    assert (result["text"], result["finish_reason"]) == (expected.text, expected.finish_reason)
+    assert result["token_ids"] == list(expected.token_ids)
+    assert result["stats"]["num_tokens"] == sum(result["stats"]["accepted_lengths"]) == len(expected.token_ids)
+    again = run("generate", PROMPT, *FEW, "--json", "--temperature", "1", "--seed", str(result["seed"]))
+    assert json.loads(again[1])["seed"] == result["seed"]
+
+
+def test_chat_sends_the_prompt_through_the_template(run: Any, built_in: tuple[Any, Any]) -> None:
+    expected = plain(built_in, [{"role": "user", "content": "hello"}]).text
+    assert run("generate", "hello", "--chat", *FEW)[:2] == (0, f"{expected}\n")
+
+
+def streaming(*texts: str, error: BaseException | None = None) -> Any:
+    def stream(self: Generator, prompt: Any, **settings: Any) -> Iterator[Chunk]:
+        for text in texts[:-1]:
+            yield Chunk((1, 2), text)
+        if error is not None:
+            raise error
+        yield Chunk((3,), texts[-1], 0, Result((1, 2, 3), "".join(texts), "length", Stats(), 0))
+
+    return stream
+
+
+def test_a_pipe_gets_the_text_to_the_letter(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ("all:\n\tcc -o a\r\n", "  [bold]x[/] \f\x07", "x" * 300, " :smile: \n\n")
+    monkeypatch.setattr(Generator, "stream", streaming(*texts))
+    assert run("generate", PROMPT)[:2] == (0, "".join(texts) + "\n")
+
+
+def test_a_terminal_gets_a_colour_for_each_step_of_several_tokens(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Generator, "stream", streaming("one ", "two ", "three"))
+    _, out, _ = run("generate", PROMPT)
+    assert out == "\x1b[36mone \x1b[0m\x1b[35mtwo \x1b[0mthree\n"
+
+
+def test_an_interruption_exits_with_130_and_leaves_what_was_printed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Generator, "stream", streaming("so far", " and no", "further", error=KeyboardInterrupt()))
+    code, out, err = run("generate", PROMPT)
+    assert (code, out) == (130, "so far and no")
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("generate", PROMPT, "--proposer", "lookahed"), "error: unknown proposer 'lookahed': did you mean lookahead?"),
+        (("generate", PROMPT, "--proposer", "lookahead:N=1"), "error: options of proposer 'lookahead' refused: N=1"),
+        (("generate",), "error: the prompt is empty: give at least one token"),
+        (("generate", "", "--json"), "error: the prompt is empty: give at least one token"),
+        (("generate", PROMPT, "--file", "x"), "error: a prompt and --file were both given: choose one"),
+        (("generate", "--file", "no/such/file"), "error: --file no/such/file: "),
+        (("generate", PROMPT, "--top-k", "5"), "error: settings refused: top_k needs sampling, but temperature is 0"),
+        (("generate", PROMPT, "--stop", ""), "error: settings refused: stop contains an empty string"),
+        (("generate", PROMPT, "--model", "/no/such [model]"), "error: can't load '/no/such [model]': "),
+        (("demo", "--category", "poetry"), "error: --category 'poetry' is unknown: there are "),
+    ],
+)
+def test_what_is_refused_exits_with_1_and_the_reason_on_standard_error(
+    run: Any, arguments: tuple[str, ...], fault: str
+) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith(fault)
+    assert "Traceback" not in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("generate", "--no-such-option"), "--no-such-option"),
+        (("generate", PROMPT, "--max-new-tokens", "many"), "--max-new-tokens"),
+        (("genrate",), "genrate"),
+    ],
+)
+def test_wrong_usage_exits_with_2(run: Any, arguments: tuple[str, ...], fault: str) -> None:
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert fault in err
+
+
+def test_help_exits_with_0_and_names_the_commands(run: Any) -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    assert all(command in out for command in ("demo", "generate", "plugins"))
+
+
+def test_demo_compares_with_plain_decoding(run: Any) -> None:
+    category = demo.prompts()[0].category
+    code, out, _ = run("demo", "--category", category, "--max-new-tokens", "16", "--proposer", "prompt_lookup")
+    assert code == 0
+    words = " ".join(out.split())
+    assert f"{category}: " in words
+    assert words.count("the text of plain decoding: yes") == words.count("tokens per step") == 1
+
+
+def test_as_a_process_it_reads_a_pipe_and_writes_one_without_escape_codes(built_in: tuple[Any, Any]) -> None:
+    # One thread: on a busy machine more of them wait for each other.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "specdec", "generate", *FEW],
+        input=PROMPT,
+        capture_output=True,
+        encoding="utf-8",
+        env=environment,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{plain(built_in).text}\n")
+    assert "\x1b" not in done.stderr
+    assert " tokens per step, " in done.stderr

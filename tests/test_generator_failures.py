@@ -1,0 +1,295 @@
+"""What goes wrong: alone it is raised, in a list it ends its own member, and the others never notice."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from specdec import (
+    ROOT,
+    Budget,
+    Drafter,
+    DraftTree,
+    Engine,
+    Generator,
+    ModelError,
+    NumericsError,
+    PluginError,
+    Request,
+    RequestError,
+    ToyModel,
+)
+from tests.scripted import Scripted
+
+VOCAB = 8
+BAD = 7  # a prompt that begins with it is the one that fails
+PROMPTS = [[3, 1], [BAD, 2], [5], [2, 2]]
+SETTINGS = {"max_new_tokens": 12, "temperature": 1.0, "seed": 6}
+
+
+def toy(max_positions: int | None = 40) -> ToyModel:
+    made = ToyModel.random(VOCAB, order=1, seed=3)
+    made.max_positions = max_positions
+    return made
+
+
+def is_bad(request: Request) -> bool:
+    return request.tokens[0] == BAD
+
+
+def assert_fails_alone(generator: Generator, error: type[Exception], fault: str) -> None:
+    """The bad prompt has the error, is raised when given alone, and the others equal plain decoding."""
+    results = generator.generate(PROMPTS, **SETTINGS)
+    plain = Generator(toy(), proposer="autoregressive").generate(PROMPTS, **SETTINGS)
+    bad = PROMPTS.index([BAD, 2])
+    assert results[bad].finish_reason == "error"
+    assert isinstance(results[bad].error, error)
+    assert fault in str(results[bad].error)
+    for index in {*range(len(PROMPTS))} - {bad}:
+        assert results[index].token_ids == plain[index].token_ids
+        assert (results[index].finish_reason, results[index].error) == ("length", None)
+    for call in (generator.generate, lambda *given, **settings: list(generator.stream(*given, **settings))):
+        with pytest.raises(error) as caught:
+            call([BAD, 2], **SETTINGS)
+        assert fault in str(caught.value)
+    assert [result.token_ids for result in generator.generate(PROMPTS[2:], **SETTINGS)] == [
+        result.token_ids for result in plain[2:]
+    ]
+
+
+def test_a_bad_prompt_among_good_ones_fails_alone() -> None:
+    generator = Generator(toy())
+    good = generator.generate([3, 1], **SETTINGS).token_ids
+    results = generator.generate([[3, 1], [], [99], "text", None, [3, 1]], **SETTINGS)
+    assert [result.finish_reason for result in results] == ["length", *["error"] * 4, "length"]
+    assert results[0].token_ids == results[5].token_ids == good
+    assert all(isinstance(result.error, RequestError) for result in results[1:5])
+    assert (results[1].token_ids, results[1].text) == ((), None)
+    with pytest.raises(RequestError, match="the prompt is empty"):
+        generator.generate([], **SETTINGS)
+
+
+def test_a_prompt_too_long_for_the_models_positions_fails_alone() -> None:
+    generator = Generator(toy(max_positions=10))
+    fits, too_long = generator.generate([[1, 2, 3, 4], [1, 2, 3, 4, 5]], max_new_tokens=6)
+    assert (len(fits.token_ids), fits.finish_reason) == (6, "length")
+    assert str(too_long.error) == (
+        "the prompt has 5 tokens and max_new_tokens=6 would bring it to 11, but the model has 10 positions: "
+        "shorten one of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("eos_token_id", 8), ("eos_token_id", [1, -1]), ("bad_words_ids", [[1, 2], [3, 99]])]
+)
+@pytest.mark.parametrize("prompt", [[3], [[3], [1]]])
+def test_an_id_in_the_settings_that_is_outside_the_vocabulary_is_refused(name: str, value: Any, prompt: Any) -> None:
+    with pytest.raises(RequestError, match=rf"{name}: (8|-1|99) is outside the vocabulary of 8"):
+        Generator(toy()).generate(prompt, **{name: value})
+
+
+@pytest.mark.parametrize("stage", ["start", "observe", "stop"])
+def test_a_proposer_that_raises_for_one_request_fails_it_alone(stage: str) -> None:
+    def during(where: str, request: Request) -> None:
+        if where == stage and is_bad(request):
+            raise ZeroDivisionError("by nought")
+
+    fault = "proposer Scripted failed with ZeroDivisionError: by nought"
+    assert_fails_alone(Generator(toy(), proposer=Scripted(during=during)), PluginError, fault)
+
+
+Script = Callable[[Request, Budget], Any]
+
+
+def chain(*tokens: int) -> Script:
+    def script(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        tree.add_chain(ROOT, tokens)
+        return tree
+
+    return script
+
+
+def tampered(name: str, index: int, value: Any) -> Script:
+    def script(request: Request, budget: Budget) -> DraftTree:
+        tree: DraftTree = chain(1, 2, 3)(request, budget)
+        getattr(tree, name)[index] = value
+        return tree
+
+    return script
+
+
+def shortened(name: str) -> Script:
+    def script(request: Request, budget: Budget) -> DraftTree:
+        tree: DraftTree = chain(1, 2, 3)(request, budget)
+        getattr(tree, name).pop()
+        return tree
+
+    return script
+
+
+def raising(request: Request, budget: Budget) -> DraftTree:
+    raise KeyError("lost")
+
+
+def nothing(request: Request, budget: Budget) -> None:
+    return None
+
+
+NOT_ADDED = "was not made by add(), which keeps parents before children"
+
+
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [
+        (raising, "proposer Scripted failed with KeyError: 'lost'"),
+        (nothing, "proposer Scripted returned None, which is not a DraftTree"),
+        (tampered("tokens", ROOT, VOCAB), "illegal tree: its root is token 8, but the last committed token is"),
+        (chain(1, VOCAB), "node 2 has token 8, outside the vocabulary of 8"),
+        (chain(-1), "node 1 has token -1, outside the vocabulary of 8"),
+        (chain(*[1] * 40), "is 38 deep, but the budget allows 37"),
+        (tampered("parents", 1, 2), f"node 1 below 2 {NOT_ADDED}"),
+        (tampered("parents", 3, 3), f"node 3 below 3 {NOT_ADDED}"),
+        (tampered("parents", 3, -1), f"node 3 below -1 {NOT_ADDED}"),
+        (tampered("parents", 3, 1), f"node 3 below 1 {NOT_ADDED}"),
+        (tampered("tokens", 2, 5), f"node 2 below 1 {NOT_ADDED}"),
+        (tampered("depths", 2, 9), f"node 2 below 1 {NOT_ADDED}"),
+        (tampered("depths", 3, 0), f"node 3 below 2 {NOT_ADDED}"),
+        (shortened("roles"), "lists of tokens, parents, depths and roles differ in length"),
+        (shortened("depths"), "lists of tokens, parents, depths and roles differ in length"),
+    ],
+)
+def test_a_proposal_that_breaks_a_law_fails_its_request_alone_by_name(script: Script, fault: str) -> None:
+    def for_one(request: Request, budget: Budget) -> Any:
+        return (script if is_bad(request) else chain(1, 2))(request, budget)
+
+    assert_fails_alone(Generator(toy(), proposer=Scripted(script=for_one)), PluginError, fault)
+
+
+def test_a_tree_of_too_many_nodes_is_refused() -> None:
+    scripted = Scripted(script=chain(*[1] * 513))
+    with pytest.raises(PluginError, match="proposer Scripted returned an illegal tree: 513 nodes below the root, but"):
+        Generator(toy(max_positions=None), proposer=scripted).generate([3], **SETTINGS)
+
+
+class _Broken(Engine):
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        raise ZeroDivisionError("by nought")
+
+
+class _Short(Engine):
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        return super().propose_many(drafters[1:], budgets[1:])
+
+
+@pytest.mark.parametrize(
+    ("engine", "fault"),
+    [
+        (_Broken, "proposer Scripted failed with ZeroDivisionError: by nought"),
+        (_Short, "proposer Scripted returned 1 trees for 2 requests"),
+    ],
+)
+def test_an_engine_that_fails_fails_its_requests_by_name(engine: type[Engine], fault: str) -> None:
+    generator = Generator(toy(), proposer=Scripted(engine=engine))
+    results = generator.generate(PROMPTS[:2], **SETTINGS)
+    assert [str(result.error) for result in results] == [fault, fault]
+    assert all(isinstance(result.error, PluginError) for result in results)
+
+
+def test_a_logits_processor_that_raises_for_one_request_fails_it_alone() -> None:
+    def processor(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if input_ids[0, 0] == BAD and input_ids.shape[1] > 4:
+            raise ZeroDivisionError("by nought")
+        return scores
+
+    plain = Generator(toy()).generate(PROMPTS, **SETTINGS)
+    results = Generator(toy()).generate(PROMPTS, logits_processor=processor, **SETTINGS)
+    assert [result.finish_reason for result in results] == ["length", "error", "length", "length"]
+    assert "a logits processor that it asked, failed with ZeroDivisionError: by nought" in str(results[1].error)
+    assert results[1].token_ids == plain[1].token_ids[: len(results[1].token_ids)]
+    assert [results[index].token_ids for index in (0, 2, 3)] == [plain[index].token_ids for index in (0, 2, 3)]
+
+
+@pytest.mark.parametrize("fault", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_fail_their_request_alone_naming_step_and_position(
+    fault: float, temperature: float
+) -> None:
+    healthy = toy()
+
+    def law(context: tuple[int, ...]) -> Sequence[float]:
+        return [fault] * VOCAB if context[0] == BAD and len(context) >= 4 else healthy.law(context)
+
+    generator = Generator(ToyModel(law, VOCAB), proposer="autoregressive")
+    settings = {**SETTINGS, "temperature": temperature}
+    results = generator.generate(PROMPTS, **settings)
+    plain = Generator(healthy, proposer="autoregressive").generate(PROMPTS, **settings)
+    assert isinstance(results[1].error, NumericsError)
+    assert str(results[1].error).startswith("step 3: the logits for position 4 are NaN or infinite.")
+    assert results[1].token_ids == plain[1].token_ids[:2]
+    assert [results[index].token_ids for index in (0, 2, 3)] == [plain[index].token_ids for index in (0, 2, 3)]
+
+
+def test_the_chunks_of_a_request_that_fails_on_the_way_join_to_its_tokens() -> None:
+    def during(stage: str, request: Request) -> None:
+        if stage == "observe" and len(request.tokens) == 6:
+            raise ZeroDivisionError
+
+    chunks = list(Generator(toy(), proposer=Scripted(during=during)).stream([[3, 1]], **SETTINGS))
+    result = chunks[-1].result
+    assert result is not None
+    assert (len(result.token_ids), result.finish_reason) == (4, "error")
+    assert sum((chunk.token_ids for chunk in chunks), ()) == result.token_ids
+
+
+def test_a_drafter_is_stopped_exactly_once_whatever_ends_its_request() -> None:
+    events: list[tuple[str, int]] = []
+
+    def script(request: Request, budget: Budget) -> DraftTree:
+        if is_bad(request):
+            raise ZeroDivisionError
+        if request.tokens[0] == 2 and len(request.tokens) > 5:
+            raise KeyboardInterrupt
+        return DraftTree(request.root)
+
+    generator = Generator(toy(), proposer=Scripted(script=script, events=events))
+    generator.generate([[3], [BAD], [5]], **SETTINGS)
+    once = sorted([("start", token) for token in (3, 5, BAD)] + [("stop", token) for token in (3, 5, BAD)])
+    assert sorted(events) == once
+    events.clear()
+    stream = generator.stream([[3], [5], [4]], **SETTINGS)
+    for _ in range(4):
+        next(stream)
+    assert sorted(events) == [("start", 3), ("start", 4), ("start", 5)]
+    stream.close()  # type: ignore[attr-defined]
+    assert sorted(events) == [(stage, token) for stage in ("start", "stop") for token in (3, 4, 5)]
+    events.clear()
+    with pytest.raises(KeyboardInterrupt):
+        generator.generate([[3], [2]], **SETTINGS)
+    assert sorted(events) == [(stage, token) for stage in ("start", "stop") for token in (2, 3)]
+    assert len(generator.generate([3], **SETTINGS).token_ids) == 12
+
+
+def test_a_model_or_tokenizer_that_can_not_be_driven_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no backend drives a int: give a transformers causal language model"):
+        Generator(5)
+    with pytest.raises(ModelError, match=r"tokenizer=5 is not a transformers tokenizer"):
+        Generator(toy(), 5)
+    for path in (tmp_path, str(tmp_path)):
+        with pytest.raises(ModelError, match=rf"can't load '{tmp_path}': .*\. Give a folder with safetensors weights"):
+            Generator(path)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused() -> None:
+    class Wide(dict[str, int]):
+        def __call__(self, text: str) -> dict[str, list[int]]:
+            return {"input_ids": [0]}
+
+        def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+            return ""
+
+    wide = Wide({str(index): index for index in range(VOCAB + 1)})
+    with pytest.raises(ModelError, match="the tokenizer has 9 ids but the model's vocabulary is 8"):
+        Generator(toy(), wide)

@@ -1,0 +1,280 @@
+"""Plug-ins: found, checked when they register, and configured by a string; a fault names who and what."""
+
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import Field
+
+from specdec import (
+    AutoregressiveProposer,
+    Drafter,
+    Generator,
+    JacobiProposer,
+    LookaheadProposer,
+    PluginError,
+    PromptLookupProposer,
+    Proposer,
+    Request,
+    ToyModel,
+    hookimpl,
+)
+from specdec.plugins import Registry, load_plugins, options_of
+
+
+class Mine(Proposer):
+    """A third party's strategy, with an option of each kind."""
+
+    size: int = Field(3, ge=1)
+    share: float = 0.5
+    eager: bool = False
+    mode: str = "plain"
+    limit: int | None = 7
+
+    def start(self, request: Request) -> Drafter:
+        raise NotImplementedError
+
+
+class Unfinished(Proposer):
+    """``start`` is missing."""
+
+
+def offering(mapping: object) -> Callable[[], object]:
+    @hookimpl
+    def specdec_proposers() -> object:
+        return mapping
+
+    return specdec_proposers
+
+
+def module_offering(mapping: object) -> SimpleNamespace:
+    return SimpleNamespace(specdec_proposers=offering(mapping))
+
+
+@pytest.fixture(name="registry")
+def _registry() -> Registry:
+    made = Registry()
+    made.register(module_offering({"mine": Mine}), "mine-dist")
+    return made
+
+
+def refusal(call: Callable[..., object], *arguments: object) -> str:
+    with pytest.raises(PluginError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+class FakeEntryPoint:
+    """What importlib.metadata would give for an installed distribution."""
+
+    def __init__(self, name: str | None, load: Callable[[], object]) -> None:
+        self.dist = SimpleNamespace(name=name) if name is not None else None
+        self.value = "some_module"
+        self.load = load
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *entry_points: FakeEntryPoint) -> Registry:
+    """The registry of a machine with these third parties."""
+
+    def found(group: str) -> list[FakeEntryPoint]:
+        return list(entry_points) if group == "specdec" else []
+
+    monkeypatch.setattr("specdec.plugins.entry_points", found)
+    return load_plugins()
+
+
+def test_the_built_ins_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = installed(monkeypatch)
+    found = {
+        kind: {plugin.name: plugin.cls for plugin in registry.of_kind(kind)} for kind in ("proposers", "verifiers")
+    }
+    expected = {
+        "autoregressive": AutoregressiveProposer,
+        "jacobi": JacobiProposer,
+        "lookahead": LookaheadProposer,
+        "prompt_lookup": PromptLookupProposer,
+    }
+    assert expected.items() <= found["proposers"].items()
+    assert "match" in found["verifiers"]
+    assert "dense" in {plugin.name for plugin in registry.of_kind("masks")}
+    assert {"hf", "toy"} <= {plugin.name for plugin in registry.of_kind("backends")}
+    assert {plugin.distribution for plugin in registry.plugins} == {"specdec"}
+    assert registry.broken == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("mine", Mine()),
+        ("mine:", Mine()),
+        ("mine:size=5", Mine(size=5)),
+        (" mine : size = 5 , mode = fast ", Mine(size=5, mode="fast")),
+        ("mine:size=5,,share=0.25,", Mine(size=5, share=0.25)),
+        ("mine:share=1e-3", Mine(share=0.001)),
+        ("mine:eager=true", Mine(eager=True)),
+        ("mine:eager=True", Mine(eager=True)),
+        ("mine:eager=False,limit=None", Mine(limit=None)),
+        ("mine:limit=null", Mine(limit=None)),
+        ('mine:mode="a=b"', Mine(mode="a=b")),
+        ("mine:mode=a=b", Mine(mode="a=b")),
+        ("mine:mode=", Mine(mode="")),
+    ],
+)
+def test_a_string_names_a_plug_in_with_its_options(registry: Registry, given: str, expected: Mine) -> None:
+    assert registry.make("proposers", given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("mine:size", "'mine:size': 'size' is not of the form key=value (example: lookahead:N=5,W=15,G=15)"),
+        ("mine:=5", "'mine:=5': '=5' is not of the form key=value (example: lookahead:N=5,W=15,G=15)"),
+        ("mine:size=1,size=2", "'mine:size=1,size=2': size is given twice"),
+        (
+            "mine:length=5",
+            "options of proposer 'mine' refused: unknown name 'length' (allowed: size, share, eager, mode, limit)",
+        ),
+        (
+            "mine:size=0",
+            "options of proposer 'mine' refused: size=0: input should be greater than or equal to 1",
+        ),
+        (
+            "mine:size=big,eager=perhaps",
+            "options of proposer 'mine' refused: size='big': input should be a valid integer, unable to parse string "
+            "as an integer; eager='perhaps': input should be a valid boolean, unable to interpret input",
+        ),
+    ],
+)
+def test_options_that_can_not_be_honoured_are_refused_with_what_is_allowed(
+    registry: Registry, given: str, fault: str
+) -> None:
+    assert refusal(registry.make, "proposers", given) == fault
+
+
+def test_an_option_set_that_contradicts_itself_is_refused_in_the_plug_ins_words() -> None:
+    assert refusal(load_plugins().make, "proposers", "prompt_lookup:min_ngram=5") == (
+        "options of proposer 'prompt_lookup' refused: min_ngram=5 is above max_ngram=3"
+    )
+
+
+def test_a_misspelt_name_is_refused_with_the_nearest_ones() -> None:
+    message = refusal(load_plugins().make, "proposers", "lookahed:N=5")
+    assert message.startswith("unknown proposer 'lookahed': did you mean lookahead? installed: autoregressive, ")
+    message = refusal(load_plugins().make, "verifiers", "§")
+    assert message.startswith("unknown verifier '§': installed: ")
+
+
+def test_an_object_of_the_contract_is_taken_as_it_is_and_another_refused(registry: Registry) -> None:
+    mine = Mine(size=9)
+    assert registry.make("proposers", mine) is mine
+    assert refusal(registry.make, "proposers", 5) == (
+        "proposer=5: give a Proposer or a string such as 'mine', not a int"
+    )
+    assert "give a Proposer or a string" in refusal(registry.make, "proposers", Mine)
+
+
+def test_a_backend_is_chosen_by_name_and_nothing_else() -> None:
+    model = ToyModel.random()
+    assert Generator(model, backend="toy").generate([1], max_new_tokens=2).finish_reason == "length"
+    assert refusal(lambda: Generator(model, backend=None)) == "backend=None: give a backend's name, or 'auto'"  # type: ignore[arg-type]
+    assert "did you mean toy?" in refusal(lambda: Generator(model, backend="toi"))
+
+
+def test_options_are_listed_with_their_defaults() -> None:
+    assert options_of(Mine) == {"size": 3, "share": 0.5, "eager": False, "mode": "plain", "limit": 7}
+    assert options_of(int) == {}
+
+
+@hookimpl
+def specdec_propsers() -> Mapping[str, type]:
+    return {"x": Mine}
+
+
+@hookimpl
+def specdec_verifiers(temperature: float) -> Mapping[str, type]:
+    return {}
+
+
+X = "plug-in bad, hook specdec_proposers, name 'x'"
+
+
+def without_a_mark() -> Mapping[str, type]:
+    return {"x": Mine}
+
+
+@pytest.mark.parametrize(
+    ("module", "faults"),
+    [
+        (SimpleNamespace(specdec_propsers=specdec_propsers), ["bad refused", "'specdec_propsers'"]),
+        (SimpleNamespace(specdec_verifiers=specdec_verifiers), ["bad refused", "specdec_verifiers", "temperature"]),
+        (SimpleNamespace(specdec_proposers=without_a_mark), ["bad offers nothing", "@specdec.hookimpl"]),
+        (module_offering({"x": int}), [f"{X}: <class 'int'> is not a subclass of specdec's Proposer"]),
+        (module_offering({"x": Mine()}), [f"{X}: Mine(size=3", "is not a subclass of specdec's Proposer"]),
+        (module_offering({"x": Unfinished}), [f"{X}: Unfinished doesn't define start"]),
+        (module_offering({7: Mine}), ["name 7: a name is a string of letters, digits"]),
+        (module_offering({"a:b": Mine}), ["name 'a:b': a name is a string of letters, digits"]),
+        (module_offering({"": Mine}), ["name '': a name is a string of letters, digits"]),
+        (module_offering([Mine]), ["hook specdec_proposers: it returned [", "not a mapping of name to class"]),
+        (module_offering([("x", Mine)]), ["it returned [('x', ", "not a mapping of name to class"]),
+        (module_offering("x"), ["it returned 'x', not a mapping of name to class"]),
+    ],
+)
+def test_a_module_that_breaks_the_rules_is_refused_with_plug_in_hook_and_fault(
+    registry: Registry, module: object, faults: list[str]
+) -> None:
+    before = list(registry.plugins)
+    message = refusal(registry.register, module, "bad")
+    assert [fault for fault in faults if fault not in message] == []
+    assert registry.plugins == before
+
+
+def test_a_name_that_is_taken_is_refused_naming_both_distributions(registry: Registry) -> None:
+    message = refusal(registry.register, module_offering({"other": Mine, "mine": Mine}), "their-dist")
+    assert message == (
+        "plug-in their-dist, hook specdec_proposers, name 'mine': the name is taken by plug-in mine-dist; "
+        "uninstall one of the two"
+    )
+    assert [plugin.name for plugin in registry.plugins] == ["mine"]
+
+
+def failing() -> object:
+    raise ImportError("no module named 'left_pad'")
+
+
+def test_a_broken_third_party_is_listed_and_the_others_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = installed(
+        monkeypatch,
+        FakeEntryPoint("no-import", failing),
+        FakeEntryPoint("no-hook", lambda: SimpleNamespace(specdec_propsers=specdec_propsers)),
+        FakeEntryPoint("clash", lambda: module_offering({"lookahead": Mine})),
+        FakeEntryPoint(None, SimpleNamespace),
+        FakeEntryPoint("good", lambda: module_offering({"mine": Mine})),
+    )
+    broken = {fault.distribution: fault.reason for fault in registry.broken}
+    assert list(broken) == ["no-import", "no-hook", "clash", "some_module"]
+    assert broken["no-import"] == "ImportError: no module named 'left_pad'"
+    assert "specdec_propsers" in broken["no-hook"]
+    assert "the name is taken by plug-in specdec" in broken["clash"]
+    assert [plugin.distribution for plugin in registry.plugins[-2:]] == ["specdec", "good"]
+    assert registry.make("proposers", "mine:size=2") == Mine(size=2)
+    assert registry.make("proposers", "lookahead") == LookaheadProposer()
+    assert "; no-import is installed but broken: ImportError: no module named 'left_pad'" in refusal(
+        registry.make, "proposers", "padded"
+    )
+
+
+def test_a_generator_works_beside_a_broken_third_party(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, FakeEntryPoint("no-import", failing))
+    assert len(Generator(ToyModel.random()).generate([1], max_new_tokens=4).token_ids) == 4
+
+
+def test_the_example_plug_in_is_found_with_its_distribution() -> None:
+    try:
+        distribution("specdec-example")
+    except PackageNotFoundError:
+        pytest.skip("specdec-example is not installed (pip install -e plugins/specdec-example)")
+    found: dict[str, Any] = {plugin.name: plugin for plugin in load_plugins().plugins}
+    assert found["successor"].distribution == "specdec-example"
+    assert load_plugins().make("proposers", "successor:length=2").length == 2

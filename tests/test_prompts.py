@@ -1,0 +1,164 @@
+"""Prompts: text, messages, ids or a tensor, one or a list of them; anything else is refused with a reason."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from specdec import RequestError
+from specdec.prompts import as_list, encode
+from tests.byte_tokenizer import trained
+
+VOCAB = 10
+FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a tensor; one of these or a list of them"
+MESSAGES = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
+
+
+class Chatty:
+    """The trained tokenizer with a chat template, as far as prompts need it."""
+
+    chat_template = "a template"
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> Any:
+        return trained()(("<s>" if add_special_tokens else "") + text)
+
+    def apply_chat_template(self, messages: list[Any], add_generation_prompt: bool, tokenize: bool) -> str:
+        assert not tokenize
+        turns = "".join(f"[{message['role']}]{message['content']}" for message in messages)
+        return turns + ("[assistant]" if add_generation_prompt else "")
+
+
+def refusal(prompt: Any, tokenizer: Any = None, vocab_size: int = VOCAB) -> str:
+    with pytest.raises(RequestError) as caught:
+        encode(as_list(prompt)[0][0], tokenizer, vocab_size)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [3, 1, 4],
+        (3, 1, 4),
+        torch.tensor([3, 1, 4]),
+        torch.tensor([3, 1, 4], dtype=torch.int32),
+        torch.tensor([3, 1, 4], dtype=torch.uint8),
+    ],
+)
+def test_one_prompt_of_ids_is_the_ids(prompt: Any) -> None:
+    (item,), is_list = as_list(prompt)
+    assert not is_list
+    ids = encode(item, None, VOCAB)
+    assert ids == [3, 1, 4]
+    assert all(type(token) is int for token in ids)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        [[3, 1], [4]],
+        ([3, 1], [4]),
+        [(3, 1), (4,)],
+        [torch.tensor([3, 1]), torch.tensor([4])],
+        [torch.tensor([3, 1]), [4]],
+    ],
+)
+def test_a_list_of_prompts_is_each_of_them(prompt: Any) -> None:
+    items, is_list = as_list(prompt)
+    assert is_list
+    assert [encode(item, None, VOCAB) for item in items] == [[3, 1], [4]]
+
+
+def test_a_two_dimensional_tensor_is_a_batch_of_its_rows() -> None:
+    items, is_list = as_list(torch.tensor([[3, 1], [4, 1]]))
+    assert is_list
+    assert [encode(item, None, VOCAB) for item in items] == [[3, 1], [4, 1]]
+
+
+def test_text_is_what_the_tokenizer_makes_of_it() -> None:
+    (item,), is_list = as_list("naïve 東京")
+    assert not is_list
+    assert trained().decode(encode(item, trained(), 1000)) == "naïve 東京"
+    items, is_list = as_list(["the cat", "the"])
+    assert is_list
+    assert [trained().decode(encode(item, trained(), 1000)) for item in items] == ["the cat", "the"]
+
+
+def test_messages_go_through_the_template_and_get_special_tokens_from_it_alone() -> None:
+    items, is_list = as_list(MESSAGES)
+    assert not is_list
+    assert trained().decode(encode(items[0], Chatty(), 1000)) == "[user]the cat[assistant]sat[assistant]"
+    items, is_list = as_list([MESSAGES, "the"])
+    assert is_list
+    assert items == [MESSAGES, "the"]
+
+
+def test_special_tokens_are_added_to_text() -> None:
+    assert trained().decode(encode("the", Chatty(), 1000)) == "<s>the"
+
+
+@pytest.mark.parametrize("prompt", ["", [], (), torch.tensor([], dtype=torch.long)])
+def test_an_empty_prompt_is_refused(prompt: Any) -> None:
+    assert refusal(prompt, trained()) == "the prompt is empty: give at least one token"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fault"),
+    [
+        (torch.tensor([1.0, 2.0]), "a tensor prompt holds integer ids, not torch.float32"),
+        (torch.tensor([True]), "a tensor prompt holds integer ids, not torch.bool"),
+        (torch.tensor([1j]), "a tensor prompt holds integer ids, not torch.complex64"),
+        (torch.zeros(1, 2, 3), "a tensor prompt has shape (tokens,) or (batch, tokens), not (1, 2, 3)"),
+        (torch.tensor(3), "a tensor prompt has shape (tokens,) or (batch, tokens), not ()"),
+        ([torch.tensor([[1, 2]])], "a tensor in a list of prompts has shape (tokens,), not (1, 2)"),
+        ([torch.tensor(3)], "a tensor in a list of prompts has shape (tokens,), not ()"),
+        ([1, 10], "the prompt's token 1 is 10, but ids go from 0 to 9: was it encoded by another model's tokenizer?"),
+        ([-1], "the prompt's token 0 is -1, but ids go from 0 to 9"),
+        (torch.tensor([2, -7]), "the prompt's token 1 is -7, but ids go from 0 to 9"),
+        ([True], f"the prompt's token 0 is True, not an integer id; a prompt is {FORMS}"),
+        ([1, 2.5], f"the prompt's token 1 is 2.5, not an integer id; a prompt is {FORMS}"),
+        ([1, "a"], f"the prompt's token 1 is 'a', not an integer id; a prompt is {FORMS}"),
+        ([[1, [2]]], f"the prompt's token 1 is [2], not an integer id; a prompt is {FORMS}"),
+        ([[[1, 2]]], f"the prompt's token 0 is [1, 2], not an integer id; a prompt is {FORMS}"),
+        ([1.5], f"a prompt of type float was given; a prompt is {FORMS}"),
+        ([None], f"a prompt of type NoneType was given; a prompt is {FORMS}"),
+        (None, f"a prompt of type NoneType was given; a prompt is {FORMS}"),
+        (7, f"a prompt of type int was given; a prompt is {FORMS}"),
+        ({1, 2}, f"a prompt of type set was given; a prompt is {FORMS}"),
+        (b"bytes", f"a prompt of type bytes was given; a prompt is {FORMS}"),
+        (MESSAGES[0], f"a prompt of type dict was given; a prompt is {FORMS}"),
+        (np.array([1, 2]), f"a prompt of type ndarray was given; a prompt is {FORMS}"),
+    ],
+)
+def test_another_form_is_refused_with_what_was_given_and_what_is_allowed(prompt: Any, fault: str) -> None:
+    assert refusal(prompt).startswith(fault)
+
+
+def test_a_tokenizers_output_is_refused_with_the_remedy() -> None:
+    remedy = "a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding"
+    assert refusal(trained()("the cat")) == refusal({"input_ids": [[1]]}) == remedy
+
+
+@pytest.mark.parametrize(("prompt", "what"), [("the cat", "a text prompt"), (MESSAGES, "chat messages")])
+def test_text_and_messages_are_refused_without_a_tokenizer(prompt: Any, what: str) -> None:
+    assert refusal(prompt) == f"{what} needs a tokenizer: Generator(model, tokenizer), or pass token ids"
+
+
+def test_messages_are_refused_without_a_chat_template() -> None:
+    assert refusal(MESSAGES, trained()) == (
+        "chat messages were given, but the tokenizer has no chat template: format them as text"
+    )
+
+
+def test_a_template_that_refuses_the_messages_is_quoted() -> None:
+    assert refusal([{"role": "user"}], Chatty()) == "the tokenizer's chat template refused the messages: 'content'"
+
+
+def test_text_that_the_tokenizer_can_not_take_is_refused() -> None:
+    assert refusal("half a pair \ud800", trained(), 1000).startswith(
+        "the tokenizer refused the text 'half a pair \\ud800': "
+    )
+
+
+def test_text_of_another_models_tokenizer_is_refused_when_its_ids_do_not_fit() -> None:
+    assert "ids go from 0 to 9: was it encoded by another model's tokenizer?" in refusal("the cat", trained())

@@ -1,0 +1,66 @@
+"""The README runs: its Python in order, its commands as they stand, and its example is the plug-in's code."""
+
+import ast
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from specdec.cli import app
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_session_runs_and_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {"__name__": "readme"}
+    session, *rest = blocks("python")
+    exec(compile(session, "README.md", "exec"), names)
+    assert capsys.readouterr().out == blocks("text")[0]
+    for block in rest:
+        exec(compile(block, "README.md", "exec"), names)
+
+
+def test_the_example_is_the_plug_ins_code_and_is_under_forty_lines() -> None:
+    example = next(block for block in blocks("python") if "SuccessorProposer(Proposer)" in block)
+    plugin = (ROOT / "plugins/specdec-example/specdec_example.py").read_text(encoding="utf-8")
+    assert without_docstrings(example) == without_docstrings(plugin)
+    assert sum(bool(line.strip()) for line in example.splitlines()) < 40
+
+
+def without_docstrings(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            body.pop(0)
+    return ast.unparse(tree)
+
+
+def test_the_commands_run() -> None:
+    commands = [line for block in blocks("bash") for line in block.splitlines() if "specdec" in line]
+    assert len(commands) >= 3
+    for line in commands:
+        text, piped, command = line.rpartition(" | ")
+        given = shlex.split(text)[1] if piped else None
+        result = CliRunner().invoke(app, shlex.split(command)[1:], input=given)
+        assert result.exit_code == 0, result.output
+        assert result.output.strip()
+
+
+def test_make_knows_the_two_commands() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for command in ("demo", "test"):
+        assert f"make {command}" in README
+        assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE)
