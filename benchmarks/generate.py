@@ -1,6 +1,6 @@
 """specdec beside transformers' ``generate``, plain and with prompt lookup: same model, prompts, machine and tokens.
 
-    python -m benchmarks.generate [--repeats 5] [--threads 1] [--dtype float32] [--humaneval humaneval.jsonl]
+    python -m benchmarks.generate [--repeats 5] [--threads 1] [--dtype float32] [--prompts FILE.jsonl]
 
 Contenders run interleaved, in random order for each prompt and repeat, after a warm-up. A contender's time for a repeat
 is the sum over prompts; printed are the median over repeats, the quartiles of its ratio to plain ``generate`` in the
@@ -8,7 +8,6 @@ same repeat, and whether its tokens equal plain ``generate``'s.
 """
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -20,17 +19,18 @@ import torch
 from transformers.utils import logging
 
 from benchmarks.machine import facts
+from benchmarks.texts import texts
 from specdec import Generator, demo
 
 Decode = Callable[[list[int]], tuple[int, ...]]
 BASELINE = "transformers, plain"
-LOOKUPS = [(2, 10), (2, 5), (2, 3), (3, 10), (3, 5), (3, 3)]  # n-gram size, number of tokens
+LOOKUPS = [(2, 10), (2, 5), (2, 3), (2, 2), (3, 10), (3, 3), (3, 2)]  # n-gram size, number of tokens
 OURS = [
     "autoregressive",
-    *(f"prompt_lookup:max_ngram={n},num_tokens={count},prefer=first" for n, count in LOOKUPS),
-    *(f"prompt_lookup:max_ngram=3,num_tokens={count}" for count in (2, 3, 5, 7)),
-    *(f"prompt_lookup:max_ngram=4,num_tokens={count},min_ngram=2" for count in (5, 7)),
-    "prompt_lookup:max_ngram=3,num_tokens=4,num_matches=2",
+    "prompt_lookup:max_ngram=2,num_tokens=10,prefer=first",
+    *(f"prompt_lookup:max_ngram={n},num_tokens={count}" for n, count in LOOKUPS),
+    "prompt_lookup:max_ngram=2,num_tokens=2,num_matches=3",
+    "prompt_lookup:max_ngram=3,num_tokens=3,num_matches=2",
     "lookahead:N=4,W=3,G=3",
     "lookahead:N=5,W=7,G=7",
 ]
@@ -88,17 +88,21 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--num-prompts", type=int, default=24)
-    parser.add_argument("--humaneval", type=Path, help="use the prompts of this file instead of the demo's")
+    parser.add_argument("--prompts", type=Path, help="a JSON Lines file (HumanEval, Spec-Bench) instead of the demo's")
+    parser.add_argument("--category", help="only this category's prompts")
+    parser.add_argument("--only", default="", help="only contenders whose name has this in it, and the baseline")
     arguments = parser.parse_args()
     logging.set_verbosity_error()
     torch.set_num_threads(arguments.threads)
     model, tokenizer = demo.load(dtype=arguments.dtype)
-    texts = [prompt.text for prompt in demo.prompts()]
-    if arguments.humaneval:
-        texts = [json.loads(line)["prompt"] for line in arguments.humaneval.read_text().splitlines()]
-    prompts = [tokenizer(text)["input_ids"] for text in texts[: arguments.num_prompts]]
-    seconds, differing = measure(contenders(model, arguments.max_new_tokens), prompts, arguments.repeats)
-    print(f"{facts()}, {arguments.dtype}, {len(prompts)} prompts x {arguments.max_new_tokens} tokens\n")
+    chosen = texts(arguments.prompts, arguments.category, arguments.num_prompts)
+    prompts = [tokenizer(text)["input_ids"] for text in chosen]
+    named = contenders(model, arguments.max_new_tokens)
+    named = {name: decode for name, decode in named.items() if name == BASELINE or arguments.only in name}
+    seconds, differing = measure(named, prompts, arguments.repeats)
+    length = statistics.median(map(len, prompts))
+    print(f"{facts()}, {arguments.dtype}")
+    print(f"{len(prompts)} prompts of {length:g} tokens (median) x {arguments.max_new_tokens} new tokens\n")
     print("| contender | median seconds | times as fast as plain generate: median [quartiles] | texts that differ |")
     print("|---|---|---|---|")
     for name, times in seconds.items():

@@ -1,6 +1,6 @@
 """Lookahead's tokens per step: the published algorithm, specdec's, and what each of its improvements adds.
 
-    python -m benchmarks.lookahead [--N 5] [--W 7] [--G 7] [--seeds 5] [--humaneval humaneval.jsonl] [--temperature 1]
+    python -m benchmarks.lookahead [--N 5] [--W 7] [--G 7] [--seeds 5] [--prompts FILE.jsonl] [--temperature 1]
 
 Steps are counted, not timed, so the machine's noise doesn't matter. The window starts from random tokens, so each
 variant runs once for each of several seeds; printed are tokens per step over all prompts, their mean over the seeds and
@@ -8,12 +8,12 @@ their range. At temperature 0 the reference (``reference_lookahead.py``) runs as
 """
 
 import argparse
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.reference_lookahead import decode
+from benchmarks.texts import texts
 from specdec import Generator, LookaheadProposer, demo
 
 VARIANTS: dict[str, dict[str, object]] = {
@@ -32,13 +32,10 @@ def main() -> None:
     for name, default in (("N", 5), ("W", 7), ("G", 7), ("seeds", 5), ("max-new-tokens", 128)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--humaneval", type=Path, help="use the first 24 prompts of this file instead of the demo's")
+    parser.add_argument("--prompts", type=Path, help="a JSON Lines file (HumanEval, Spec-Bench) instead of the demo's")
     arguments = parser.parse_args()
     model, tokenizer = demo.load()
-    texts = [prompt.text for prompt in demo.prompts()]
-    if arguments.humaneval:
-        texts = [json.loads(line)["prompt"] for line in arguments.humaneval.read_text().splitlines()[:24]]
-    prompts = [tokenizer(text)["input_ids"] for text in texts]
+    prompts = [tokenizer(text)["input_ids"] for text in texts(arguments.prompts, most=24)]
     size = {"N": arguments.N, "W": arguments.W, "G": arguments.G}
     count = arguments.max_new_tokens
 

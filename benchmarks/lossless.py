@@ -7,10 +7,10 @@ at temperature 1, alone and in ragged batches of four, in float32.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
+from benchmarks.texts import texts
 from specdec import Generator, demo
 from tests.plain import decode_model
 
@@ -24,15 +24,15 @@ def main() -> int:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     arguments = parser.parse_args()
     model, tokenizer = demo.load()
-    texts = [prompt.text for prompt in demo.prompts()]
+    chosen = texts(None)
     if arguments.humaneval:
-        texts += [json.loads(line)["prompt"] for line in arguments.humaneval.read_text().splitlines()[:20]]
+        chosen += texts(arguments.humaneval, most=20)
     num_different = 0
     print("| proposer | temperature | texts | identical alone | identical in batches of 4 | tokens per step |")
     print("|---|---|---|---|---|---|")
     for seed in (None, SEED):
         sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
-        ids = [tokenizer(text)["input_ids"] for text in texts]
+        ids = [tokenizer(text)["input_ids"] for text in chosen]
         plain = [tuple(decode_model(model, prompt, arguments.max_new_tokens, seed)) for prompt in ids]
         for proposer in PROPOSERS:
             generator = Generator(model, tokenizer, proposer=proposer, max_batch_size=4)

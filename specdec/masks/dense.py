@@ -17,16 +17,15 @@ class DenseCompiler(MaskCompiler):
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         width = max(map(len, trees))
-        input_ids = np.full((len(trees), width), _PADDING_ID)
-        positions = np.empty((len(trees), width), dtype=np.int64)
-        for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
-            input_ids[row, : len(tree)] = tree.tokens
-            positions[row] = length
-            positions[row, : len(tree)] += tree.depths
+        padded = [(tree, length, width - len(tree)) for tree, length in zip(trees, lengths, strict=True)]
+        input_ids = torch.tensor([tree.tokens + [_PADDING_ID] * padding for tree, _, padding in padded])
+        positions = np.array(
+            [[length + d for d in tree.depths] + [length] * padding for tree, length, padding in padded]
+        )
         return Layout(
             lengths=tuple(lengths),
             num_nodes=tuple(map(len, trees)),
-            input_ids=torch.from_numpy(input_ids).to(shapes.device),
+            input_ids=input_ids.to(shapes.device),
             positions=torch.from_numpy(positions).to(shapes.device),
             masks=self._masks(trees, lengths, positions, shapes),
             columns=_wanted(trees),
@@ -38,20 +37,15 @@ class DenseCompiler(MaskCompiler):
         if len(trees) == len(trees[0]) == 1 and not any(shapes.attention.values()):
             return {}  # one node and no window: everything is visible
         width = positions.shape[1]
-        slots = max(lengths) + width
-        visible = np.zeros((len(trees), width, slots), dtype=bool)
-        slot_positions = np.broadcast_to(np.arange(slots), (len(trees), slots)).copy()
-        for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
-            visible[row, : len(tree), :length] = True
-            visible[row, :, length : length + width] = ancestors(tree, width)
-            slot_positions[row, length : length + width] = positions[row]
         lowest = torch.finfo(shapes.dtype).min
+        bias = np.full((len(trees), width, max(lengths) + width), lowest, dtype=_host_dtype(shapes.dtype))
+        for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
+            bias[row, : len(tree), :length] = 0
+            bias[row, :, length : length + width][ancestors(tree, width)] = 0
         masks = {}
         for kind, window in shapes.attention.items():
-            seen = visible if window is None else visible & within(window, positions, slot_positions)
-            hidden = torch.from_numpy(~seen)
-            mask = torch.zeros(seen.shape, dtype=shapes.dtype).masked_fill_(hidden, lowest)
-            masks[kind] = mask[:, None].to(shapes.device)
+            seen = bias if window is None else np.where(within(window, positions, lengths, bias.shape[2]), bias, lowest)
+            masks[kind] = torch.from_numpy(seen).to(shapes.device, shapes.dtype)[:, None]
         return masks
 
 
@@ -63,13 +57,21 @@ def ancestors(tree: DraftTree, width: int) -> np.ndarray:
     return closure
 
 
-def within(window: Window, positions: np.ndarray, slot_positions: np.ndarray) -> np.ndarray:
-    """Which slots lie inside each node's window, shape (rows, width, slots)."""
+def within(window: Window, positions: np.ndarray, lengths: Sequence[int], slots: int) -> np.ndarray:
+    """Which slots lie inside each node's window, shape (rows, width, slots); decided on positions."""
+    slot_positions = np.tile(np.arange(slots), (len(lengths), 1))
+    for row, length in enumerate(lengths):
+        slot_positions[row, length : length + positions.shape[1]] = positions[row]
     query, key = positions[:, :, None], slot_positions[:, None, :]
     is_inside: np.ndarray = (
         query - key < window.size if window.kind == "sliding" else query // window.size == key // window.size
     )
     return is_inside
+
+
+def _host_dtype(dtype: torch.dtype) -> type[np.floating]:
+    """numpy has no bfloat16; float32 holds its lowest value exactly."""
+    return np.float64 if dtype == torch.float64 else np.float32
 
 
 def _wanted(trees: Sequence[DraftTree]) -> tuple[int, ...]:
