@@ -100,8 +100,11 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 ) -> None:
     """Continue a prompt; the text appears as it is decoded, and a line of figures on standard error at the end."""
     from specdec.generator import Generator
+    from specdec.plugins import load_plugins
+    from specdec.settings import Settings
 
     text = _read_prompt(prompt, file)
+    strategy = load_plugins().make("proposers", proposer)
     settings = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -114,8 +117,9 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         "stop": stop or None,
         "seed": seed,
     }
+    Settings.make(settings)  # what is wrong is said before seconds go into loading
     loaded, tokenizer = _quietly(lambda: _load(model))
-    generator = Generator(loaded, tokenizer, proposer=proposer)
+    generator = Generator(loaded, tokenizer, proposer=strategy)
     request: Any = [{"role": "user", "content": text}] if chat else text
     if as_json:
         typer.echo(json.dumps(_as_json(generator.generate(request, **settings)), ensure_ascii=False))

@@ -278,13 +278,18 @@ def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
     if name.startswith((".", "/", "~")) and not Path(name).is_dir():
         raise ModelError(f"can't load {name!r}: there is no such folder")
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype="auto", use_safetensors=True)
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name, dtype="auto", use_safetensors=True, output_loading_info=True
+        )
         loaded = AutoTokenizer.from_pretrained(name) if tokenizer is None else tokenizer
     except Exception as error:  # damaged files raise whatever their readers like
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ModelError(
             f"can't load {name!r}: {reason.rstrip('.')}. Give a folder with safetensors weights, or a hub name"
         ) from error
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would go on with random numbers in their place
+        raise ModelError(f"can't load {name!r}: {len(missing)} weights are missing from it, among them {missing[0]}")
     return model.eval(), loaded
 
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from specdec.errors import NumericsError
 from specdec.randomness import Randomness
 from specdec.settings import Processor, Settings
 from specdec.tree import DraftTree
@@ -139,9 +140,14 @@ class SequenceTarget:
 
     def _draw(self, node: int) -> int:
         scores = self._scores(node)
+        position = self._length + self._tree.depths[node]
+        if self.is_finite(node) and not scores.max().isfinite():
+            raise NumericsError(
+                f"the logits processors leave no token possible at position {position} (their greatest score is "
+                f"{float(scores.max())}): loosen the constraints, or check your own processors"
+            )
         if self._warper.temperature == 0.0:
             return int(scores.argmax())
-        position = self._length + self._tree.depths[node]
         return self._randomness.categorical(scores.softmax(-1), position)
 
     def law(self, node: int) -> torch.Tensor:

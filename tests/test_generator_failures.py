@@ -21,6 +21,7 @@ from specdec import (
     RequestError,
     ToyModel,
 )
+from tests import families
 from tests.scripted import Scripted
 
 VOCAB = 8
@@ -293,3 +294,28 @@ def test_a_tokenizer_with_more_ids_than_the_model_is_refused() -> None:
     wide = Wide({str(index): index for index in range(VOCAB + 1)})
     with pytest.raises(ModelError, match="the tokenizer has 9 ids but the model's vocabulary is 8"):
         Generator(toy(), wide)
+
+
+def test_processors_that_leave_no_token_are_named_with_the_position() -> None:
+    def forbid_all(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, -torch.inf) if input_ids.shape[1] == 5 else scores
+
+    generator = Generator(ToyModel.random(6))
+    with pytest.raises(NumericsError, match="leave no token possible at position 5"):
+        generator.generate([1, 2, 3], max_new_tokens=9, logits_processor=forbid_all)
+    assert len(generator.generate([1, 2, 3], max_new_tokens=9).token_ids) == 9
+
+
+def test_a_checkpoint_with_missing_weights_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from specdec.generator import load_pretrained
+
+    families.make("LlamaConfig", families.SMALL).save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        ModelError, match=r"1 weights are missing from it, among them model\.layers\.1\.mlp\.up_proj\.weight"
+    ):
+        load_pretrained(str(tmp_path), tokenizer=object())

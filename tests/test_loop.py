@@ -2,9 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.plain import decode_law
 
 from specdec import Generator, ToyModel
+from tests.plain import decode_law
 
 MODEL = ToyModel.random(vocab_size=5, order=2, seed=4, sharpness=3.0)
 
@@ -35,7 +35,8 @@ def test_no_sequence_waits_for_anothers_acceptance() -> None:
 
     generator = Generator(ToyModel(law, 4), proposer="prompt_lookup")
     easy, hard = generator.generate([[0, 0, 0], [1, 2, 3]], max_new_tokens=60)
-    assert easy.stats.steps < 12 < 30 < hard.stats.steps
+    assert easy.stats.steps < 12
+    assert hard.stats.steps > 30
     assert generator.generate([0, 0, 0], max_new_tokens=60).stats.accepted_lengths == easy.stats.accepted_lengths
 
 
