@@ -52,8 +52,8 @@ def main() -> None:
 
 @app.command()
 def demo(
-    proposer: _Proposer = "lookahead",
-    max_new_tokens: _MaxNewTokens = 160,
+    proposer: _Proposer = "lookahead:N=5,W=7,G=7",
+    max_new_tokens: _MaxNewTokens = 128,
     temperature: _Temperature = 0.0,
     seed: _Seed = 0,
     category: Annotated[str | None, typer.Option(help="only prompts of this category")] = None,
@@ -75,8 +75,12 @@ def demo(
         if category in (None, name):
             console.rule(f"{name}: {prompt.name}", align="left")
             result = _print_stream(console, generator, prompt.text, settings)
-            same = plain.generate(prompt.text, **settings).token_ids == result.token_ids
-            console.print(f"{_figures(result)}; the text of plain decoding: {'yes' if same else 'NO'}", style="dim")
+            expected = plain.generate(prompt.text, **settings)
+            same = "the same text" if expected.token_ids == result.token_ids else "ANOTHER TEXT"
+            console.print(_figures(result), style="dim")
+            console.print(
+                f"plain decoding: {expected.stats.tokens_per_second:.0f} tokens per second, {same}", style="dim"
+            )
 
 
 @app.command()

@@ -149,6 +149,12 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
         settings = {name: value for name, value in settings.items() if name not in _SAMPLING_ONLY}
     if values.pop("max_length", None) is not None and "max_new_tokens" not in {**settings, **given}:
         raise RequestError("generation_config.max_length counts the prompt as well: set max_new_tokens instead")
+    _refuse(values)
+    return settings
+
+
+def _refuse(values: Mapping[str, Any]) -> None:
+    """What is left of a GenerationConfig must be without effect."""
     refused = [
         f"{name}={value!r}"
         for name, value in values.items()
@@ -159,4 +165,3 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
             f"generation_config asks for what specdec can't honour: {', '.join(sorted(refused))}; remove it, "
             "or use model.generate for this request"
         )
-    return settings
