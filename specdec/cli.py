@@ -71,6 +71,7 @@ def demo(
     plain = Generator(model, tokenizer, proposer="autoregressive")
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     console.print(f"built-in model, {proposer}; tokens that came together in one step share a colour", style="dim")
+    all_same = True
     for name, prompt in sorted(chosen.items()):
         if category in (None, name):
             console.rule(f"{name}: {prompt.name}", align="left")
@@ -78,9 +79,11 @@ def demo(
             expected = plain.generate(prompt.text, **settings)
             same = "the same text" if expected.token_ids == result.token_ids else "ANOTHER TEXT"
             console.print(_figures(result), style="dim")
-            console.print(
-                f"plain decoding: {expected.stats.tokens_per_second:.0f} tokens per second, {same}", style="dim"
-            )
+            rate = f"{expected.stats.tokens_per_second:.0f} tokens per second"
+            console.print(f"plain decoding: {rate}, {same}", style="dim")
+            all_same &= expected.token_ids == result.token_ids
+    if not all_same:
+        raise typer.Exit(EXIT_ERROR)
 
 
 @app.command()

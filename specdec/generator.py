@@ -91,17 +91,24 @@ class Generator:
         self.model, self.tokenizer = model, tokenizer
         driver = _backend_class(registry, backend, model).load(model, compiler.compile)
         _check_tokenizer(tokenizer, driver.shapes.vocab_size)
+        proposer_name = type(self.proposer).__name__
+        try:
+            engine, wants = self.proposer.bind(model), frozenset(self.proposer.wants())
+        except Exception as error:  # a third party's code
+            raise PluginError(
+                f"proposer {proposer_name} failed to bind with {type(error).__name__}: {error}"
+            ) from error
         self._parts = Parts(
-            engine=self.proposer.bind(model),
-            proposer_name=type(self.proposer).__name__,
-            wants=self.proposer.wants(),
+            engine=engine,
+            proposer_name=proposer_name,
+            wants=wants,
             compile_masks=compiler.compile,
             backend=driver,
             verifier=self.verifier,
             max_nodes=MAX_NODES,
         )
         self._max_batch_size = max_batch_size
-        self._own = _OwnSettings.of(model)
+        self._own = _OwnSettings.of(model, driver.shapes.vocab_size)
         self._is_busy = False
 
     @property
@@ -183,10 +190,16 @@ class Generator:
         eos = self._own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
         vocab_size = self._parts.backend.shapes.vocab_size
         _check_ids("eos_token_id", eos, vocab_size)
+        _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
         _check_ids("bad_words_ids", chain.from_iterable(settings.bad_words_ids), vocab_size)
         settings = settings.model_copy(update={"eos_token_id": eos})
         if settings.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer: Generator(model, tokenizer), or use eos_token_id")
+        for special in set(settings.stop) & set(getattr(self.tokenizer, "all_special_tokens", ())):
+            token = self.tokenizer.convert_tokens_to_ids(special)  # type: ignore[union-attr]  # it has special tokens
+            raise RequestError(
+                f"stop={special!r} is a special token, which never shows in text: use eos_token_id={token}"
+            )
         requests: list[Sequence | Exception] = []
         for index, (item, seed) in enumerate(zip(items, seeds or (settings.seed,) * len(items), strict=True)):
             try:
@@ -202,7 +215,7 @@ class Generator:
         if shapes.max_positions is not None and needed > shapes.max_positions:
             raise RequestError(
                 f"the prompt has {len(ids)} tokens and max_new_tokens={settings.max_new_tokens} would bring it to "
-                f"{needed}, but the model has {shapes.max_positions} positions: shorten one of them"
+                f"{needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
             )
         seed = secrets.randbits(63) if seed is None else seed
         text = self.tokenizer, wants_text
@@ -245,7 +258,7 @@ class _OwnSettings:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, model: Any) -> Self:
+    def of(cls, model: Any, vocab_size: int) -> Self:
         config = getattr(model, "generation_config", None)
         if config is None:
             return cls()
@@ -259,7 +272,8 @@ class _OwnSettings:
         )  # fmt: skip
         found = [f"{name}={getattr(config, name)!r}" for name in left_out if getattr(config, name, None) is not None]
         note = f"left out of the model's generation config: {', '.join(found)}; pass generation_config to have them"
-        return cls(eos_token_ids, suppressed, (note,) if found else ())
+        # A configuration class's default end-of-text may not exist in a smaller vocabulary.
+        return cls(tuple(token for token in eos_token_ids if token < vocab_size), suppressed, (note,) if found else ())
 
     def take_notes(self) -> tuple[str, ...]:
         """The notes, once: the first result has them."""
@@ -275,7 +289,8 @@ def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if name.startswith((".", "/", "~")) and not Path(name).is_dir():
+    name = os.path.expanduser(name)
+    if name.startswith((".", "/")) and not Path(name).is_dir():
         raise ModelError(f"can't load {name!r}: there is no such folder")
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -328,13 +343,12 @@ def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
             raise RequestError(f"{name}: {token} is outside the vocabulary of {vocab_size}")
 
 
-def _split_seeds(given: dict[str, Any], num_prompts: int) -> tuple[tuple[int, ...] | None, dict[str, Any]]:
+def _split_seeds(given: dict[str, Any], num_prompts: int) -> tuple[tuple[int | None, ...] | None, dict[str, Any]]:
     """A list of seeds, one for each prompt, apart from the other settings."""
     seeds = given.get("seed")
     if not isinstance(seeds, list | tuple):
         return None, given
     if len(seeds) != num_prompts:
         raise RequestError(f"{len(seeds)} seeds were given for {num_prompts} prompts: give one seed, or one for each")
-    for seed in seeds:
-        Settings.make({"seed": seed})
-    return tuple(seeds), {name: value for name, value in given.items() if name != "seed"}
+    checked = tuple(Settings.make({"seed": seed}).seed for seed in seeds)
+    return checked, {name: value for name, value in given.items() if name != "seed"}

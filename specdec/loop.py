@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from specdec.backends.base import Backend, Compile, Output
-from specdec.errors import NumericsError, PluginError, SpecdecError
-from specdec.sampling import SequenceTarget
+from specdec.errors import PluginError, SpecdecError
+from specdec.sampling import NO_TOKEN, SequenceTarget
 from specdec.sequence import Commit, Sequence
 from specdec.stats import Clock
 from specdec.strategies.base import Drafter, Engine, Feedback, Nodes, What, select
@@ -51,7 +51,10 @@ def prefill(sequence: Sequence, parts: Parts) -> None:
     clock = Clock([sequence.stats])
     with clock.phase("forward"):
         capacity = sequence.prompt_length + sequence.settings.max_new_tokens
-        output = parts.backend.prefill(sequence.tokens, capacity)
+        with fails_alone(sequence, f"backend {type(parts.backend).__name__}"):
+            output = parts.backend.prefill(sequence.tokens, capacity)
+    if sequence.is_finished:
+        return
     with clock.phase("propose"):
         start(sequence, parts)
     conclude([sequence], [DraftTree(sequence.tokens[-1])], output, parts, clock)
@@ -69,7 +72,7 @@ def conclude(
         verdicts = [verify(*item, parts.verifier) for item in zip(sequences, trees, targets, strict=True)]
         predictions = [predict(*item, parts.wants) for item in zip(trees, targets, verdicts, strict=True)]
     with clock.phase("commit"):
-        commits = [commit(sequence, verdict) for sequence, verdict in zip(sequences, verdicts, strict=True)]
+        commits = [commit(*item) for item in zip(sequences, verdicts, targets, strict=True)]
     with clock.phase("propose"):
         for sequence, tree, kept, predicted in zip(sequences, trees, commits, predictions, strict=True):
             sequence.stats.num_nodes += len(tree)
@@ -149,42 +152,38 @@ def ask(parts: Parts, drafters: ReadOnly[Drafter], budgets: ReadOnly[Budget]) ->
 
 
 def verify(sequence: Sequence, tree: DraftTree, target: SequenceTarget, verifier: Verifier) -> Verdict:
-    """The verifier's verdict; a sequence that has failed, or whose logits are no numbers, gets an empty one."""
-    nothing = Verdict((ROOT,), ())
-    if sequence.is_finished:
-        return nothing
-    verdict = nothing
-    with fails_alone(sequence, f"verifier {type(verifier).__name__}, or a logits processor that it asked,"):
-        verdict = verifier.verify(tree, target, sequence.randomness)
-    faulty = [node for node in verdict.path if not target.is_finite(node)]
-    if faulty and not sequence.is_finished:
-        position = len(sequence.tokens) + tree.depths[faulty[0]]
-        sequence.fail(
-            NumericsError(
-                f"step {sequence.stats.steps + 1}: the logits for position {position} are NaN or infinite. Check the "
-                "model's weights and dtype (float16 overflows where bfloat16 and float32 do not)"
-            )
-        )
-        return nothing
-    return verdict
+    """The verifier's verdict, up to where the target has no answer; an empty one for a sequence that has failed."""
+    if not sequence.is_finished:
+        with fails_alone(sequence, f"verifier {type(verifier).__name__}"):
+            verdict = verifier.verify(tree, target, sequence.randomness)
+            verdict.check(tree)
+            return verdict if verdict.tokens[-1] != NO_TOKEN else Verdict(verdict.path, verdict.tokens[:-1])
+    return Verdict((ROOT,), ())
 
 
 def predict(
     tree: DraftTree, target: SequenceTarget, verdict: Verdict, wants: frozenset[tuple[Nodes, What]]
 ) -> dict[int, int]:
-    """The predictions that the proposer declared it wants."""
+    """The predictions that the proposer declared it wants, where there are any."""
     if not verdict.tokens:
         return {}
-    return {
-        node: target.draw(node) if what is What.DRAW and target.is_pure else target.argmax(node)
+    predicted = {
+        node: target.predict(node, wants_draw=what is What.DRAW)
         for nodes, what in wants
         for node in select(nodes, tree, verdict.path)
     }
+    return {node: token for node, token in predicted.items() if token is not None}
 
 
-def commit(sequence: Sequence, verdict: Verdict) -> Commit:
-    """The sequence's own commit; nothing for one that has failed."""
-    return sequence.commit(verdict) if verdict.tokens else Commit(verdict.path, ())
+def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget) -> Commit:
+    """The sequence's own commit; then, unless that was its end, it fails where the target had no answer."""
+    num_step = sequence.stats.steps + 1
+    kept = sequence.commit(verdict) if verdict.tokens else Commit(verdict.path, ())
+    if target.fault is not None and not sequence.is_finished:
+        fault = type(target.fault)(f"step {num_step}: {target.fault}")
+        fault.__cause__ = target.fault.__cause__
+        sequence.fail(fault)
+    return kept
 
 
 def observe(sequence: Sequence, feedback: Feedback, parts: Parts) -> None:
@@ -200,7 +199,7 @@ def retire(active: list[Sequence], parts: Parts) -> None:
         sequence = active[row]
         if sequence.is_finished:
             # Buffers never shrink while rows are open, so what is held at the end is the peak.
-            sequence.stats.peak_cache_bytes = parts.backend.cache_bytes // parts.backend.num_rows
+            sequence.stats.peak_cache_bytes = parts.backend.row_bytes
             active[row] = active[-1]
             active.pop()
             parts.backend.release(row)

@@ -2,14 +2,16 @@
 
 import difflib
 import inspect
+import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import pluggy
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from specdec import builtins, hookspecs
 from specdec.backends.base import Backend
@@ -128,9 +130,12 @@ class Registry:
         name, _, options = given.partition(":")
         cls = self.find(kind, name.strip())
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
+        values = dict(_options(options, given))
         try:
-            return cls.model_validate(dict(_options(options, given)))
+            return cls.model_validate({key: _read(value) for key, value in values.items()})
         except ValidationError as error:
+            with suppress(ValidationError):  # an option that is text may look like a number
+                return cls.model_validate_strings(values)
             raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
 
 
@@ -152,7 +157,11 @@ def load_plugins() -> Registry:
 
 def options_of(cls: type) -> dict[str, object]:
     """Each option of a plug-in with its default."""
-    return {name: field.default for name, field in cls.model_fields.items()} if issubclass(cls, BaseModel) else {}
+    return (
+        {name: field.get_default(call_default_factory=True) for name, field in cls.model_fields.items()}
+        if issubclass(cls, BaseModel)
+        else {}
+    )
 
 
 def _distribution(entry_point: EntryPoint) -> str:
@@ -167,8 +176,8 @@ def _items(offered: Any, kind: str, distribution: str) -> Iterator[tuple[str, ty
     yield from offered.items()
 
 
-def _options(text: str, given: str) -> Iterator[tuple[str, object]]:
-    """``"N=5,pool=true"`` as pairs; a value is read as JSON where it is JSON, else as a string."""
+def _options(text: str, given: str) -> Iterator[tuple[str, str]]:
+    """``"N=5,pool=true"`` as pairs."""
     seen = set[str]()
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in pair.partition("="))
@@ -177,11 +186,12 @@ def _options(text: str, given: str) -> Iterator[tuple[str, object]]:
         if key in seen:
             raise PluginError(f"{given!r}: {key} is given twice")
         seen.add(key)
-        try:
-            yield key, TypeAdapter(Any).validate_json(_as_json(value))
-        except ValidationError:
-            yield key, value
+        yield key, value
 
 
-def _as_json(value: str) -> str:
-    return {"True": "true", "False": "false", "None": "null"}.get(value, value)
+def _read(value: str) -> object:
+    """A value as JSON (or Python's True, False and None) where it is that, else as the string it is."""
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+    except json.JSONDecodeError:
+        return value

@@ -1,6 +1,7 @@
 """Whatever a caller calls a prompt, as token ids."""
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def as_list(prompt: Any) -> tuple[list[Any], bool]:
 
 def _is_one(prompt: Sequence[Any]) -> bool:
     """Whether a list is itself one prompt: token ids, or chat messages."""
-    return isinstance(prompt[0], int) or (isinstance(prompt[0], Mapping) and "role" in prompt[0])
+    return isinstance(prompt[0], Integral) or (isinstance(prompt[0], Mapping) and "role" in prompt[0])
 
 
 def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
@@ -40,14 +41,14 @@ def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
     for index, token in enumerate(ids):
-        if isinstance(token, bool) or not isinstance(token, int):
+        if isinstance(token, bool) or not isinstance(token, Integral):
             raise RequestError(f"the prompt's token {index} is {token!r}, not an integer id; a prompt is {_FORMS}")
         if not 0 <= token < vocab_size:
             raise RequestError(
                 f"the prompt's token {index} is {token}, but ids go from 0 to {vocab_size - 1}: "
                 "was it encoded by another model's tokenizer?"
             )
-    return ids
+    return [int(token) for token in ids]
 
 
 def _ids(prompt: Any, tokenizer: Any | None) -> list[int]:

@@ -4,12 +4,12 @@ The generator is Philox 4x64-10 (Salmon et al., "Parallel random numbers: as eas
 it. Entry x of the noise at absolute position t is made from output x of the generator whose key is
 ``(seed, purpose)`` and whose counter starts at ``(0, t, 0, 0)``::
 
-    u_x = ((output_x >> 11) + 0.5) * 2**-53             uniform on (0, 1), 53 bits
+    u_x = ((output_x >> 12) + 0.5) * 2**-52             uniform on (0, 1), never 0 or 1
     g_x = -log(-log(u_x))                               standard Gumbel
     token at position t = argmax_x (log p(x) + g_x)     a draw from p (the Gumbel-max trick)
 
-All in float64. The purpose is 0 for verification and a CRC-32 of the plug-in's name for a proposer, so that no proposer
-shares the verifier's noise by accident.
+All in float64. The purpose is 0 for verification and one more than the CRC-32 of its class's name for a proposer, so
+that none shares the verifier's noise by accident.
 """
 
 import zlib
@@ -30,8 +30,8 @@ class Randomness:
     def uniforms(self, position: int, count: int) -> np.ndarray:
         """Uniforms of the verification stream at an absolute position, shape ``(count,)``, on (0, 1)."""
         philox = np.random.Philox(key=[self.seed, VERIFICATION], counter=[0, position, 0, 0])
-        bits = philox.random_raw(count) >> np.uint64(11)
-        return (bits.astype(np.float64) + 0.5) * 2.0**-53
+        bits = philox.random_raw(count) >> np.uint64(12)
+        return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
     def gumbel(self, position: int, count: int) -> torch.Tensor:
         """Standard Gumbel noise at an absolute position, shape ``(count,)``, float64 on the CPU."""

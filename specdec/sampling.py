@@ -5,10 +5,12 @@ from typing import Protocol
 
 import torch
 
-from specdec.errors import NumericsError
+from specdec.errors import NumericsError, PluginError, SpecdecError
 from specdec.randomness import Randomness
 from specdec.settings import Processor, Settings
 from specdec.tree import DraftTree
+
+NO_TOKEN = -1
 
 
 class Rows(Protocol):
@@ -55,7 +57,8 @@ class Warper:
 
     def scores(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
         """Warped scores, shape ``(vocab,)``, float32 or better, at the end of ``path`` (prompt included)."""
-        scores = (logits if logits.dtype == torch.float64 else logits.float())[None]
+        # A copy, since processors may write in place and the logits are the whole batch's.
+        scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
         if self._processors:
             input_ids = torch.tensor([list(path)], device=logits.device)
             for processor in self._processors:
@@ -73,7 +76,7 @@ def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int]
     if settings.no_repeat_ngram_size is not None:
         chosen.append(hf.NoRepeatNGramLogitsProcessor(settings.no_repeat_ngram_size))
     if settings.bad_words_ids:
-        chosen.append(hf.NoBadWordsLogitsProcessor([list(words) for words in settings.bad_words_ids]))
+        chosen.append(hf.NoBadWordsLogitsProcessor(list(map(list, settings.bad_words_ids)), eos_token_ids or None))
     if settings.min_new_tokens is not None and eos_token_ids:
         least = settings.min_new_tokens
         chosen.append(hf.MinNewTokensLengthLogitsProcessor(prompt_length, least, eos_token_ids, device=device))
@@ -117,31 +120,44 @@ class SequenceTarget:
         self._warper = warper
         self._randomness = randomness
         self._drawn: dict[int, int] = {}
-
-    @property
-    def is_pure(self) -> bool:
-        """Whether laws may be evaluated at any node in any order, which a caller's own processor might not bear."""
-        return self._warper.is_pure
-
-    def argmax(self, node: int) -> int:
-        """The argmax of the raw logits at a node."""
-        return self._rows.argmax(node)
-
-    def is_finite(self, node: int) -> bool:
-        """Whether the raw logits at a node are numbers."""
-        return self._rows.is_finite(node)
+        self.fault: SpecdecError | None = None
 
     def draw(self, node: int) -> int:
-        if self._warper.is_plain_argmax:
-            return self._rows.argmax(node)
+        """As the protocol says; NO_TOKEN, which matches no child, where there is no answer, and ``fault`` says why."""
         if node not in self._drawn:
-            self._drawn[node] = self._draw(node)
+            try:
+                self._drawn[node] = self._draw(node)
+            except SpecdecError as error:
+                self.fault, self._drawn[node] = error, NO_TOKEN
+            except Exception as error:  # a caller's own processor
+                self.fault = PluginError(f"a logits processor failed with {type(error).__name__}: {error}")
+                self.fault.__cause__, self._drawn[node] = error, NO_TOKEN
         return self._drawn[node]
 
+    def predict(self, node: int, wants_draw: bool) -> int | None:
+        """What a proposer may hear: the draw, or the raw argmax; None on a path where no token is possible.
+
+        Callers' own processors are never asked about paths that the text may not take.
+        """
+        if not (wants_draw and self._warper.is_pure):
+            return self._rows.argmax(node)
+        try:
+            token = self._drawn[node] if node in self._drawn else self._draw(node)
+        except SpecdecError:
+            return None
+        return None if token == NO_TOKEN else token
+
     def _draw(self, node: int) -> int:
-        scores = self._scores(node)
         position = self._length + self._tree.depths[node]
-        if self.is_finite(node) and not scores.max().isfinite():
+        if not self._rows.is_finite(node):
+            raise NumericsError(
+                f"the logits for position {position} are NaN or infinite. Check the model's weights and dtype (float16 "
+                "overflows where bfloat16 and float32 do not)"
+            )
+        if self._warper.is_plain_argmax:
+            return self._rows.argmax(node)
+        scores = self._scores(node)
+        if not scores.max().isfinite():
             raise NumericsError(
                 f"the logits processors leave no token possible at position {position} (their greatest score is "
                 f"{float(scores.max())}): loosen the constraints, or check your own processors"

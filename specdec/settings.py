@@ -1,6 +1,7 @@
 """What a caller asks of one generation, in transformers' names; nothing is on unless asked for."""
 
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any, Self
 
 import torch
@@ -39,6 +40,8 @@ class Settings(BaseModel):
 
     ``temperature`` 0 is the argmax. ``eos_token_id`` of None means the model's own; an empty tuple, none at all.
     ``stop`` strings cut the text where they start. ``seed`` of None draws a fresh one, which the result reports.
+    ``logits_processor`` objects are called along each request's accepted path, in order; requests of a list share them,
+    so one that keeps state is for a single request.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -64,7 +67,7 @@ class Settings(BaseModel):
     def _one_or_several(cls, value: object) -> object:
         if isinstance(value, torch.Tensor):
             value = value.tolist()
-        return (value,) if isinstance(value, int | str) or callable(value) else value
+        return (value,) if isinstance(value, Integral | str) or callable(value) else value
 
     @field_validator(*_OFF, mode="before")
     @classmethod
@@ -143,7 +146,7 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
     settings = {name: values.pop(name) for name in _SAME_NAME if name in values}
     if "stop_strings" in values:
         settings["stop"] = values.pop("stop_strings")
-    if values.pop("do_sample", False) and given.get("temperature") != 0:
+    if values.pop("do_sample", False) and {**settings, **given}.get("temperature") != 0:
         settings = {"temperature": 1.0, "top_k": 50, **settings}
     else:
         settings = {name: value for name, value in settings.items() if name not in _SAMPLING_ONLY}

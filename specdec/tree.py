@@ -7,6 +7,7 @@ prefix, its ancestors and itself. A chain is a tree with one branch.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntFlag
+from operator import index
 
 import torch
 
@@ -78,6 +79,7 @@ class DraftTree:
         return node
 
     def _place(self, parent: int, token: int, role: Role) -> int:
+        token = index(token)  # a float or a tensor of one is refused here, by its type
         node = self._index.get((parent, token))
         if node is not None:
             self.roles[node] |= role
@@ -116,10 +118,17 @@ class DraftTree:
 
     def longest_chain(self) -> "DraftTree":
         """The path to the deepest candidate (the first of equals), for models that take chains only."""
+        if self.parents == list(range(-1, len(self) - 1)):
+            return self
         candidates = self.nodes_with(Role.CANDIDATE)
+        node = max(candidates, key=lambda node: (self.depths[node], -node), default=ROOT)
+        path: list[int] = []
+        while node != ROOT:
+            path.append(node)
+            node = self.parents[node]
         chain = DraftTree(self.tokens[ROOT])
-        if candidates:
-            chain.add_chain(ROOT, self.path(max(candidates, key=lambda node: (self.depths[node], -node))))
+        for node in reversed(path):
+            chain.add(len(chain) - 1, self.tokens[node], self.roles[node])
         return chain
 
     def check(self, root: int, vocab_size: int, budget: Budget, author: str) -> None:

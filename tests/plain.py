@@ -10,7 +10,7 @@ import torch
 def keyed_gumbel(seed: int, position: int, count: int) -> np.ndarray:
     """The noise as documented: Philox 4x64, key (seed, 0), counter (0, position, 0, 0)."""
     raw = np.random.Philox(key=[seed, 0], counter=[0, position, 0, 0]).random_raw(count)
-    return -np.log(-np.log(((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53))
+    return -np.log(-np.log(((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52))
 
 
 def decode_model(

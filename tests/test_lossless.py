@@ -42,7 +42,7 @@ def test_tokens_are_plain_decodings_alone_and_in_ragged_batches_of_four(
         assert one.stats.accepted_lengths == other.stats.accepted_lengths
     if proposer == "lookahead":
         steps = sum(result.stats.steps for result in alone)
-        assert sum(result.stats.num_tokens for result in alone) / steps > 1.15
+        assert sum(result.stats.num_tokens for result in alone) / steps > 1.3
 
 
 def test_greedy_is_what_transformers_generate_says(

@@ -80,7 +80,7 @@ class Backend(ABC):
     def prefill(self, tokens: Sequence[int], capacity: int) -> Output:
         """Open the next row with a prompt, cache all of it; the logits of its last token, as node 0.
 
-        ``capacity`` is the number of committed tokens that the row may grow to.
+        ``capacity`` is the number of committed tokens that the row may grow to. The row is open even if this fails.
         """
 
     @abstractmethod
@@ -102,5 +102,5 @@ class Backend(ABC):
 
     @property
     @abstractmethod
-    def cache_bytes(self) -> int:
-        """Bytes held for keys and values."""
+    def row_bytes(self) -> int:
+        """Bytes held for the keys and values of one row."""

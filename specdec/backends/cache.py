@@ -25,7 +25,7 @@ class Placement:
 class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
     """Keys and values of one layer, (rows, heads, slots, width); committed tokens sit in slot = position, gap-free.
 
-    Slots beyond a row's nodes hold zeros or stale finite numbers, which masks hide.
+    Slots beyond a row's nodes hold zeros or what earlier drafts left, which masks hide.
     """
 
     is_sliding = False
@@ -77,10 +77,12 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
             for buffer in (self.keys, self.values):
                 buffer[row, :, to : to + len(moved)] = buffer[row].index_select(1, source)
 
-    def move_row(self, source: int, to: int, num_slots: int) -> None:
-        """Copy a row's committed slots over another row's."""
+    def vacate(self, row: int, last: int) -> None:
+        """Move the last row into a free one, and clear where it was: a mask hides any number but NaN."""
         for buffer in (self.keys, self.values):
-            buffer[to, :, :num_slots] = buffer[source, :, :num_slots]
+            if row != last:
+                buffer[row] = buffer[last]
+            buffer[last] = 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return max(self._placement.starts) + query_length, 0
@@ -114,18 +116,19 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
     def release(self, row: int) -> None:
         """Close a row; the last one takes its place, and the memory goes when none is left."""
         last = len(self.lengths) - 1
-        if row != last:
-            for layer in filter(lambda layer: layer.is_initialized, self.layers):
-                layer.move_row(last, row, self.lengths[last])
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.vacate(row, last)
         self.lengths[row] = self.lengths[last]
         self.lengths.pop()
         if not self.lengths:
-            self.placement.num_slots = 0
+            self.placement.num_rows, self.placement.num_slots = 1, 0
             for layer in self.layers:
                 layer.is_initialized = False
                 layer.keys = layer.values = None
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes held."""
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self.layers if layer.is_initialized)
+    def row_bytes(self) -> int:
+        """Bytes held for each row."""
+        held = [layer for layer in self.layers if layer.is_initialized]
+        return sum((layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[0] for layer in held)

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -37,12 +38,16 @@ class HFBackend(Backend):
         self._parameters = inspect.signature(model.forward).parameters
         if "past_key_values" not in self._parameters:
             raise ModelError(
-                f"{_name(model)} keeps recurrent state instead of keys and values, so it can't be rolled back"
+                f"{_name(model)} takes no key-value cache in its forward (it keeps recurrent state, or none), "
+                "so it can't be rolled back"
             )
+        head = model.get_output_embeddings()
+        if head is None:
+            raise ModelError(f"{_name(model)} has no language-model head: load it with AutoModelForCausalLM")
         self._cache = RaggedCache(config.num_hidden_layers)
         self.shapes = Shapes(
-            vocab_size=model.get_output_embeddings().weight.shape[0],
-            max_positions=getattr(config, "max_position_embeddings", None),
+            vocab_size=head.weight.shape[0],
+            max_positions=position_limit(config),
             takes_trees=True,
             attention=attention_kinds(config, _name(model)),
             dtype=model.dtype,
@@ -56,7 +61,7 @@ class HFBackend(Backend):
         if not self.reason:
             self.reason = probe(self, self._model, compile_masks, branching=True)
         if self.reason:
-            self.shapes = Shapes(**{**_fields(self.shapes), "takes_trees": False})
+            self.shapes = replace(self.shapes, takes_trees=False)
             fault = probe(self, self._model, compile_masks, branching=False)
             if fault:
                 raise ModelError(
@@ -142,8 +147,24 @@ class HFBackend(Backend):
         return len(self._cache.lengths)
 
     @property
-    def cache_bytes(self) -> int:
-        return self._cache.num_bytes
+    def row_bytes(self) -> int:
+        return self._cache.row_bytes
+
+
+def position_limit(config: Any) -> int | None:
+    """How many positions the model can be driven to; None where it names no limit.
+
+    Rotary frequencies of the kind ``longrope`` switch with the longest position of a pass, so that beyond their
+    original length a token's logits depend on what else is in the pass: the limit is that length.
+    """
+    names = ("max_position_embeddings", "max_seq_len", "n_positions")
+    limits = [limit for name in names if (limit := getattr(config, name, None)) is not None][:1]
+    rope = getattr(config, "rope_parameters", None) or {}
+    for parameters in [rope, *(value for value in rope.values() if isinstance(value, dict))]:
+        if parameters.get("rope_type") == "longrope":
+            original = getattr(config, "original_max_position_embeddings", None)
+            limits.append(parameters.get("original_max_position_embeddings") or original or limits[0])
+    return min(limits, default=None)
 
 
 def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
@@ -177,7 +198,3 @@ def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
 
 def _name(model: PreTrainedModel) -> str:
     return f"{type(model).__name__} ({model.config.model_type})"
-
-
-def _fields(shapes: Shapes) -> dict[str, Any]:
-    return {name: getattr(shapes, name) for name in shapes.__slots__}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from specdec.tree import ROOT, DraftTree
+from specdec.tree import ROOT, DraftTree, Role
 
 if TYPE_CHECKING:
     from specdec.backends.base import Backend, Compile
@@ -46,12 +46,12 @@ def _largest_error(backend: "Backend", model: PreTrainedModel, compile_masks: "C
         first = tree.add(ROOT, fresh.pop())
         path = [ROOT, first]
         if branching:  # the kept branch lies behind the other in the cache
-            tree.add(first, fresh.pop())
+            tree.add(first, fresh.pop(), Role.SUPPORT)  # so that some rows of logits are left out
             path = [ROOT, tree.add(ROOT, fresh.pop())]
         tree.add(path[-1], fresh.pop())
         layout = compile_masks([tree], [len(committed)], backend.shapes)
         output = backend.forward(layout).row(0)
-        for node in range(len(tree)):
+        for node in layout.columns:
             plain = _plain(model, [*committed, tree.tokens[ROOT], *tree.path(node)])
             spread = float(plain.float().std().clamp_min(1e-6))
             worst = max(worst, float((output.logits(node).float() - plain.float()).abs().max()) / spread)

@@ -104,5 +104,5 @@ class ToyBackend(Backend):
         return len(self._rows)
 
     @property
-    def cache_bytes(self) -> int:
+    def row_bytes(self) -> int:
         return 0

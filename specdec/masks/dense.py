@@ -34,8 +34,9 @@ class DenseCompiler(MaskCompiler):
     def _masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
     ) -> dict[str, torch.Tensor]:
-        if len(trees) == len(trees[0]) == 1 and not any(shapes.attention.values()):
-            return {}  # one node and no window: everything is visible
+        sees_everything = len(trees) == len(trees[0]) == 1 and not any(shapes.attention.values())
+        if sees_everything or not shapes.takes_trees:
+            return {}
         width = positions.shape[1]
         lowest = torch.finfo(shapes.dtype).min
         bias = np.full((len(trees), width, max(lengths) + width), lowest, dtype=_host_dtype(shapes.dtype))

@@ -46,8 +46,10 @@ class What(Enum):
 class Feedback:
     """What became of a proposal.
 
-    ``tokens`` are the committed ones (cut at end of text, a stop string or the length). ``path`` are the accepted
-    nodes, root first. ``predictions`` maps each declared node to its predicted next token.
+    ``tree`` is the verified one: the proposed tree, or its longest chain where the model takes chains only. ``tokens``
+    are the committed ones (cut at end of text, a stop string or the length). ``path`` are the accepted nodes, root
+    first. ``predictions`` maps each declared node to its predicted next token; a node where none is possible is left
+    out.
     """
 
     tree: DraftTree
@@ -83,7 +85,7 @@ class Request:
         return tokens
 
     def random_tokens(self, count: int) -> list[int]:
-        """Tokens of the history, drawn with replacement; the root stands in for an end-of-text id."""
+        """Tokens of the history, drawn with replacement; the root stands in for an end-of-text id among them."""
         drawn = [self.tokens[index] for index in self.rng.integers(len(self.tokens), size=count)] if count else []
         return [self.root if token in self.eos_token_ids else token for token in drawn]
 

@@ -85,28 +85,31 @@ class _LookaheadDrafter(Drafter):
     def observe(self, feedback: Feedback) -> None:
         self._collect_committed()
         # The first emitted token is the prediction at the root, where N = 2 has its column 0.
-        predictions = {**feedback.predictions, ROOT: feedback.tokens[0]}
-        if self._probes and all(node in predictions for node in self._probes):
-            old_root = feedback.tree.tokens[ROOT]
-            self._turn_window(old_root, [predictions[node] for node in self._probes], len(feedback.tokens))
+        known = {**feedback.predictions, ROOT: feedback.tokens[0]}
+        predictions = [known.get(node) for node in self._probes]
+        if any(token is not None for token in predictions):  # none where the model takes chains only
+            self._turn_window(feedback.tree.tokens[ROOT], predictions, len(feedback.tokens))
 
-    def _turn_window(self, old_root: int, predictions: list[int], num_committed: int) -> None:
+    def _turn_window(self, old_root: int, predictions: list[int | None], num_committed: int) -> None:
         """Harvest one n-gram per column, then make each level the older one and the predictions the newest."""
         base = [old_root, *self._levels[0][1:]]
         if self._num_shifts >= self._config.N - 2:  # before that, columns hold random tokens, not iterates
             for column, prediction in enumerate(predictions):
-                upper = (level[column] for level in self._levels[1:])
-                self._pool.add(base[column], (*upper, prediction))
+                if prediction is not None:
+                    upper = (level[column] for level in self._levels[1:])
+                    self._pool.add(base[column], (*upper, prediction))
         width = self._config.W
-        newest = predictions + self.request.random_tokens(width - len(predictions))
-        if self._config.filter_eos:
-            eos = self.request.eos_token_ids
-            newest = [self.request.random_tokens(1)[0] if token in eos else token for token in newest]
-        self._levels = [*self._levels[1:], newest]
+        self._levels = [*self._levels[1:], self._filled(predictions + [None] * (width - len(predictions)))]
         self._num_shifts += 1
         if self._config.advance == "accepted":
             skipped = min(width, num_committed - 1)
             self._levels = [level[skipped:] + self.request.random_tokens(skipped) for level in self._levels]
+
+    def _filled(self, tokens: list[int | None]) -> list[int]:
+        """A level whose gaps, and end-of-text ids where they are filtered, are tokens of the history."""
+        unwanted = {None, *self.request.eos_token_ids} if self._config.filter_eos else {None}
+        filler = iter(self.request.random_tokens(sum(token in unwanted for token in tokens)))
+        return [next(filler) if token is None or token in unwanted else token for token in tokens]
 
     def _collect_committed(self) -> None:
         """The n-grams that the tokens committed since the last call complete."""

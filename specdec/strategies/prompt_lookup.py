@@ -44,7 +44,7 @@ class _PromptLookupDrafter(Drafter):
     def propose(self, budget: Budget) -> DraftTree:
         self._index()
         tree = DraftTree(self.request.root)
-        length = min(self._config.num_tokens, budget.depth, budget.num_tokens - 1)
+        length = min(self._config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
         num_branches = 0
         for end in self._matches():
             num_nodes = len(tree)

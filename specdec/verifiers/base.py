@@ -17,9 +17,10 @@ from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from specdec.errors import PluginError
 from specdec.randomness import Randomness
 from specdec.sampling import Target
-from specdec.tree import DraftTree
+from specdec.tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,20 @@ class Verdict:
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
+
+    def check(self, tree: DraftTree) -> None:
+        """Refuse a verdict that breaks a verifier's laws.
+
+        Raises:
+            PluginError: saying which law.
+        """
+        if self.path[:1] != (ROOT,) or len(self.tokens) != len(self.path):
+            raise PluginError(
+                f"illegal verdict: path {self.path} from the root needs as many tokens, not {self.tokens}"
+            )
+        for parent, node, token in zip(self.path, self.path[1:], self.tokens, strict=False):
+            if tree.child(parent, token) != node:
+                raise PluginError(f"illegal verdict: node {node} is not the candidate for token {token} below {parent}")
 
 
 class Verifier(BaseModel, ABC):

@@ -1,0 +1,82 @@
+"""The hf backend at its edges: faulty rows, limits of position, refusals, and memory that comes back."""
+
+import pytest
+import torch
+
+from specdec import Generator, ModelError, RequestError
+from tests import families
+
+LLAMA = families.TREES["llama"]
+
+
+def test_a_row_of_nans_does_not_poison_the_rows_that_follow_it() -> None:
+    model = families.make(*LLAMA)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = torch.nan
+    prompts = [[5] * 60, [7] * 50, [1, 2, 3], [2, 3, 9, 10]]
+    for max_batch_size in (2, 4):
+        generator = Generator(model, proposer="autoregressive", max_batch_size=max_batch_size)
+        results = generator.generate(prompts, max_new_tokens=12, suppress_tokens=[7])
+        assert [result.finish_reason for result in results] == ["length", "error", "length", "length"]
+        for prompt, result in zip(prompts, results, strict=True):
+            if result.error is None:
+                alone = generator.generate(prompt, max_new_tokens=12, suppress_tokens=[7])
+                assert alone.token_ids == result.token_ids
+
+
+def test_a_processor_may_write_in_place() -> None:
+    def forbid_five(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, 5] = -torch.inf
+        return scores
+
+    generator = Generator(families.make(*LLAMA), proposer="prompt_lookup")
+    result = generator.generate([1, 2, 3], max_new_tokens=30, logits_processor=forbid_five)
+    assert 5 not in result.token_ids
+    assert result.token_ids == generator.generate([1, 2, 3], max_new_tokens=30, suppress_tokens=[5]).token_ids
+
+
+def test_rotary_frequencies_that_switch_limit_the_positions() -> None:
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    arguments = {**families.SMALL, "sliding_window": None, "original_max_position_embeddings": 40}
+    model = families.make(
+        "Phi3Config", {**arguments, "rope_parameters": {**rope, "original_max_position_embeddings": 40}}
+    )
+    generator = Generator(model, proposer="jacobi")
+    assert len(generator.generate([1, 2, 3], max_new_tokens=37).token_ids) == 37
+    with pytest.raises(RequestError, match="can be driven to 40 positions"):
+        generator.generate([1, 2, 3], max_new_tokens=38)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "opt", "mpt"])
+def test_text_may_fill_all_positions_and_no_more(name: str) -> None:
+    model = families.make(*{**families.TREES, **families.CHAINS}[name])
+    for proposer in ("lookahead:N=4,W=6,G=6", "jacobi"):
+        generator = Generator(model, proposer=proposer)
+        settings = {"max_new_tokens": 12, "eos_token_id": ()}
+        prompts = [list(range(1, 96)) + list(range(1, 95)) + list(range(1, 56)), [4, 5]]
+        assert len(prompts[0]) == 244
+        results = generator.generate(prompts, **settings)
+        for prompt, result in zip(prompts, results, strict=True):
+            tokens = list(prompt)
+            for _ in range(12):
+                tokens.append(int(families.plain_logits(model, tokens)[-1].argmax()))
+            assert list(result.token_ids) == tokens[len(prompt) :]
+        with pytest.raises(RequestError, match="256 positions"):
+            generator.generate([*prompts[0], 1], **settings)
+
+
+def test_a_model_without_a_head_is_refused() -> None:
+    from transformers import AutoModel, LlamaConfig
+
+    with pytest.raises(ModelError, match="no language-model head: load it with AutoModelForCausalLM"):
+        Generator(AutoModel.from_config(LlamaConfig(**families.SMALL)).eval())
+
+
+def test_memory_is_a_rows_own_and_comes_back() -> None:
+    generator = Generator(families.make(*LLAMA), proposer="autoregressive")
+    alone = generator.generate([1, 2, 3], max_new_tokens=20).stats.peak_cache_bytes
+    batch = [result.stats.peak_cache_bytes for result in generator.generate([[1, 2, 3]] * 8, max_new_tokens=20)]
+    assert batch == [alone] * 8
+    assert generator.generate([1, 2, 3], max_new_tokens=20).stats.peak_cache_bytes == alone
+    heads, width, layers = 2, 8, 2
+    assert alone >= 2 * layers * heads * width * 4 * 23, "keys and values of 23 float32 tokens at the least"
