@@ -24,14 +24,13 @@ from specdec import Generator, demo
 
 Decode = Callable[[list[int]], tuple[int, ...]]
 BASELINE = "transformers, plain"
-LOOKUPS = [(2, 10), (2, 5), (2, 3), (2, 2), (3, 10), (3, 3), (3, 2)]  # n-gram size, number of tokens
+LOOKUPS = [(2, 10), (2, 3), (2, 2), (3, 10), (3, 3), (3, 20)]  # n-gram size, number of tokens
 OURS = [
     "autoregressive",
     "prompt_lookup:max_ngram=2,num_tokens=10,prefer=first",
     *(f"prompt_lookup:max_ngram={n},num_tokens={count}" for n, count in LOOKUPS),
     "prompt_lookup:max_ngram=2,num_tokens=2,num_matches=3",
-    "prompt_lookup:max_ngram=3,num_tokens=3,num_matches=2",
-    "lookahead:N=4,W=3,G=3",
+    "prompt_lookup:max_ngram=3,num_tokens=10,num_matches=2",
     "lookahead:N=5,W=7,G=7",
 ]
 

@@ -75,10 +75,11 @@ def demo(
     for name, prompt in sorted(chosen.items()):
         if category in (None, name):
             console.rule(f"{name}: {prompt.name}", align="left")
+            console.print(Text(prompt.text, style="dim"), end="", soft_wrap=True)
             result = _print_stream(console, generator, prompt.text, settings)
             expected = plain.generate(prompt.text, **settings)
             same = "the same text" if expected.token_ids == result.token_ids else "ANOTHER TEXT"
-            console.print(_figures(result), style="dim")
+            console.print(_figures(result), style="dim", soft_wrap=True)
             rate = f"{expected.stats.tokens_per_second:.0f} tokens per second"
             console.print(f"plain decoding: {rate}, {same}", style="dim")
             all_same &= expected.token_ids == result.token_ids
