@@ -23,7 +23,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "… without either": {"pool_from_prompt": False, "verify_window": False},
     "… window advances by the accepted length": {"advance": "accepted"},
     "… window keeps end-of-text ids": {"filter_eos": False},
-    "… window filled with the argmax": {"noise_aware": False},
+    "… window filled with keyed draws": {"noise_aware": True},
 }
 
 

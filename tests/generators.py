@@ -17,8 +17,8 @@ PROPOSERS = [
     "lookahead:N=3,W=1,G=1",
     "lookahead:N=3,W=4,G=0",
     "lookahead:N=4,W=0,G=-1",
-    "lookahead:N=4,W=5,G=3,pool_from_prompt=false,verify_window=false,noise_aware=false,filter_eos=false",
-    "lookahead:N=4,W=5,G=3,advance=accepted",
+    "lookahead:N=4,W=5,G=3,pool_from_prompt=false,verify_window=false,filter_eos=false",
+    "lookahead:N=4,W=5,G=3,advance=accepted,noise_aware=true",
     "prompt_lookup:max_ngram=2,num_tokens=4,num_matches=3",
     "prompt_lookup:max_ngram=1,num_tokens=1,prefer=first",
 ]

@@ -32,7 +32,7 @@ class LookaheadProposer(Proposer):
     pool_from_prompt: bool = Field(True, description="collect n-grams of the prompt and of committed text as well")
     verify_window: bool = Field(True, description="column 0 of the window is a candidate too")
     advance: Literal["one", "accepted"] = Field("one", description="how far a step moves the window")
-    noise_aware: bool = Field(True, description="fill the window with keyed draws instead of the argmax")
+    noise_aware: bool = Field(False, description="fill the window with keyed draws instead of the argmax")
     filter_eos: bool = Field(True, description="replace end-of-text ids in the window")
 
     def wants(self) -> frozenset[tuple[Nodes, What]]:
