@@ -13,7 +13,7 @@ class Stats:
     """One sequence's figures.
 
     ``accepted_lengths`` has the tokens emitted by each step, the bonus token included; the prefill counts as the first
-    step, which emits one. ``num_nodes`` counts the nodes fed, the roots included and the prompt not. ``seconds`` is by
+    step, which emits one. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one. ``seconds`` is by
     phase; sequences of a batch share their steps, so each reports the whole step's time.
     """
 

@@ -25,13 +25,12 @@ class TextDecoder:
     def push(self, token: int) -> bool:
         """Take one token; returns whether a stop string is now complete."""
         self._ids.append(token)
-        known = self._decode(self._ids[self._context : self._read])
-        text = self._decode(self._ids[self._context :])
-        fresh = text[len(known) :].rstrip(_INCOMPLETE)
+        pending = self._pending()
+        fresh = pending.rstrip(_INCOMPLETE)
         searched = len(self._text) - max(map(len, self._stop), default=0)
         starts = [(self._text + fresh).find(stop, max(0, searched)) for stop in self._stop]
         self._cut = min((start for start in starts if start >= 0), default=None)
-        if self._cut is not None or (fresh and not text.endswith(_INCOMPLETE)):
+        if self._cut is not None or (fresh and fresh == pending):
             self._text += fresh
             self._context, self._read = self._read, len(self._ids)
         return self._cut is not None
@@ -52,13 +51,16 @@ class TextDecoder:
     def finish(self) -> str:
         """The rest of the text, an incomplete last character included, when no token will follow."""
         if self._cut is None:
-            self._text += self._decode(self._ids[self._context :])[
-                len(self._decode(self._ids[self._context : self._read])) :
-            ]
+            self._text += self._pending()
             self._context = self._read = len(self._ids)
         end = len(self._text) if self._cut is None else self._cut
         rest, self._num_taken = self._text[self._num_taken : end], end
         return rest
+
+    def _pending(self) -> str:
+        """The text of the ids that are not in it yet, incomplete characters included."""
+        known = self._decode(self._ids[self._context : self._read])
+        return self._decode(self._ids[self._context :])[len(known) :]
 
     def _overlap(self, stop: str) -> int:
         """How many characters at the end of the text begin the stop string."""
