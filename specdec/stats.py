@@ -13,8 +13,8 @@ class Stats:
     """One sequence's figures.
 
     ``accepted_lengths`` has the tokens emitted by each step, the bonus token included; the prefill counts as the first
-    step, which emits one. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one. ``seconds`` is by
-    phase; sequences of a batch share their steps, so each reports the whole step's time.
+    step, which emits one. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one. ``seconds``
+    is by phase; sequences of a batch share their steps, so each reports the whole step's time.
     """
 
     accepted_lengths: list[int] = field(default_factory=list)
