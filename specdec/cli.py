@@ -78,11 +78,12 @@ def demo(
             console.print(Text(prompt.text, style="dim"), end="", soft_wrap=True)
             result = _print_stream(console, generator, prompt.text, settings)
             expected = plain.generate(prompt.text, **settings)
-            same = "the same text" if expected.token_ids == result.token_ids else "ANOTHER TEXT"
+            is_same = expected.token_ids == result.token_ids
             console.print(_figures(result), style="dim", soft_wrap=True)
             rate = f"{expected.stats.tokens_per_second:.0f} tokens per second"
-            console.print(f"plain decoding: {rate}, {same}", style="dim")
-            all_same &= expected.token_ids == result.token_ids
+            verdict = "the same text" if is_same else "ANOTHER TEXT"
+            console.print(f"plain decoding: {rate}, {verdict}", style="dim")
+            all_same &= is_same
     if not all_same:
         raise typer.Exit(EXIT_ERROR)
 

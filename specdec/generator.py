@@ -12,10 +12,13 @@ from specdec import prompts
 from specdec.errors import ModelError, PluginError, RequestError
 from specdec.loop import Parts, run
 from specdec.plugins import Registry, load_plugins
-from specdec.sequence import FinishReason, Sequence, make_sequence
+from specdec.randomness import Randomness
+from specdec.sampling import Warper
+from specdec.sequence import FinishReason, Sequence
 from specdec.settings import Settings
 from specdec.stats import Stats
 from specdec.strategies.base import Proposer
+from specdec.text import TextDecoder
 from specdec.verifiers.base import Verifier
 
 # A limit against runaway proposers; the largest published lookahead setting has 480 nodes.
@@ -217,12 +220,16 @@ class Generator:
                 f"the prompt has {len(ids)} tokens and max_new_tokens={settings.max_new_tokens} would bring it to "
                 f"{needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
             )
-        seed = secrets.randbits(63) if seed is None else seed
-        text = self.tokenizer, wants_text
         eos = frozenset(settings.eos_token_id or ())
-        sequence = make_sequence(ids, settings, eos, seed, shapes.device, text)
-        sequence.index = index
-        return sequence
+        return Sequence(
+            tokens=ids,
+            settings=settings,
+            eos_token_ids=eos,
+            randomness=Randomness(secrets.randbits(63) if seed is None else seed),
+            warper=Warper(settings, len(ids), sorted(eos), shapes.device),
+            decoder=TextDecoder(self.tokenizer, settings.stop) if settings.stop or wants_text else None,
+            index=index,
+        )
 
     def _chunk(self, sequence: Sequence) -> Chunk:
         """What the sequence's last step committed; its result too, where that was the end."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from specdec.backends.base import Backend, Compile, Output
 from specdec.errors import PluginError, SpecdecError
 from specdec.sampling import NO_TOKEN, SequenceTarget
-from specdec.sequence import Commit, Sequence
+from specdec.sequence import Sequence
 from specdec.stats import Clock
 from specdec.strategies.base import Drafter, Engine, Feedback, Nodes, What, select
 from specdec.tree import ROOT, Budget, DraftTree
@@ -62,7 +62,7 @@ def prefill(sequence: Sequence, parts: Parts) -> None:
 
 def conclude(
     sequences: ReadOnly[Sequence], trees: ReadOnly[DraftTree], output: Output, parts: Parts, clock: Clock
-) -> list[Commit]:
+) -> list[Verdict]:
     """From logits to committed tokens: verify, commit, observe."""
     with clock.phase("verify"):
         targets = [
@@ -175,10 +175,10 @@ def predict(
     return {node: token for node, token in predicted.items() if token is not None}
 
 
-def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget) -> Commit:
+def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget) -> Verdict:
     """The sequence's own commit; then, unless that was its end, it fails where the target had no answer."""
     num_step = sequence.stats.steps + 1
-    kept = sequence.commit(verdict) if verdict.tokens else Commit(verdict.path, ())
+    kept = sequence.commit(verdict) if verdict.tokens else verdict
     if target.fault is not None and not sequence.is_finished:
         fault = type(target.fault)(f"step {num_step}: {target.fault}")
         fault.__cause__ = target.fault.__cause__

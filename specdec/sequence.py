@@ -3,9 +3,7 @@
 import time
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
-
-import torch
+from typing import Literal, overload
 
 from specdec.randomness import Randomness
 from specdec.sampling import Warper
@@ -35,14 +33,6 @@ class TokenView(ReadOnly[int]):
 
     def __len__(self) -> int:
         return len(self._tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What one step added: the nodes whose keys and values stay (root first) and the tokens."""
-
-    path: tuple[int, ...]
-    tokens: tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -96,8 +86,8 @@ class Sequence:
             rng=self.randomness.stream(purpose),
         )
 
-    def commit(self, verdict: Verdict) -> Commit:
-        """Append the verdict's tokens one by one, up to an end of text, a stop string or the length."""
+    def commit(self, verdict: Verdict) -> Verdict:
+        """Append the verdict's tokens one by one, up to an end of text, a stop string or the length; what was kept."""
         num_committed = 0
         for token in verdict.tokens:
             self.tokens.append(token)
@@ -113,7 +103,7 @@ class Sequence:
         if self.stats.steps == 1:
             self.stats.seconds_to_first_token = time.perf_counter() - self.began
         # The last token is the next root, so the path keeps one node per token: the old root and all but the last.
-        return Commit(verdict.path[:num_committed], verdict.tokens[:num_committed])
+        return Verdict(verdict.path[:num_committed], verdict.tokens[:num_committed])
 
     def take(self) -> tuple[int, ...]:
         """The new tokens that were not taken before."""
@@ -124,23 +114,3 @@ class Sequence:
     def fail(self, error: Exception) -> None:
         """End this sequence alone; of several errors the first counts."""
         self.finish_reason, self.error = "error", self.error or error
-
-
-def make_sequence(
-    prompt_ids: ReadOnly[int],
-    settings: Settings,
-    eos_token_ids: frozenset[int],
-    seed: int,
-    device: torch.device,
-    text: tuple[Any, bool],
-) -> Sequence:
-    """A sequence for checked settings; ``text`` is the tokenizer (or None) and whether text is wanted on the way."""
-    tokenizer, wants_text = text
-    return Sequence(
-        tokens=list(prompt_ids),
-        settings=settings,
-        eos_token_ids=eos_token_ids,
-        randomness=Randomness(seed),
-        warper=Warper(settings, len(prompt_ids), sorted(eos_token_ids), device),
-        decoder=TextDecoder(tokenizer, settings.stop) if settings.stop or wants_text else None,
-    )

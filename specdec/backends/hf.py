@@ -89,7 +89,7 @@ class HFBackend(Backend):
             chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.shapes.device)
             self._cache.place(row, [start])
             logits = self._logits(
-                chunk, torch.arange(start, start + chunk.shape[1], device=chunk.device)[None], None, -1
+                chunk, torch.arange(start, start + chunk.shape[1], device=chunk.device)[None], None, 1
             )
             self._cache.lengths[row] = start + chunk.shape[1]
         assert logits is not None, "a prompt has at least one token"
@@ -120,13 +120,13 @@ class HFBackend(Backend):
     def _logits(
         self, input_ids: torch.Tensor, positions: torch.Tensor, mask: Any, columns: torch.Tensor | int | None
     ) -> torch.Tensor:
-        """The model's logits, (rows, columns, vocab); ``columns`` -1 means the last one, None all."""
+        """The model's logits, (rows, columns, vocab); ``columns`` 1 means the last, None all, as in transformers."""
         extra: dict[str, Any] = {}
         if "position_ids" in self._parameters:
             extra["position_ids"] = positions
         keeps_columns = columns is not None and "logits_to_keep" in self._parameters
         if keeps_columns:
-            extra["logits_to_keep"] = 1 if isinstance(columns, int) else columns
+            extra["logits_to_keep"] = columns
         output = self._model(
             input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
         )
