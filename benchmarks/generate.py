@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, default=24)
     parser.add_argument("--prompts", type=Path, help="a JSON Lines file (HumanEval, Spec-Bench) instead of the demo's")
     parser.add_argument("--category", help="only this category's prompts")
-    parser.add_argument("--only", default="", help="only contenders whose name has this in it, and the baseline")
+    parser.add_argument("--only", nargs="+", default=[""], help="only contenders with one of these in their name")
     arguments = parser.parse_args()
     logging.set_verbosity_error()
     torch.set_num_threads(arguments.threads)
@@ -97,7 +97,7 @@ def main() -> None:
     chosen = texts(arguments.prompts, arguments.category, arguments.num_prompts)
     prompts = [tokenizer(text)["input_ids"] for text in chosen]
     named = contenders(model, arguments.max_new_tokens)
-    named = {name: decode for name, decode in named.items() if name == BASELINE or arguments.only in name}
+    named = {name: named[name] for name in named if name == BASELINE or any(part in name for part in arguments.only)}
     seconds, differing = measure(named, prompts, arguments.repeats)
     length = statistics.median(map(len, prompts))
     print(f"{facts()}, {arguments.dtype}")

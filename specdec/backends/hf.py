@@ -1,13 +1,15 @@
 """Any attention-based causal language model of transformers, driven through its public forward, cache and masks."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
 
+from specdec.attention import grouped
 from specdec.backends.base import Backend, Compile, Output
 from specdec.backends.cache import RaggedCache
 from specdec.backends.selftest import probe
@@ -34,7 +36,7 @@ class HFBackend(Backend):
             raise ModelError(f"{_name(model)} is an encoder-decoder model; specdec drives decoder-only models")
         if model.training:
             raise ModelError(f"{_name(model)} is in training mode, where dropout changes its logits: call model.eval()")
-        self._model = model
+        self._model, self._config = model, config
         self._parameters = inspect.signature(model.forward).parameters
         if "past_key_values" not in self._parameters:
             raise ModelError(
@@ -53,6 +55,7 @@ class HFBackend(Backend):
             dtype=model.dtype,
             device=model.device,
         )
+        self._groups_heads = grouped.is_of_use(config, model.device)
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
         self._decide(compile_masks)
 
@@ -127,11 +130,25 @@ class HFBackend(Backend):
         keeps_columns = columns is not None and "logits_to_keep" in self._parameters
         if keeps_columns:
             extra["logits_to_keep"] = columns
-        output = self._model(
-            input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
-        )
+        with self._attention(mask):
+            output = self._model(
+                input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
+            )
         logits: torch.Tensor = output.logits
         return logits if columns is None or keeps_columns or isinstance(columns, int) else logits[:, columns]
+
+    @contextmanager
+    def _attention(self, mask: Any) -> Iterator[None]:
+        """The attention function for a pass; between passes the model is as its owner left it."""
+        if mask is None or not self._groups_heads:
+            yield
+            return
+        grouped.register()
+        before, self._config._attn_implementation = self._config._attn_implementation, grouped.NAME
+        try:
+            yield
+        finally:
+            self._config._attn_implementation = before
 
     @torch.inference_mode()
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

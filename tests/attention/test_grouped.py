@@ -1,0 +1,93 @@
+"""Grouped attention: the formula itself, the same bits as the copies give, and a model left as it was found."""
+
+import pytest
+import torch
+from transformers import AttentionInterface
+
+from specdec import DraftTree
+from specdec.attention import grouped
+from specdec.backends.hf import HFBackend
+from specdec.masks.dense import DenseCompiler
+from tests import families
+
+compile_masks = DenseCompiler().compile
+
+
+def tensors(heads: int, groups: int, width: int, slots: int, value_size: int = 8) -> tuple[torch.Tensor, ...]:
+    noise = torch.Generator().manual_seed(heads * slots + width)
+    query = torch.randn(2, heads, width, 8, generator=noise)
+    key = torch.randn(2, groups, slots, 8, generator=noise)
+    value = torch.randn(2, groups, slots, value_size, generator=noise)
+    hidden = torch.rand(2, 1, width, slots, generator=noise) < 0.4
+    hidden[..., 0] = False
+    return query, key, value, torch.zeros(2, 1, width, slots).masked_fill(hidden, torch.finfo(torch.float32).min)
+
+
+class Module(torch.nn.Module):
+    """What transformers' own function reads of an attention layer."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.num_key_value_groups = groups
+        self.is_causal = True
+
+
+@pytest.mark.parametrize(
+    ("heads", "groups", "value_size"), [(6, 2, 8), (8, 1, 8), (4, 4, 8), pytest.param(4, 4, 5, id="narrow values")]
+)
+@pytest.mark.parametrize(("width", "slots"), [(1, 9), (5, 40), (40, 300)])
+def test_it_is_softmax_attention(heads: int, groups: int, value_size: int, width: int, slots: int) -> None:
+    query, key, value, mask = tensors(heads, groups, width, slots, value_size)
+    output, _ = grouped.grouped_attention(Module(heads // groups), query, key, value, mask, scaling=0.3)
+    assert output.shape == (2, width, heads, value_size)
+    for head in range(heads):
+        group = head // (heads // groups)
+        scores = torch.einsum("btd,bsd->bts", query[:, head].double(), key[:, group].double()) * 0.3
+        weights = torch.softmax(scores + mask[:, 0].double(), dim=-1)
+        expected = torch.einsum("bts,bsd->btd", weights, value[:, group].double())
+        torch.testing.assert_close(output[:, :, head].double(), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_bits_are_those_of_the_models_own_attention(dtype: torch.dtype) -> None:
+    query, key, value, mask = (tensor.to(dtype) for tensor in tensors(6, 2, 11, 150))
+    mask = mask.clamp_min(torch.finfo(dtype).min)
+    own, _ = AttentionInterface()["sdpa"](Module(3), query, key, value, mask, scaling=0.3)
+    output, _ = grouped.grouped_attention(Module(3), query, key, value, mask, scaling=0.3)
+    assert torch.equal(own, output)
+
+
+def test_a_pass_uses_it_and_leaves_the_model_as_it_was() -> None:
+    model = families.make(*families.TREES["llama"])
+    driver = HFBackend.load(model, compile_masks)
+    driver.prefill([1, 2, 3], capacity=20)
+    seen = []
+    model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(model.config._attn_implementation))
+    tree = DraftTree(4)
+    driver.forward(compile_masks([tree], [3], driver.shapes))
+    tree.add_chain(0, [5, 6])
+    driver.forward(compile_masks([tree], [3], driver.shapes))
+    assert seen == ["sdpa", grouped.NAME]  # a plain step is transformers' own
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
+    model = families.make(*families.TREES["llama"])
+    driver = HFBackend.load(model, compile_masks)
+    driver.prefill([1, 2, 3], capacity=20)
+    tree = DraftTree(4)
+    tree.add_chain(0, [5, 6])
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    model.model.layers[1].register_forward_pre_hook(fail)
+    with pytest.raises(MemoryError):
+        driver.forward(compile_masks([tree], [3], driver.shapes))
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss"])
+def test_it_stays_away_where_heads_are_not_grouped_or_attention_is_another(name: str) -> None:
+    model = families.make(*families.TREES[name])
+    assert not grouped.is_of_use(model.config, model.device)
