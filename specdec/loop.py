@@ -20,7 +20,10 @@ UNLIMITED = 1 << 20  # positions, for models that name no limit
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The objects a run is made of: one plug-in per stage, and what the proposer wants to hear."""
+    """The objects a run is made of: one plug-in per stage, and what the proposer wants to hear.
+
+    ``fallback`` serves the trees whose draws a verifier that reads q can't rely on; it reads none.
+    """
 
     engine: Engine
     proposer_name: str
@@ -28,6 +31,7 @@ class Parts:
     compile_masks: Compile
     backend: Backend
     verifier: Verifier
+    fallback: Verifier
     max_nodes: int
 
 
@@ -69,8 +73,8 @@ def conclude(
             SequenceTarget(tree, output.row(row), sequence.tokens, sequence.warper, sequence.randomness)
             for row, (tree, sequence) in enumerate(zip(trees, sequences, strict=True))
         ]
-        verdicts = [verify(*item, parts.verifier) for item in zip(sequences, trees, targets, strict=True)]
-        predictions = [predict(*item, parts.wants) for item in zip(trees, targets, verdicts, strict=True)]
+        verdicts = [verify(*item, parts) for item in zip(sequences, trees, targets, strict=True)]
+        predictions = [predict(*item, parts) for item in zip(sequences, trees, targets, verdicts, strict=True)]
     with clock.phase("commit"):
         commits = [commit(*item) for item in zip(sequences, verdicts, targets, strict=True)]
     with clock.phase("propose"):
@@ -106,7 +110,7 @@ def run(waiting: Iterable[Sequence], parts: Parts, max_batch_size: int) -> Itera
 
 def start(sequence: Sequence, parts: Parts) -> None:
     """Begin the sequence's drafting."""
-    request = sequence.request(parts.backend.shapes.vocab_size, parts.proposer_name)
+    request = sequence.request(parts.backend.shapes.vocab_size, parts.proposer_name, parts.verifier.is_keyed)
     with fails_alone(sequence, f"proposer {parts.proposer_name}"):
         sequence.drafter = parts.engine.start(request)
 
@@ -134,6 +138,8 @@ def propose(sequences: ReadOnly[Sequence], parts: Parts) -> list[DraftTree]:
             if not isinstance(tree, DraftTree):
                 raise PluginError(f"proposer {parts.proposer_name} returned {tree!r}, which is not a DraftTree")
             tree.check(root, shapes.vocab_size, budget, parts.proposer_name)
+            if parts.verifier.reads_q:
+                tree.check_draws(shapes.vocab_size, parts.proposer_name)
             checked = tree if shapes.takes_trees else tree.longest_chain()
         trees.append(checked)
     return trees
@@ -151,9 +157,13 @@ def ask(parts: Parts, drafters: ReadOnly[Drafter], budgets: ReadOnly[Budget]) ->
     return proposals
 
 
-def verify(sequence: Sequence, tree: DraftTree, target: SequenceTarget, verifier: Verifier) -> Verdict:
+def verify(sequence: Sequence, tree: DraftTree, target: SequenceTarget, parts: Parts) -> Verdict:
     """The verifier's verdict, up to where the target has no answer; an empty one for a sequence that has failed."""
     if not sequence.is_finished:
+        verifier = parts.verifier
+        if verifier.reads_q and not tree.has_true_laws:
+            verifier = parts.fallback
+            sequence.stats.num_fallbacks += 1
         with fails_alone(sequence, f"verifier {type(verifier).__name__}"):
             verdict = verifier.verify(tree, target, sequence.randomness)
             verdict.check(tree)
@@ -162,14 +172,19 @@ def verify(sequence: Sequence, tree: DraftTree, target: SequenceTarget, verifier
 
 
 def predict(
-    tree: DraftTree, target: SequenceTarget, verdict: Verdict, wants: frozenset[tuple[Nodes, What]]
+    sequence: Sequence, tree: DraftTree, target: SequenceTarget, verdict: Verdict, parts: Parts
 ) -> dict[int, int]:
-    """The predictions that the proposer declared it wants, where there are any."""
+    """The predictions that the proposer declared it wants, where there are any.
+
+    Draws tell what the noise of later positions will be; under a rule that isn't keyed by position a proposer that knew
+    it would bias the text, and hears the argmax instead.
+    """
     if not verdict.tokens:
         return {}
+    shows_draws = parts.verifier.is_keyed or sequence.settings.temperature == 0.0
     predicted = {
-        node: target.predict(node, wants_draw=what is What.DRAW)
-        for nodes, what in wants
+        node: target.predict(node, wants_draw=what is What.DRAW and shows_draws)
+        for nodes, what in parts.wants
         for node in select(nodes, tree, verdict.path)
     }
     return {node: token for node, token in predicted.items() if token is not None}
@@ -179,10 +194,11 @@ def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget) -> Verd
     """The sequence's own commit; then, unless that was its end, it fails where the target had no answer."""
     num_step = sequence.stats.steps + 1
     kept = sequence.commit(verdict) if verdict.tokens else verdict
-    if target.fault is not None and not sequence.is_finished:
-        fault = type(target.fault)(f"step {num_step}: {target.fault}")
-        fault.__cause__ = target.fault.__cause__
-        sequence.fail(fault)
+    fault = target.faults.get(verdict.path[-1]) if len(verdict.tokens) < len(verdict.path) else None
+    if fault is not None and not sequence.is_finished:
+        told = type(fault)(f"step {num_step}: {fault}")
+        told.__cause__ = fault.__cause__
+        sequence.fail(told)
     return kept
 
 

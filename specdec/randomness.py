@@ -8,24 +8,43 @@ it. Entry x of the noise at absolute position t is made from output x of the gen
     g_x = -log(-log(u_x))                               standard Gumbel
     token at position t = argmax_x (log p(x) + g_x)     a draw from p (the Gumbel-max trick)
 
-All in float64. The purpose is 0 for verification and one more than the CRC-32 of its class's name for a proposer, so
-that none shares the verifier's noise by accident.
+All in float64. The purpose is 0 for verification, 2**32 + 1 for the uniforms of ``accept``, which are used one after
+another, and one more than the CRC-32 of its class's name for a proposer, so that none shares the verifier's noise by
+accident.
 """
 
 import zlib
-from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
 VERIFICATION = 0
+ACCEPTANCE = 2**32 + 1
 
 
-@dataclass(frozen=True, slots=True)
+class Chances(Protocol):
+    """The two random primitives of every acceptance rule; a test enumerates their outcomes instead of drawing them."""
+
+    def accept(self, r: float, q: float) -> bool:
+        """Whether u * q < r for a fresh uniform u on [0, 1): true with probability min(1, r / q).
+
+        Strict, so that r = 0 is never accepted; without a division, so that q = 0 needs no care.
+        """
+
+    def categorical(self, weights: torch.Tensor, position: int) -> int:
+        """A draw from ``weights``, shape ``(vocab,)``, which need not sum to one; zero weights are never drawn.
+
+        Where all weights are zero the answer is 0.
+        """
+
+
 class Randomness:
     """The random numbers of one request."""
 
-    seed: int
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self._acceptance = np.random.Generator(np.random.Philox(key=[seed, ACCEPTANCE]))
 
     def uniforms(self, position: int, count: int) -> np.ndarray:
         """Uniforms of the verification stream at an absolute position, shape ``(count,)``, on (0, 1)."""
@@ -38,12 +57,13 @@ class Randomness:
         return torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:
-        """A draw from ``weights``, shape ``(vocab,)``, which need not sum to one; zero weights are never drawn.
-
-        Where all weights are zero the answer is 0.
-        """
+        """As ``Chances`` says, with the noise of ``position``."""
         noise = self.gumbel(position, weights.numel()).to(weights.device)
         return int((weights.double().log() + noise).argmax())
+
+    def accept(self, r: float, q: float) -> bool:
+        """As ``Chances`` says, with the next uniform of its stream."""
+        return self._acceptance.random() * q < r
 
     def stream(self, purpose: str) -> np.random.Generator:
         """A stream of its own for a proposer, keyed by the seed and the proposer's name."""

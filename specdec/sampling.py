@@ -1,16 +1,29 @@
 """Logits to warped law to token: what the model says next at a node, after every processor on that node's own path."""
 
+from collections.abc import Iterator
 from collections.abc import Sequence as ReadOnly
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
 
 from specdec.errors import NumericsError, PluginError, SpecdecError
-from specdec.randomness import Randomness
+from specdec.randomness import Chances
 from specdec.settings import Processor, Settings
 from specdec.tree import DraftTree
 
 NO_TOKEN = -1
+
+# transformers' processors whose scores are a function of the path they are given. Those that keep state between calls
+# (watermarking, classifier-free guidance) are not among them.
+_PATH_PURE = (
+    "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
+    "EpsilonLogitsWarper", "EtaLogitsWarper", "RepetitionPenaltyLogitsProcessor", "NoRepeatNGramLogitsProcessor",
+    "NoBadWordsLogitsProcessor", "SequenceBiasLogitsProcessor", "MinLengthLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor", "SuppressTokensLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor",
+    "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor", "ExponentialDecayLengthPenalty",
+    "EncoderRepetitionPenaltyLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization",
+)  # fmt: skip
 
 
 class Rows(Protocol):
@@ -30,10 +43,19 @@ class Target(Protocol):
     """What a verifier may ask of the model about one tree."""
 
     def draw(self, node: int) -> int:
-        """The token the target emits at a node: the argmax at temperature 0, else a keyed draw from its law."""
+        """The token the target emits at a node: the argmax at temperature 0, else a keyed draw from its law.
 
-    def law(self, node: int) -> torch.Tensor:
-        """The law p of the next token at a node, shape ``(vocab,)``, float32 or better, sums to one."""
+        NO_TOKEN, which matches no child, where there is no answer.
+        """
+
+    def law(self, node: int) -> torch.Tensor | None:
+        """The law p of the next token at a node, shape ``(vocab,)``, float32 or better, sums to one.
+
+        None where there is no answer. Not to be written to.
+        """
+
+    def position(self, node: int) -> int:
+        """The absolute position of the next token at a node."""
 
 
 class Warper:
@@ -43,12 +65,15 @@ class Warper:
         self, settings: Settings, prompt_length: int, eos_token_ids: ReadOnly[int], device: torch.device
     ) -> None:
         self.temperature = settings.temperature
-        self.is_pure = not settings.logits_processor
-        self._processors = [
-            *constraints(settings, prompt_length, list(eos_token_ids), str(device)),
-            *settings.logits_processor,
-            *warpers(settings),
-        ]
+        self.is_pure = not impure(settings)
+        first, last = constraints(settings, prompt_length, list(eos_token_ids), str(device)), warpers(settings)
+        self._processors = [*first, *settings.logits_processor, *last]
+        self._pure_processors = self._processors if self.is_pure else [*first, *last]
+
+    @property
+    def has_processors(self) -> bool:
+        """Whether scores differ from logits."""
+        return bool(self._processors)
 
     @property
     def is_plain_argmax(self) -> bool:
@@ -59,9 +84,17 @@ class Warper:
         """Warped scores, shape ``(vocab,)``, float32 or better, at the end of ``path`` (prompt included)."""
         # A copy, since processors may write in place and the logits are the whole batch's.
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
-        if self._processors:
-            input_ids = torch.tensor([list(path)], device=logits.device)
-            for processor in self._processors:
+        return self._processed(path, scores, self._processors)
+
+    def draft_law(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
+        """What the settings make of a drafter's logits; callers' own processors only where they are path-pure."""
+        scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
+        return self._processed(path, scores, self._pure_processors).softmax(-1)
+
+    def _processed(self, path: ReadOnly[int], scores: torch.Tensor, processors: ReadOnly[Processor]) -> torch.Tensor:
+        if processors:
+            input_ids = torch.tensor([list(path)], device=scores.device)
+            for processor in processors:
                 scores = processor(input_ids, scores)
         return scores[0]
 
@@ -104,35 +137,50 @@ def warpers(settings: Settings) -> list[Processor]:
     return chosen
 
 
+def impure(settings: Settings) -> list[str]:
+    """The caller's processors that may depend on more than the path they are asked about, by name."""
+    from transformers.generation import logits_process as hf
+
+    known = tuple(getattr(hf, name) for name in _PATH_PURE)
+    return [
+        getattr(processor, "__name__", type(processor).__name__)
+        for processor in settings.logits_processor
+        if not (isinstance(processor, known) or getattr(processor, "is_path_pure", False))
+    ]
+
+
 class SequenceTarget:
     """The target's answers for one sequence's tree, each evaluated when it is first asked for.
 
-    The accepted path asks for one draw per emitted token, which is what plain decoding would compute.
+    The accepted path asks for one answer per emitted token, which is what plain decoding would compute. ``faults`` says
+    why there is none where there is none.
     """
 
-    def __init__(
-        self, tree: DraftTree, rows: Rows, committed: ReadOnly[int], warper: Warper, randomness: Randomness
-    ) -> None:
+    def __init__(self, tree: DraftTree, rows: Rows, committed: ReadOnly[int], warper: Warper, chances: Chances) -> None:
         self._tree = tree
         self._rows = rows
         self._committed = committed
         self._length = len(committed)
         self._warper = warper
-        self._randomness = randomness
+        self._chances = chances
         self._drawn: dict[int, int] = {}
-        self.fault: SpecdecError | None = None
+        self._laws: dict[int, torch.Tensor | None] = {}
+        self.faults: dict[int, SpecdecError] = {}
 
     def draw(self, node: int) -> int:
-        """As the protocol says; NO_TOKEN, which matches no child, where there is no answer, and ``fault`` says why."""
         if node not in self._drawn:
-            try:
+            with self._noting_faults(node):
                 self._drawn[node] = self._draw(node)
-            except SpecdecError as error:
-                self.fault, self._drawn[node] = error, NO_TOKEN
-            except Exception as error:  # a caller's own processor
-                self.fault = PluginError(f"a logits processor failed with {type(error).__name__}: {error}")
-                self.fault.__cause__, self._drawn[node] = error, NO_TOKEN
-        return self._drawn[node]
+        return self._drawn.setdefault(node, NO_TOKEN)
+
+    def law(self, node: int) -> torch.Tensor | None:
+        if node not in self._laws:
+            with self._noting_faults(node):
+                self._laws[node] = self._law(node)
+        return self._laws.setdefault(node, None)
+
+    def position(self, node: int) -> int:
+        return self._length + self._tree.depths[node]
 
     def predict(self, node: int, wants_draw: bool) -> int | None:
         """What a proposer may hear: the draw, or the raw argmax; None on a path where no token is possible.
@@ -147,31 +195,46 @@ class SequenceTarget:
             return None
         return None if token == NO_TOKEN else token
 
-    def _draw(self, node: int) -> int:
-        position = self._length + self._tree.depths[node]
-        if not self._rows.is_finite(node):
-            raise NumericsError(
-                f"the logits for position {position} are NaN or infinite. Check the model's weights and dtype (float16 "
-                "overflows where bfloat16 and float32 do not)"
-            )
-        if self._warper.is_plain_argmax:
-            return self._rows.argmax(node)
-        scores = self._scores(node)
-        if not scores.max().isfinite():
-            raise NumericsError(
-                f"the logits processors leave no token possible at position {position} (their greatest score is "
-                f"{float(scores.max())}): loosen the constraints, or check your own processors"
-            )
-        if self._warper.temperature == 0.0:
-            return int(scores.argmax())
-        return self._randomness.categorical(scores.softmax(-1), position)
+    @contextmanager
+    def _noting_faults(self, node: int) -> Iterator[None]:
+        try:
+            yield
+        except SpecdecError as error:
+            self.faults[node] = error
+        except Exception as error:  # a caller's own processor
+            fault = PluginError(f"a logits processor failed with {type(error).__name__}: {error}")
+            fault.__cause__ = error
+            self.faults[node] = fault
 
-    def law(self, node: int) -> torch.Tensor:
+    def _draw(self, node: int) -> int:
+        if self._warper.is_plain_argmax:
+            self._check_logits(node)
+            return self._rows.argmax(node)
+        if self._warper.temperature == 0.0:
+            return int(self._scores(node).argmax())
+        return self._chances.categorical(self._scores(node).softmax(-1), self.position(node))
+
+    def _law(self, node: int) -> torch.Tensor:
         scores = self._scores(node)
         if self._warper.temperature == 0.0:
             return torch.zeros_like(scores).index_fill_(0, scores.argmax(), 1.0)
         return scores.softmax(-1)
 
     def _scores(self, node: int) -> torch.Tensor:
+        """The warped scores at the end of the node's path."""
+        self._check_logits(node)
         path = [*self._committed, *self._tree.path(node)]
-        return self._warper.scores(path, self._rows.logits(node))
+        scores = self._warper.scores(path, self._rows.logits(node))
+        if not scores.max().isfinite():
+            raise NumericsError(
+                f"the logits processors leave no token possible at position {self.position(node)} (their greatest "
+                f"score is {float(scores.max())}): loosen the constraints, or check your own processors"
+            )
+        return scores
+
+    def _check_logits(self, node: int) -> None:
+        if not self._rows.is_finite(node):
+            raise NumericsError(
+                f"the logits for position {self.position(node)} are NaN or infinite. Check the model's weights and "
+                "dtype (float16 overflows where bfloat16 and float32 do not)"
+            )

@@ -13,12 +13,15 @@ class Stats:
     """One sequence's figures.
 
     ``accepted_lengths`` has the tokens emitted by each step, the bonus token included; the prefill counts as the first
-    step, which emits one. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one. ``seconds``
-    is by phase; sequences of a batch share their steps, so each reports the whole step's time.
+    step, which emits one. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one.
+    ``num_fallbacks`` counts the steps whose drafts carried no true laws, so that ``match`` decided in place of a rule
+    that reads them. ``seconds`` is by phase; sequences of a batch share their steps, so each reports the whole step's
+    time.
     """
 
     accepted_lengths: list[int] = field(default_factory=list)
     num_nodes: int = 0
+    num_fallbacks: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     seconds_to_first_token: float = 0.0
     peak_cache_bytes: int = 0

@@ -14,6 +14,7 @@ import torch
 from specdec.errors import PluginError
 
 ROOT = 0
+_LAW_TOLERANCE = 1e-3  # float32 rounding over a large vocabulary; a forgotten renormalisation is far beyond
 
 
 class Role(IntFlag):
@@ -53,9 +54,14 @@ class DraftTree:
     """An append-only trie: one node per distinct path below the root.
 
     Adding a token twice below one parent gives the same node, with the roles united and both draws recorded.
+
+    Attributes:
+        draws: by parent, in the order in which a rule is to try them.
+        has_true_laws: every draw's q is the law it was drawn from. A proposer that drops or re-ranks *sampled* nodes by
+            what was drawn must set this to False; rules that read q then leave the tree to ``match``.
     """
 
-    __slots__ = ("_index", "depths", "draws", "parents", "roles", "tokens")
+    __slots__ = ("_index", "depths", "draws", "has_true_laws", "parents", "roles", "tokens")
 
     def __init__(self, root: int) -> None:
         self.tokens: list[int] = [root]
@@ -63,6 +69,7 @@ class DraftTree:
         self.depths: list[int] = [0]
         self.roles: list[Role] = [Role.CANDIDATE]
         self.draws: dict[int, list[Draw]] = {}
+        self.has_true_laws = True
         self._index: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -99,6 +106,11 @@ class DraftTree:
             nodes.append(parent)
         return nodes
 
+    @property
+    def has_sampled_draws(self) -> bool:
+        """Whether any candidate was drawn from a law, and not simply chosen."""
+        return any(draw.q is not None for draws in self.draws.values() for draw in draws)
+
     def child(self, node: int, token: int) -> int | None:
         """The candidate for ``token`` below ``node``, or None."""
         found = self._index.get((node, token))
@@ -106,11 +118,14 @@ class DraftTree:
 
     def path(self, node: int) -> list[int]:
         """The tokens from below the root to ``node``."""
-        tokens: list[int] = []
-        while node != ROOT:
-            tokens.append(self.tokens[node])
-            node = self.parents[node]
-        return tokens[::-1]
+        return [self.tokens[ancestor] for ancestor in self.lineage(node)[1:]]
+
+    def lineage(self, node: int) -> tuple[int, ...]:
+        """The nodes from the root to ``node``, both included."""
+        nodes = [node]
+        while nodes[-1] != ROOT:
+            nodes.append(self.parents[nodes[-1]])
+        return tuple(reversed(nodes))
 
     def nodes_with(self, role: Role) -> list[int]:
         """The nodes, the root aside, that carry any of the given roles."""
@@ -122,13 +137,10 @@ class DraftTree:
             return self
         candidates = self.nodes_with(Role.CANDIDATE)
         node = max(candidates, key=lambda node: (self.depths[node], -node), default=ROOT)
-        path: list[int] = []
-        while node != ROOT:
-            path.append(node)
-            node = self.parents[node]
         chain = DraftTree(self.tokens[ROOT])
-        for node in reversed(path):
-            chain.add(len(chain) - 1, self.tokens[node], self.roles[node])
+        chain.has_true_laws = self.has_true_laws and not self.has_sampled_draws
+        for link in self.lineage(node)[1:]:
+            chain.add(len(chain) - 1, self.tokens[link], self.roles[link])
         return chain
 
     def check(self, root: int, vocab_size: int, budget: Budget, author: str) -> None:
@@ -139,7 +151,7 @@ class DraftTree:
         """
 
         def refuse(fault: str) -> PluginError:
-            return PluginError(f"proposer {author} returned an illegal tree: {fault}")
+            return _refusal(author, fault)
 
         if self.tokens[ROOT] != root:
             raise refuse(f"its root is token {self.tokens[ROOT]}, but the last committed token is {root}")
@@ -159,15 +171,54 @@ class DraftTree:
             if self.depths[node] > budget.depth:
                 raise refuse(f"node {node} is {self.depths[node]} deep, but the budget allows {budget.depth}")
 
+    def check_draws(self, vocab_size: int, author: str) -> None:
+        """Refuse draws that can't have come from the laws they carry; for rules that read those.
+
+        Raises:
+            PluginError: naming ``author``, the law and the offending node.
+        """
+        for parent, draws in self.draws.items():
+            for draw in draws:
+                fault = _fault_of(draw, self.tokens[draw.child], vocab_size)
+                if self.parents[draw.child] != parent:
+                    fault = f"is drawn below {parent}, but hangs below {self.parents[draw.child]}"
+                if fault:
+                    raise _refusal(author, f"node {draw.child} {fault}")
+
+
+def _refusal(author: str, fault: str) -> PluginError:
+    return PluginError(f"proposer {author} returned an illegal tree: {fault}")
+
+
+def _fault_of(draw: Draw, token: int, vocab_size: int) -> str:
+    """What is wrong with a draw's law, or "" where nothing is."""
+    q = draw.q
+    if q is None:
+        return ""
+    if q.shape != (vocab_size,):
+        return f"has a law of shape {tuple(q.shape)}, but the target's vocabulary is {vocab_size}"
+    if q.dtype not in (torch.float32, torch.float64):
+        return f"has a law in {q.dtype}: a law is float32 or float64, as it was drawn from"
+    total, least = float(q.sum()), float(q.min())
+    fault = ""
+    if not (least >= 0.0 and total < float("inf")):
+        fault = f"has a law with NaN, infinite or negative entries (least {least}, total {total})"
+    elif abs(total - 1.0) > _LAW_TOLERANCE:
+        fault = f"has a law that sums to {total:.6g}, not to 1"
+    elif q[token] == 0.0:
+        fault = f"is token {token}, to which its own law gives no probability"
+    return fault
+
 
 def merge(trees: Iterable[DraftTree]) -> DraftTree:
     """One trie from several trees below the same root; draws keep the order of the trees.
 
-    Nodes that the trees share become one. The result can be verified by any rule that doesn't read q; a rule that does
-    must know that the draws of one tree were made without regard to those of another.
+    Nodes that the trees share become one, with draws made without regard to one another: where any of them was sampled,
+    the result no longer has true laws.
     """
     first, *others = trees
     merged = DraftTree(first.tokens[ROOT])
+    merged.has_true_laws = not any(tree.has_sampled_draws or not tree.has_true_laws for tree in (first, *others))
     for tree in (first, *others):
         assert tree.tokens[ROOT] == merged.tokens[ROOT], "trees to merge share their root"
         place = [ROOT]

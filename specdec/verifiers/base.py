@@ -3,22 +3,29 @@
 A verifier reads a draft tree and the target's answers at its nodes, and returns the accepted path with the tokens to
 emit: those of the path and one bonus token.
 
+Notation, as in the papers: p is the target's law at a node, q the law that a candidate was drawn from (one-hot for one
+that was simply chosen), r what is left of p once the earlier draws at a node have failed.
+
 Laws:
 - A lossless verifier emits text with the target's own law, whatever the tree. One that is not says so in its type
   (``lossless = False``).
+- A rule that reads q (``reads_q``) is only asked about trees whose draws carry the laws they were truly drawn from; the
+  core hands it no others and lets ``match`` decide those.
 - The path starts at the root, each node is a child of the one before it and a candidate.
-- The emitted tokens are the path's, the root aside, and one more.
-- Randomness comes from the given source alone.
+- The emitted tokens are the path's, the root aside, and one more; NO_TOKEN in its place where the target has no answer.
+- Randomness comes from the given source alone. The noise of a position serves the token at that position and nothing
+  else.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.errors import PluginError
-from specdec.randomness import Randomness
+from specdec.randomness import Chances
 from specdec.sampling import Target
 from specdec.tree import ROOT, DraftTree
 
@@ -46,12 +53,38 @@ class Verdict:
 
 
 class Verifier(BaseModel, ABC):
-    """An acceptance rule: configuration and one method."""
+    """An acceptance rule: configuration and one method.
+
+    Attributes:
+        lossless: the emitted text has the target's own law.
+        reads_q: the rule relies on the laws of draws, so it must not be given untrue ones.
+        stays_on_the_text: the target is asked about accepted nodes only, each once and in order, so that logits
+            processors may keep state.
+        is_keyed: the text is a function of the noise keyed by position, so that a proposer may know that noise.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     lossless: ClassVar[bool]
+    reads_q: ClassVar[bool] = False
+    stays_on_the_text: ClassVar[bool] = False
+    is_keyed: ClassVar[bool] = False
 
     @abstractmethod
-    def verify(self, tree: DraftTree, target: Target, randomness: Randomness) -> Verdict:
+    def verify(self, tree: DraftTree, target: Target, chances: Chances) -> Verdict:
         """Decide which path is kept and what is emitted."""
+
+
+def probability(q: torch.Tensor | None, token: int) -> float:
+    """q(token), where a draw without a law was chosen."""
+    return 1.0 if q is None else float(q[token])
+
+
+def shortfall(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tensor:
+    """(r - q)+ for a draw of ``token``: the mass that the draw can't have served, shape ``(vocab,)``, not normalised.
+
+    ``r`` may be a law or a law scaled down.
+    """
+    if q is None:  # one-hot at the token
+        return r.index_fill(0, torch.tensor(token, device=r.device), 0.0)
+    return (r - q.to(r.device)).clamp_min(0.0)

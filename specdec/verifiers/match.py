@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from specdec.randomness import Randomness
+from specdec.randomness import Chances
 from specdec.sampling import Target
 from specdec.tree import ROOT, DraftTree
 from specdec.verifiers.base import Verdict, Verifier
@@ -18,8 +18,10 @@ class MatchVerifier(Verifier):
     """
 
     lossless: ClassVar[bool] = True
+    stays_on_the_text: ClassVar[bool] = True
+    is_keyed: ClassVar[bool] = True
 
-    def verify(self, tree: DraftTree, target: Target, randomness: Randomness) -> Verdict:
+    def verify(self, tree: DraftTree, target: Target, chances: Chances) -> Verdict:
         node: int | None = ROOT
         path: list[int] = []
         tokens: list[int] = []

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from specdec import DraftTree, Role
 from specdec.layout import Shapes, Window
 from specdec.plugins import load_plugins
-from tests.generators import MASKS, path_to, trees
+from specdec.testing import trees
+from tests.generators import MASKS, path_to
 
 KINDS: dict[str, Window | None] = {
     "full_attention": None,

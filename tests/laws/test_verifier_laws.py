@@ -14,7 +14,8 @@ from specdec.backends.base import Output
 from specdec.plugins import load_plugins
 from specdec.randomness import Randomness
 from specdec.sampling import SequenceTarget, Warper
-from tests.generators import VERIFIERS, trees
+from specdec.testing import trees
+from tests.generators import VERIFIERS
 from tests.plain import decode_law
 
 PREFIX = [1, 2]

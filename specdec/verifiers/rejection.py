@@ -1,0 +1,42 @@
+"""Recursive rejection sampling: accept each draw with probability r/q, else go on with what is left of the target."""
+
+from typing import ClassVar
+
+from specdec.randomness import Chances
+from specdec.sampling import NO_TOKEN, Target
+from specdec.tree import ROOT, DraftTree
+from specdec.verifiers.base import Verdict, Verifier, probability, shortfall
+
+
+class RejectionVerifier(Verifier):
+    """At each node try the draws in their order; after a rejection the target is r <- (r - q)+, normalised.
+
+    One draw: Leviathan et al. 2022, arXiv 2211.17192, algorithm 1; Chen et al. 2023, arXiv 2302.01318. Several draws
+    with replacement: SpecInfer, Miao et al. 2023, arXiv 2305.09781, algorithm 2. Without: Jeon et al. 2024, arXiv
+    2402.14160. The residual doesn't depend on which token was rejected, so a later draw may, provided that its q is
+    conditional on it. For chosen candidates the law of the outcome is that of ``match``.
+    """
+
+    lossless: ClassVar[bool] = True
+    reads_q: ClassVar[bool] = True
+    stays_on_the_text: ClassVar[bool] = True
+
+    def verify(self, tree: DraftTree, target: Target, chances: Chances) -> Verdict:
+        node, path, tokens = ROOT, [ROOT], list[int]()
+        while True:
+            r = target.law(node)
+            if r is None:
+                return Verdict(tuple(path), (*tokens, NO_TOKEN))
+            for draw in tree.draws.get(node, ()):
+                token = tree.tokens[draw.child]
+                if chances.accept(float(r[token]), probability(draw.q, token)):
+                    break
+                left = shortfall(r, draw.q, token)
+                if not left.any():  # r = q, where only rounding can reject
+                    break
+                r = left / left.sum()
+            else:
+                return Verdict(tuple(path), (*tokens, chances.categorical(r, target.position(node))))
+            node = draw.child
+            path.append(node)
+            tokens.append(token)

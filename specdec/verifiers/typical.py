@@ -1,0 +1,47 @@
+"""Typical acceptance: keep what the target finds plausible enough. Lossy."""
+
+import math
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from specdec.randomness import Chances
+from specdec.sampling import Target
+from specdec.tree import ROOT, DraftTree
+from specdec.verifiers.base import Verdict, Verifier
+
+
+class TypicalVerifier(Verifier):
+    """Accept x at a node where p(x) > min(epsilon, delta * exp(-H(p))), and take the longest path of such nodes.
+
+    Medusa, Cai et al. 2024, arXiv 2401.10774, section 3.3.1. Where the target hesitates (high entropy H, in nats) more
+    passes for plausible, so the text isn't the target's. At temperature 0 it is ``match``.
+    """
+
+    epsilon: float = Field(0.09, gt=0.0, le=1.0, description="probability that is always enough")
+    delta: float = Field(0.3, gt=0.0, description="factor on exp(-entropy)")
+
+    lossless: ClassVar[bool] = False
+
+    def verify(self, tree: DraftTree, target: Target, chances: Chances) -> Verdict:
+        accepted, log_likelihood = [ROOT], {ROOT: 0.0}
+        for node in accepted:  # grows while it is walked, nearest nodes first
+            children = {draw.child for draw in tree.draws.get(node, ())}
+            p = target.law(node) if children else None
+            if p is None:
+                continue
+            threshold = min(self.epsilon, self.delta * math.exp(-entropy(p)))
+            for child in sorted(children):
+                likelihood = float(p[tree.tokens[child]])
+                if likelihood > threshold:
+                    accepted.append(child)
+                    log_likelihood[child] = log_likelihood[node] + math.log(likelihood)
+        last = max(accepted, key=lambda node: (tree.depths[node], log_likelihood[node]))
+        path = tree.lineage(last)
+        return Verdict(path, (*(tree.tokens[node] for node in path[1:]), target.draw(last)))
+
+
+def entropy(p: torch.Tensor) -> float:
+    """H(p) in nats, of a law of shape ``(vocab,)``; 0 log 0 is 0."""
+    return float(-torch.xlogy(p, p).sum())
