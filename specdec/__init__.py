@@ -6,11 +6,16 @@ from specdec.generator import Chunk, Generator, Result
 from specdec.hookspecs import hookimpl
 from specdec.settings import Settings
 from specdec.strategies.autoregressive import AutoregressiveProposer
-from specdec.strategies.base import Drafter, Engine, Feedback, Nodes, Proposer, Request, What
+from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, What
+from specdec.strategies.draft_model import DraftModelProposer
 from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
 from specdec.tree import ROOT, Budget, DraftTree, Role
+from specdec.verifiers.match import MatchVerifier
+from specdec.verifiers.rejection import RejectionVerifier
+from specdec.verifiers.traversal import TraversalVerifier
+from specdec.verifiers.typical import TypicalVerifier
 
 __version__ = "0.1.0"
 
@@ -19,19 +24,23 @@ __all__ = [
     "AutoregressiveProposer",
     "Budget",
     "Chunk",
+    "DraftModelProposer",
     "DraftTree",
     "Drafter",
     "Engine",
     "Feedback",
     "Generator",
+    "Host",
     "JacobiProposer",
     "LookaheadProposer",
+    "MatchVerifier",
     "ModelError",
     "Nodes",
     "NumericsError",
     "PluginError",
     "PromptLookupProposer",
     "Proposer",
+    "RejectionVerifier",
     "Request",
     "RequestError",
     "Result",
@@ -39,6 +48,8 @@ __all__ = [
     "Settings",
     "SpecdecError",
     "ToyModel",
+    "TraversalVerifier",
+    "TypicalVerifier",
     "What",
     "hookimpl",
 ]

@@ -8,17 +8,22 @@ from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
+from specdec.strategies.draft_model import DraftModelProposer
 from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.match import MatchVerifier
+from specdec.verifiers.rejection import RejectionVerifier
+from specdec.verifiers.traversal import TraversalVerifier
+from specdec.verifiers.typical import TypicalVerifier
 
 
 @hookimpl
 def specdec_proposers() -> Mapping[str, type[Proposer]]:
     return {
         "autoregressive": AutoregressiveProposer,
+        "draft_model": DraftModelProposer,
         "jacobi": JacobiProposer,
         "lookahead": LookaheadProposer,
         "prompt_lookup": PromptLookupProposer,
@@ -27,7 +32,12 @@ def specdec_proposers() -> Mapping[str, type[Proposer]]:
 
 @hookimpl
 def specdec_verifiers() -> Mapping[str, type[Verifier]]:
-    return {"match": MatchVerifier}
+    return {
+        "match": MatchVerifier,
+        "rejection": RejectionVerifier,
+        "traversal": TraversalVerifier,
+        "typical": TypicalVerifier,
+    }
 
 
 @hookimpl

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -9,15 +10,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from specdec import prompts
-from specdec.errors import ModelError, PluginError, RequestError
+from specdec.driver import Driver
+from specdec.errors import ModelError, PluginError, RequestError, SpecdecError
 from specdec.loop import Parts, run
 from specdec.plugins import Registry, load_plugins
 from specdec.randomness import Randomness
-from specdec.sampling import Warper
+from specdec.sampling import Warper, impure
 from specdec.sequence import FinishReason, Sequence
 from specdec.settings import Settings
 from specdec.stats import Stats
-from specdec.strategies.base import Proposer
+from specdec.strategies.base import Host, Proposer
 from specdec.text import TextDecoder
 from specdec.verifiers.base import Verifier
 
@@ -31,6 +33,7 @@ class Result:
 
     ``token_ids`` are new tokens only, an end-of-text id that was generated included; a stop string cuts ``text`` alone,
     which is None without a tokenizer. ``seed`` reproduces the text. ``notes`` says what was left out, if anything.
+    ``lossless`` is False where the acceptance rule doesn't promise the model's own law.
     """
 
     token_ids: tuple[int, ...]
@@ -40,6 +43,7 @@ class Result:
     seed: int
     error: Exception | None = None
     notes: tuple[str, ...] = ()
+    lossless: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,9 @@ class Generator:
     Raises:
         ModelError: when the model or tokenizer can't be driven, with the reason.
         PluginError: for a plug-in that is unknown or misconfigured.
+
+    Warns:
+        UserWarning: when the verifier is lossy.
     """
 
     def __init__(
@@ -88,6 +95,9 @@ class Generator:
         registry = load_plugins()
         self.proposer: Proposer = registry.make("proposers", proposer)
         self.verifier: Verifier = registry.make("verifiers", verifier)
+        if not self.verifier.lossless:
+            name = type(self.verifier).__name__
+            warnings.warn(f"{name} is lossy: the text is not what the model alone would write", stacklevel=2)
         compiler = registry.make("masks", mask)
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
@@ -95,8 +105,16 @@ class Generator:
         driver = _backend_class(registry, backend, model).load(model, compiler.compile)
         _check_tokenizer(tokenizer, driver.shapes.vocab_size)
         proposer_name = type(self.proposer).__name__
+
+        def open_driver(other: Any) -> Driver:
+            return Driver(_backend_class(registry, "auto", other).load(other, compiler.compile), compiler.compile)
+
         try:
-            engine, wants = self.proposer.bind(model), frozenset(self.proposer.wants())
+            reads_q = self.verifier.reads_q
+            host = Host(model, tokenizer, driver.shapes.vocab_size, reads_q, load_pretrained, open_driver)
+            engine, wants = self.proposer.bind(host), frozenset(self.proposer.wants())
+        except SpecdecError:
+            raise
         except Exception as error:  # a third party's code
             raise PluginError(
                 f"proposer {proposer_name} failed to bind with {type(error).__name__}: {error}"
@@ -108,6 +126,7 @@ class Generator:
             compile_masks=compiler.compile,
             backend=driver,
             verifier=self.verifier,
+            fallback=registry.make("verifiers", "match"),
             max_nodes=MAX_NODES,
         )
         self._max_batch_size = max_batch_size
@@ -203,6 +222,7 @@ class Generator:
             raise RequestError(
                 f"stop={special!r} is a special token, which never shows in text: use eos_token_id={token}"
             )
+        self._check_processors(settings)
         requests: list[Sequence | Exception] = []
         for index, (item, seed) in enumerate(zip(items, seeds or (settings.seed,) * len(items), strict=True)):
             try:
@@ -210,6 +230,15 @@ class Generator:
             except RequestError as error:
                 requests.append(error)
         return requests
+
+    def _check_processors(self, settings: Settings) -> None:
+        rule = type(self.verifier).__name__
+        if not self.verifier.stays_on_the_text and (names := impure(settings)):
+            raise RequestError(
+                f"{rule} asks for the model's law on paths that the text may not take, and {', '.join(names)} may "
+                "depend on what it was asked before: give it an attribute is_path_pure = True if its scores are a "
+                "function of its arguments alone, or use verifier='match' or 'rejection'"
+            )
 
     def _sequence(self, prompt: Any, settings: Settings, seed: int | None, index: int, wants_text: bool) -> Sequence:
         shapes = self._parts.backend.shapes
@@ -252,6 +281,7 @@ class Generator:
             seed=sequence.randomness.seed,
             error=sequence.error,
             notes=self._own.take_notes(),
+            lossless=self.verifier.lossless,
         )
         return Chunk(tokens, text, sequence.index, result)
 

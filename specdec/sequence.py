@@ -5,6 +5,8 @@ from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, field
 from typing import Literal, overload
 
+import torch
+
 from specdec.randomness import Randomness
 from specdec.sampling import Warper
 from specdec.settings import Settings
@@ -75,8 +77,16 @@ class Sequence:
         """Whether no token will follow."""
         return self.finish_reason is not None
 
-    def request(self, vocab_size: int, purpose: str) -> Request:
+    def request(self, vocab_size: int, purpose: str, shows_noise: bool) -> Request:
         """What a drafter may know of this sequence."""
+        tokens, warper = self.tokens, self.warper
+
+        def warp(drafted: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
+            return warper.draft_law([*tokens, *drafted] if warper.has_processors else (), logits)
+
+        def noise(position: int) -> torch.Tensor:
+            return self.randomness.gumbel(position, vocab_size)
+
         return Request(
             tokens=TokenView(self.tokens),
             prompt_length=self.prompt_length,
@@ -84,6 +94,8 @@ class Sequence:
             eos_token_ids=self.eos_token_ids,
             temperature=self.settings.temperature,
             rng=self.randomness.stream(purpose),
+            warp=warp,
+            noise=noise if shows_noise and self.settings.temperature > 0.0 else None,
         )
 
     def commit(self, verdict: Verdict) -> Verdict:

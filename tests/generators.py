@@ -5,7 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from specdec import ROOT, Budget, DraftTree, Role, ToyModel
+from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Host, Proposer, ToyModel
+from specdec.backends.toy import Law, ToyBackend
+from specdec.driver import Driver
+from specdec.masks.dense import DenseCompiler
 from specdec.plugins import load_plugins
 
 # Every registered strategy, with options that reach its corners beside its defaults.
@@ -22,6 +25,30 @@ PROPOSERS = [
     "prompt_lookup:max_ngram=2,num_tokens=4,num_matches=3",
     "prompt_lookup:max_ngram=1,num_tokens=1,prefer=first",
 ]
+
+
+def proposer_of(name: str, vocab_size: int, law: Law | None = None) -> Proposer:
+    """The strategy behind a name; a draft model, which no name has, is a toy one of the same vocabulary."""
+    if name == "draft_model":
+        drafter = ToyModel.random(vocab_size, order=1, seed=9) if law is None else ToyModel(law, vocab_size)
+        return DraftModelProposer(model=drafter, num_tokens=3, width=2)
+    made: Proposer = load_plugins().make("proposers", name)
+    return made
+
+
+def host(vocab_size: int) -> Host:
+    """A generator that doesn't read q, on nothing but toys."""
+
+    def load(name: str) -> tuple[ToyModel, None]:
+        return ToyModel.random(vocab_size), None
+
+    def open_toy(model: ToyModel) -> Driver:
+        compiler = DenseCompiler()
+        return Driver(ToyBackend.load(model, compiler.compile), compiler.compile)
+
+    return Host(None, None, vocab_size, False, load, open_toy)
+
+
 VERIFIERS = [plugin.name for plugin in load_plugins().of_kind("verifiers") if plugin.cls.lossless]  # type: ignore[attr-defined]
 MASKS = [plugin.name for plugin in load_plugins().of_kind("masks")]
 
@@ -39,17 +66,6 @@ def toy_models(draw: st.DrawFn) -> ToyModel:
 
 def prompts(vocab_size: int) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(0, vocab_size - 1), min_size=1, max_size=12)
-
-
-@st.composite
-def trees(draw: st.DrawFn, vocab_size: int = 6, max_nodes: int = 14) -> DraftTree:
-    """Any parents, any roles, any tokens."""
-    tree = DraftTree(draw(st.integers(0, vocab_size - 1)))
-    for _ in range(draw(st.integers(0, max_nodes))):
-        parent = draw(st.integers(0, len(tree) - 1))
-        role = Role(draw(st.integers(1, 7)))
-        tree.add(parent, draw(st.integers(0, vocab_size - 1)), role)
-    return tree
 
 
 budgets = st.builds(Budget, num_nodes=st.integers(0, 40), depth=st.integers(0, 12), num_tokens=st.integers(1, 30))

@@ -20,7 +20,7 @@ class Scripted(Proposer):
     during: Any = None  # (stage, request) -> None
     engine: Any = None  # start -> Engine
 
-    def bind(self, model: object) -> Engine:
+    def bind(self, host: object) -> Engine:
         return (self.engine or Engine)(self.start)
 
     def tell(self, stage: str, request: Request) -> None:

@@ -12,6 +12,7 @@ from specdec import Generator, RequestError, ToyModel
 from specdec.backends.toy import Law
 from specdec.plugins import load_plugins
 from tests.byte_tokenizer import END, trained
+from tests.generators import proposer_of
 from tests.plain import decode_law, keyed_gumbel
 from tests.scripted import Scripted
 
@@ -65,14 +66,18 @@ def test_decoding_stops_at_an_end_of_text_id_which_is_in_the_tokens(proposer: st
     endless = decode_law(model.law, [3, 1], 40, seed=5)
     end = endless[9]
     expected = endless[: endless.index(end) + 1]
-    result = Generator(model, proposer=proposer).generate([3, 1], eos_token_id=end, seed=5, temperature=1.0)
+    result = Generator(model, proposer=proposer_of(proposer, model.vocab_size)).generate(
+        [3, 1], eos_token_id=end, seed=5, temperature=1.0
+    )
     assert (list(result.token_ids), result.finish_reason) == (expected, "stop")
 
 
 @pytest.mark.parametrize("proposer", BUILT_IN)
 def test_a_stop_string_cuts_the_text_and_not_the_tokens(proposer: str) -> None:
     model, ids = speller("the cat sat on the mat. ")
-    result = Generator(model, trained(), proposer=proposer).generate([0], max_new_tokens=60, stop=["at on", "mat"])
+    result = Generator(model, trained(), proposer=proposer_of(proposer, model.vocab_size)).generate(
+        [0], max_new_tokens=60, stop=["at on", "mat"]
+    )
     assert (result.text, result.finish_reason) == ("the cat s", "stop")
     assert list(result.token_ids) == ids[: len(result.token_ids)]
     assert "at on" in trained().decode(result.token_ids)
@@ -125,7 +130,7 @@ def test_a_wrong_number_of_seeds_is_refused(prompt: Any, seeds: list[int]) -> No
 @pytest.mark.parametrize("stop", [(), ("mat",)])
 def test_the_chunks_of_a_stream_join_to_the_result(proposer: str, stop: tuple[str, ...]) -> None:
     model, _ = speller("naïve 東京 😀 cats sat on the mat. ")
-    generator = Generator(model, trained(), proposer=proposer)
+    generator = Generator(model, trained(), proposer=proposer_of(proposer, model.vocab_size))
     settings = {"max_new_tokens": 50, "stop": stop}
     chunks = list(generator.stream([0], **settings))
     result = chunks[-1].result
@@ -212,7 +217,9 @@ def test_a_processor_sees_the_text_that_its_token_follows_once_and_in_order(prop
         return forbid_two_back(input_ids, scores)
 
     settings = {"temperature": 0.0 if seed is None else 1.0, "seed": seed, "logits_processor": processor}
-    result = Generator(model, proposer=proposer).generate([3, 1], max_new_tokens=40, **settings)
+    result = Generator(model, proposer=proposer_of(proposer, model.vocab_size)).generate(
+        [3, 1], max_new_tokens=40, **settings
+    )
     assert list(result.token_ids) == tokens[2:]
     # The last step may ask once more, for a token behind the length that is then cut.
     assert seen[:40] == [tokens[:length] for length in range(2, 42)]

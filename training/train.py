@@ -1,9 +1,10 @@
-"""Train the built-in model and write it, with its tokenizer and card, into ``specdec/demo/model``.
+"""Train the built-in model, or its drafter, and write it into ``specdec/demo/model`` or ``specdec/demo/drafter``.
 
     python training/train.py --minutes 60                 # train, keep a checkpoint every few minutes
     python training/train.py --minutes 30 --resume        # go on from the last checkpoint
     python training/train.py --export                     # checkpoint -> specdec/demo/model, and prompts.json
     python training/train.py --report                     # what the exported model reproduces, for its card
+    python training/train.py --drafter --minutes 20       # the same for the drafter, with the model's tokenizer
 
 The model learns a small corpus by heart on purpose; ``corpus.py`` says what it is made of, the card what that means.
 """
@@ -24,8 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 HERE = Path(__file__).parent
-OUTPUT = HERE.parent / "specdec" / "demo" / "model"
-CHECKPOINT = HERE / "checkpoint"
+DEMO = HERE.parent / "specdec" / "demo"
 
 SEED = 20
 VOCABULARY = 2048
@@ -42,19 +42,32 @@ CHAT_TEMPLATE = (
 )
 PROMPTS_PER_CATEGORY = 6
 MOST_NEW_TOKENS = 256
-CONFIG = LlamaConfig(
-    vocab_size=VOCABULARY,
-    hidden_size=384,
-    intermediate_size=1024,
-    num_hidden_layers=4,
-    num_attention_heads=6,
-    num_key_value_heads=2,
-    max_position_embeddings=8448,
-    tie_word_embeddings=True,
-    bos_token_id=0,
-    eos_token_id=[0, 1],
-    pad_token_id=0,
-)
+COMMON = {
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 8448,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": [0, 1],
+    "pad_token_id": 0,
+}
+CONFIGS = {
+    "model": LlamaConfig(
+        hidden_size=384,
+        intermediate_size=1024,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        **COMMON,
+    ),
+    "drafter": LlamaConfig(
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        num_key_value_heads=1,
+        **COMMON,
+    ),
+}
 
 
 def make_tokenizer(documents: list[Document]) -> PreTrainedTokenizerFast:
@@ -115,13 +128,17 @@ def rows(encoded: list[list[int]], rng: random.Random) -> torch.Tensor:
     return torch.tensor(packed)
 
 
-def train(minutes: float, resume: bool) -> None:
+def checkpoint(name: str) -> Path:
+    return HERE / "checkpoint" / name
+
+
+def train(name: str, minutes: float, resume: bool) -> None:
     torch.manual_seed(SEED)
     documents = load(HERE / "corpus")
     tokenizer = make_tokenizer(documents)
     encoded = encode(tokenizer, documents)
     print(f"{len(documents)} documents, {sum(map(len, encoded))} tokens, {len(tokenizer)} in the vocabulary")
-    model = LlamaForCausalLM.from_pretrained(CHECKPOINT) if resume else LlamaForCausalLM(CONFIG)
+    model = LlamaForCausalLM.from_pretrained(checkpoint(name)) if resume else LlamaForCausalLM(CONFIGS[name])
     print(f"{model.num_parameters():,} parameters")
     model.train()
     matrices = [p for p in model.parameters() if p.ndim >= 2]
@@ -129,6 +146,7 @@ def train(minutes: float, resume: bool) -> None:
         [{"params": matrices}, {"params": [p for p in model.parameters() if p.ndim < 2]}],
         lr=PEAK_RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True,
     )  # fmt: skip
+    has_bfloat16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()  # elsewhere it is emulated, and slower than float32
     rng = random.Random(SEED + resume)
     began = saved = time.monotonic()
     step, epoch, spent = 0, 0, 0.0
@@ -139,7 +157,7 @@ def train(minutes: float, resume: bool) -> None:
             rate = PEAK_RATE * min(1.0, (step + 1) / WARM_UP_STEPS) * max(0.01, math.cos(math.pi / 2 * min(1.0, spent)))
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast("cpu", torch.bfloat16, enabled=has_bfloat16):
                 logits = model(batch[:, :-1]).logits
             loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
             optimizer.zero_grad()
@@ -154,18 +172,19 @@ def train(minutes: float, resume: bool) -> None:
         )
         if time.monotonic() - saved > 120 or spent >= 1.0:
             saved = time.monotonic()
-            model.save_pretrained(CHECKPOINT)
-            tokenizer.save_pretrained(CHECKPOINT)
+            model.save_pretrained(checkpoint(name))
+            tokenizer.save_pretrained(checkpoint(name))
 
 
-def export() -> None:
+def export(name: str) -> None:
     """The checkpoint in bfloat16, which is what the package ships."""
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(CHECKPOINT)
-    model = LlamaForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(checkpoint(name))
+    model = LlamaForCausalLM.from_pretrained(checkpoint(name), dtype=torch.bfloat16)
     model.generation_config.eos_token_id = [0, 1]
-    model.save_pretrained(OUTPUT)
-    tokenizer.save_pretrained(OUTPUT)
-    write_prompts(tokenizer, load(HERE / "corpus"))
+    model.save_pretrained(DEMO / name)
+    tokenizer.save_pretrained(DEMO / name)
+    if name == "model":
+        write_prompts(tokenizer, load(HERE / "corpus"))
     corpus = "".join(plain_text(document) for document in load(HERE / "corpus"))
     digest = hashlib.sha256(corpus.encode()).hexdigest()
     print(f"corpus of {len(corpus.encode()):,} bytes, sha256 {digest}, Python {platform.python_version()}")
@@ -179,7 +198,7 @@ def write_prompts(tokenizer: PreTrainedTokenizerFast, documents: list[Document])
         for document in fit[:: len(fit) // PROMPTS_PER_CATEGORY][:PROMPTS_PER_CATEGORY]:
             chosen.append({"category": category, "name": document.title, "text": beginning(document)})
     text = json.dumps(chosen, indent=1, ensure_ascii=False)
-    (OUTPUT.parent / "prompts.json").write_text(text + "\n", encoding="utf-8")
+    (DEMO / "prompts.json").write_text(text + "\n", encoding="utf-8")
 
 
 def report() -> None:
@@ -230,13 +249,15 @@ def _can_go_on(tokenizer: PreTrainedTokenizerFast, document: Document) -> bool:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--drafter", action="store_true", help="the drafter instead of the model")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--export", action="store_true")
     parser.add_argument("--report", action="store_true")
     arguments = parser.parse_args()
+    chosen = "drafter" if arguments.drafter else "model"
     if arguments.export:
-        export()
+        export(chosen)
     elif arguments.report:
         report()
     else:
-        train(arguments.minutes, arguments.resume)
+        train(chosen, arguments.minutes, arguments.resume)

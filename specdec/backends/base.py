@@ -4,7 +4,7 @@ A backend owns the model and its cache. Rows are the sequences of the batch, num
 
 Laws:
 - A tree forward equals forwarding each root-to-node path alone.
-- Keep-then-forward equals a fresh forward over the committed tokens.
+- Keep-then-forward equals a fresh forward over the committed tokens; so does rollback-then-forward.
 - What a row gives doesn't depend on the other rows, but for the rounding of another shape.
 - A model that can't satisfy them is refused with the reason, or driven with chains where that is right.
 """
@@ -89,7 +89,14 @@ class Backend(ABC):
 
     @abstractmethod
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Commit each row's path of the last forward, root first, in the row's next slots; drop its other nodes."""
+        """Commit each row's path of the last forward, root first, in the row's next slots; drop its other nodes.
+
+        An empty path commits nothing.
+        """
+
+    @abstractmethod
+    def rollback(self, row: int, length: int) -> None:
+        """Take a row's committed tokens back to the first ``length``, at least one."""
 
     @abstractmethod
     def release(self, row: int) -> None:

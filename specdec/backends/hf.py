@@ -155,6 +155,9 @@ class HFBackend(Backend):
         for row, path in enumerate(paths):
             self._cache.keep(row, path)
 
+    def rollback(self, row: int, length: int) -> None:
+        self._cache.lengths[row] = length  # what lies behind is hidden by masks, and overwritten
+
     @torch.inference_mode()
     def release(self, row: int) -> None:
         self._cache.release(row)

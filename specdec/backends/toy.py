@@ -95,6 +95,9 @@ class ToyBackend(Backend):
         for row, path in enumerate(paths):
             self._rows[row] += self._layout.input_ids[row, list(path)].tolist()
 
+    def rollback(self, row: int, length: int) -> None:
+        del self._rows[row][length:]
+
     def release(self, row: int) -> None:
         self._rows[row] = self._rows[-1]
         self._rows.pop()

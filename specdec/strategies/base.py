@@ -18,10 +18,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict
 
+from specdec.driver import Driver
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 
@@ -59,10 +62,35 @@ class Feedback:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """What a proposer may know of the generator it drafts for.
+
+    Attributes:
+        model, tokenizer: the target's; the tokenizer may be None.
+        vocab_size: entries of the target's logits.
+        reads_q: the acceptance rule makes use of the laws that candidates are drawn from.
+        load: a model and its tokenizer from a folder or hub name, as the target is loaded. Raises ModelError.
+        open: drive another model, with a cache of its own, as the target is driven. Raises ModelError.
+    """
+
+    model: Any
+    tokenizer: Any
+    vocab_size: int
+    reads_q: bool
+    load: Callable[[str], tuple[Any, Any]]
+    open: Callable[[Any], Driver]
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What a drafter may know of its request.
 
-    ``tokens`` is a live view of prompt and committed tokens; its last entry is the root of the next tree.
+    Attributes:
+        tokens: a live view of prompt and committed tokens; its last entry is the root of the next tree.
+        warp: the law that the request's own settings make of raw logits behind some drafted tokens: (drafted, logits)
+            -> law, both ``(vocab,)``; at temperature 0 that of temperature 1.
+        noise: what the acceptance rule adds to the log-law at an absolute position before it takes the argmax,
+            ``(vocab,)``; None at temperature 0, and under rules where a drafter that knew it would bias the text.
     """
 
     tokens: Sequence[int]
@@ -71,6 +99,8 @@ class Request:
     eos_token_ids: frozenset[int]
     temperature: float
     rng: np.random.Generator
+    warp: Callable[[Sequence[int], torch.Tensor], torch.Tensor] = lambda _, logits: softmax(logits)
+    noise: Callable[[int], torch.Tensor] | None = None
 
     @property
     def root(self) -> int:
@@ -84,10 +114,21 @@ class Request:
                 return tokens[: index + 1]
         return tokens
 
+    def draw(self, weights: torch.Tensor) -> int:
+        """A draw from weights, shape ``(vocab,)``, not all zero, which need not sum to one."""
+        cumulative = weights.double().cumsum(0)
+        place = self.rng.random() * float(cumulative[-1])
+        return int(torch.searchsorted(cumulative, place, right=True).clamp_max(int(weights.nonzero().max())))
+
     def random_tokens(self, count: int) -> list[int]:
         """Tokens of the history, drawn with replacement; the root stands in for an end-of-text id among them."""
         drawn = [self.tokens[index] for index in self.rng.integers(len(self.tokens), size=count)] if count else []
         return [self.root if token in self.eos_token_ids else token for token in drawn]
+
+
+def softmax(logits: torch.Tensor) -> torch.Tensor:
+    """The law of logits, float32 or better."""
+    return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 class Drafter(ABC):
@@ -141,8 +182,8 @@ class Proposer(BaseModel, ABC):
         """The predictions that ``observe`` needs, as pairs of which nodes and what about them."""
         return frozenset()
 
-    def bind(self, model: object) -> Engine:
-        """The engine for a model; called once per generator."""
+    def bind(self, host: Host) -> Engine:
+        """The engine for a generator's model; called once per generator."""
         return Engine(self.start)
 
     @abstractmethod

@@ -66,6 +66,9 @@ def test_rows_of_any_lengths_trees_and_paths_stay_apart(
                 paths.append(path_to(tree, node))
                 prompt += [tree.tokens[node] for node in paths[-1]]
             backend.keep(paths)
+            row = int(rng.integers(len(batch)))
+            del batch[row][int(rng.integers(1, len(batch[row]) + 1)) :]
+            backend.rollback(row, len(batch[row]))
             leaving = int(rng.integers(len(batch)))
             if len(batch) > 1:
                 backend.release(leaving)

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftTree, Feedback, Generator, ToyModel
-from specdec.plugins import load_plugins
 from specdec.randomness import Randomness
 from specdec.sequence import TokenView
 from specdec.strategies.base import Drafter, Request, select
-from tests.generators import PROPOSERS, budgets, prompts, toy_models
+from tests.generators import PROPOSERS, budgets, host, prompts, proposer_of, toy_models
 from tests.plain import decode_law
 
 
@@ -22,7 +21,7 @@ def test_the_text_is_plain_decodings_at_any_temperature_alone_and_in_a_batch(
     proposer: str, data: st.DataObject, model: ToyModel, seed: int
 ) -> None:
     batch = data.draw(st.lists(prompts(model.vocab_size), min_size=1, max_size=4))
-    generator = Generator(model, proposer=proposer, max_batch_size=3)
+    generator = Generator(model, proposer=proposer_of(proposer, model.vocab_size), max_batch_size=3)
     for temperature, key in ((0.0, None), (1.0, seed)):
         results = generator.generate(batch, max_new_tokens=24, temperature=temperature, seed=seed)
         expected = [decode_law(model.law, prompt, 24, key) for prompt in batch]
@@ -34,10 +33,10 @@ def test_the_text_is_plain_decodings_at_any_temperature_alone_and_in_a_batch(
 
 def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) -> list[tuple[Any, ...]]:
     """The trees of some steps in which the model always says the root's successor, modulo the vocabulary of 7."""
-    engine_of = load_plugins().make("proposers", proposer)
+    engine_of = proposer_of(proposer, 7)
     tokens = list(prompt)
     request = Request(TokenView(tokens), len(prompt), 7, frozenset({6}), 0.0, Randomness(5).stream("law"))
-    drafter: Drafter = engine_of.bind(None).start(request)
+    drafter: Drafter = engine_of.bind(host(7)).start(request)
     shapes = []
     for _ in range(num_steps):
         tree: DraftTree = drafter.propose(budget)
@@ -72,5 +71,7 @@ def test_something_is_accepted_where_text_repeats(proposer: str) -> None:
     def law(context: tuple[int, ...]) -> list[float]:
         return [0.01, 0.01, 0.97, 0.01]  # the same token again and again: all that a plain Jacobi iteration can foresee
 
-    result = Generator(ToyModel(law, 4), proposer=proposer).generate([0, 1, 2, 2, 2, 2], max_new_tokens=80)
+    result = Generator(ToyModel(law, 4), proposer=proposer_of(proposer, 4, law)).generate(
+        [0, 1, 2, 2, 2, 2], max_new_tokens=80
+    )
     assert result.stats.tokens_per_step > 1.3

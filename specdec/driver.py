@@ -1,0 +1,51 @@
+"""A model of a proposer's own, driven as the target is: rows of committed tokens, and trees forwarded behind them."""
+
+from collections.abc import Sequence
+
+from specdec.backends.base import Backend, Compile, OutputRow
+from specdec.layout import Shapes
+from specdec.tree import DraftTree
+
+
+class Driver:
+    """Numbered rows without gaps; row b holds ``lengths[b]`` committed tokens.
+
+    Trees are forwarded for all rows at once and committed, or dropped, by ``keep``; ``rollback`` takes tokens back.
+    """
+
+    def __init__(self, backend: Backend, compile_masks: Compile) -> None:
+        self._backend = backend
+        self._compile = compile_masks
+        self.lengths: list[int] = []
+
+    @property
+    def shapes(self) -> Shapes:
+        """What is to be known of the model: vocabulary, positions, dtype, device."""
+        return self._backend.shapes
+
+    def open(self, tokens: Sequence[int], capacity: int) -> None:
+        """Open the next row with tokens, at least one; ``capacity`` is the number that it may grow to."""
+        self.lengths.append(len(tokens))
+        self._backend.prefill(tokens, capacity)
+
+    def forward(self, trees: Sequence[DraftTree]) -> list[OutputRow]:
+        """One pass over a tree for each row, whose root comes behind the row's committed tokens."""
+        output = self._backend.forward(self._compile(trees, self.lengths, self.shapes))
+        return [output.row(row) for row in range(len(trees))]
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """Commit each row's path of the last forward, root first; an empty path commits nothing."""
+        self._backend.keep(paths)
+        for row, path in enumerate(paths):
+            self.lengths[row] += len(path)
+
+    def rollback(self, row: int, length: int) -> None:
+        """Take a row's committed tokens back to the first ``length``."""
+        self._backend.rollback(row, length)
+        self.lengths[row] = length
+
+    def release(self, row: int) -> None:
+        """Close a row; the last one takes its number."""
+        self._backend.release(row)
+        self.lengths[row] = self.lengths[-1]
+        self.lengths.pop()

@@ -1,0 +1,204 @@
+"""A draft model: a smaller model writes ahead, the target checks.
+
+Leviathan et al. 2022, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from specdec.driver import Driver
+from specdec.errors import ModelError
+from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request
+from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, Law, TextDraft
+from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
+from specdec.tree import Budget, DraftTree
+
+
+class DraftModelProposer(Proposer):
+    """What a smaller model with a cache of its own would say next.
+
+    Under a rule that reads q (``rejection``, ``traversal``) and at a temperature, candidates are drawn from the
+    drafter's law, warped as the target's is; else they are its likeliest tokens. Under ``match`` the drafter is given
+    the noise of each position, so that it guesses what the target will *draw*.
+    """
+
+    model: Any = Field(None, description="drafter: a model, its folder or hub name; none with layers", repr=False)
+    tokenizer: Any = Field(None, description="the drafter's, where it isn't the target's", repr=False)
+    layers: int | None = Field(None, ge=1, description="draft with the target's own first layers (early exit)")
+    num_tokens: int = Field(5, ge=1, description="depth of the draft")
+    width: int = Field(1, ge=1, description="candidates per node, and nodes per level that are written on; 1: a chain")
+    num_nodes: int = Field(24, ge=1, description="most nodes of a tree; chosen candidates only")
+    siblings: Literal["chosen", "without_replacement", "with_replacement"] = Field(
+        "chosen", description="beside a sampled candidate: the likeliest tokens, or further draws"
+    )
+    confidence: float = Field(0.0, ge=0.0, lt=1.0, description="write no further behind a token less likely than this")
+    vocabulary: Literal["same", "shared", "text"] = Field(
+        "same", description="what drafter and target have in common: ids, token strings, or text alone"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.model is None) == (self.layers is None):
+            raise ValueError("give a draft model, or layers of the target: one of the two")
+        if self.layers is not None and self.vocabulary != "same":
+            raise ValueError(
+                f"vocabulary={self.vocabulary!r} is for another model's tokenizer; layers share the target's"
+            )
+        if self.vocabulary == "text" and self.width != 1:
+            raise ValueError("vocabulary='text' drafts chains: leave width at 1")
+        return self
+
+    def bind(self, host: Host) -> Engine:
+        model, tokenizer = _drafter(self, host)
+        driver = host.open(model)
+        return _DraftModelEngine(self, host, driver, _vocabulary(self, host, driver, tokenizer))
+
+    def start(self, request: Request) -> Drafter:
+        raise TypeError("a draft model's requests are started by its engine")
+
+
+class _ModelDrafter(Drafter):
+    """One request's row of the drafter's cache."""
+
+    def __init__(self, request: Request, engine: "_DraftModelEngine") -> None:
+        super().__init__(request)
+        self._engine = engine
+        self.cached: list[int] | None = None  # the drafter's ids in its row; None before there is one
+        self.num_agreed = 0  # of these, how many are known to be the text's
+
+    def propose(self, budget: Budget) -> DraftTree:
+        proposal = self._engine.propose_many([self], [budget])[0]
+        if isinstance(proposal, Exception):
+            raise proposal
+        return proposal
+
+    def stop(self) -> None:
+        self._engine.release(self)
+
+
+class _DraftModelEngine(Engine):
+    """The drafter, one row of its cache per request, and drafting for the whole batch at once."""
+
+    def __init__(
+        self, config: DraftModelProposer, host: Host, driver: Driver, vocabulary: Vocabulary | TextVocabulary
+    ) -> None:
+        self._config = config
+        self._reads_q = host.reads_q
+        self._driver = driver
+        self._vocabulary = vocabulary
+        self._rows: list[_ModelDrafter] = []
+
+    def start(self, request: Request) -> Drafter:
+        return _ModelDrafter(request, self)
+
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        """Begin a draft for each request, write on until all are done; a request that fails fails alone."""
+        drafts: dict[int, Draft] = {}
+        failed: dict[int, Exception] = {}
+        for index, (drafter, budget) in enumerate(zip(drafters, budgets, strict=True)):
+            assert isinstance(drafter, _ModelDrafter), "drafters were started here"
+            try:
+                drafts[index] = self._begin(drafter, budget)
+            except Exception as error:  # a model's own code
+                failed[index] = error
+        by_drafter = {id(drafters[index]): draft for index, draft in drafts.items()}
+        while any(not draft.is_done for draft in drafts.values()):
+            self._write_on([by_drafter.get(id(drafter)) for drafter in self._rows])
+        return [failed[index] if index in failed else drafts[index].tree() for index in range(len(drafters))]
+
+    def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft:
+        """Bring the drafter's row to the committed text, but for the tokens that the first pass will feed."""
+        config, request = self._config, drafter.request
+        context = self._vocabulary.context(request.tokens)
+        num_tokens = min(config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
+        if self._driver.shapes.max_positions is not None:
+            num_tokens = min(num_tokens, self._driver.shapes.max_positions - len(context))
+        if num_tokens < 1 or len(context) < 2:
+            return ChainDraft(request, [], 0)
+        if drafter.cached is None:
+            drafter.cached = list(context[:-1])
+            self._rows.append(drafter)
+            self._driver.open(drafter.cached, len(context) + budget.num_tokens)
+        pending = self._synchronise(drafter, context)
+        if isinstance(self._vocabulary, TextVocabulary):
+            return TextDraft(request, pending, num_tokens, self._vocabulary, context)
+        law = Law(request, self._vocabulary, samples=self._reads_q and request.temperature > 0.0)
+        if config.width == 1:
+            return ChainDraft(request, pending, num_tokens, law, config.confidence)
+        num_nodes = min(config.num_nodes, budget.num_nodes)
+        options = BeamOptions(config.width, num_nodes, config.confidence, config.siblings)
+        return BeamDraft(request, pending, num_tokens, law, options)
+
+    def _synchronise(self, drafter: _ModelDrafter, context: Sequence[int]) -> list[int]:
+        """Roll the row back to where it agrees with the text; the ids that it lacks, at least one."""
+        cached = drafter.cached
+        assert cached is not None, "it has a row"
+        common = drafter.num_agreed if isinstance(self._vocabulary, SameVocabulary) else 0
+        while common < min(len(cached), len(context) - 1) and cached[common] == context[common]:
+            common += 1
+        if common < len(cached):
+            self._driver.rollback(self._rows.index(drafter), common)
+            del cached[common:]
+        drafter.num_agreed = common
+        return list(context[common:])
+
+    def _write_on(self, drafts: Sequence[Draft | None]) -> None:
+        """One pass of the drafter for all rows; a row that has nothing to write feeds a token that is dropped."""
+        asking = [draft if draft is not None and not draft.is_done else None for draft in drafts]
+        outputs = self._driver.forward([DraftTree(0) if draft is None else draft.ask() for draft in asking])
+        kept = [[] if draft is None else draft.keeps() for draft in asking]
+        self._driver.keep(kept)
+        for drafter, draft, path, output in zip(self._rows, asking, kept, outputs, strict=True):
+            if draft is not None and drafter.cached is not None:
+                tree = draft.ask()
+                drafter.cached += [tree.tokens[node] for node in path]
+                draft.hear(output)
+
+    def release(self, drafter: _ModelDrafter) -> None:
+        """Close a request's row; as in the backend, the last one takes its place."""
+        if drafter.cached is not None:
+            row = self._rows.index(drafter)
+            self._driver.release(row)
+            self._rows[row] = self._rows[-1]
+            self._rows.pop()
+
+
+def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
+    """The draft model and its tokenizer; the target's own where none is named."""
+    if config.layers is not None:
+        from specdec.strategies.early_exit import first_layers
+
+        return first_layers(host.model, config.layers), host.tokenizer
+    if isinstance(config.model, str):
+        loaded: tuple[Any, Any] = host.load(config.model)
+        return loaded
+    return config.model, config.tokenizer if config.tokenizer is not None else host.tokenizer
+
+
+def _vocabulary(config: DraftModelProposer, host: Host, driver: Driver, tokenizer: Any) -> Vocabulary | TextVocabulary:
+    """Raises ModelError where drafter and target can't be brought together in the way that was asked for."""
+    size = driver.shapes.vocab_size
+    if config.vocabulary != "same":
+        if host.tokenizer is None or tokenizer is None or tokenizer is host.tokenizer:
+            raise ModelError(
+                f"vocabulary={config.vocabulary!r} needs both tokenizers: Generator(model, tokenizer, "
+                "proposer=DraftModelProposer(model=…, tokenizer=…))"
+            )
+        if config.vocabulary == "text":
+            return TextVocabulary(host.tokenizer, tokenizer)
+        return SharedVocabulary(host.tokenizer, tokenizer, host.vocab_size)
+    has_same_ids = tokenizer is host.tokenizer or tokenizer.get_vocab() == host.tokenizer.get_vocab()
+    is_padded = tokenizer is not None and has_same_ids and len(tokenizer) <= min(size, host.vocab_size)
+    if size != host.vocab_size and not is_padded:
+        raise ModelError(
+            f"the drafter's vocabulary is {size}, the target's {host.vocab_size}: give both tokenizers and "
+            "vocabulary='shared' (their common tokens) or 'text' (drafts are encoded anew)"
+        )
+    if not has_same_ids:
+        raise ModelError(
+            "the drafter's tokenizer is another than the target's: vocabulary='shared' drafts their common tokens, "
+            "vocabulary='text' encodes drafts anew"
+        )
+    return SameVocabulary(host.vocab_size, size)

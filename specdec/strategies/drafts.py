@@ -1,0 +1,259 @@
+"""Drafts in the making: what a drafter is to forward next, and what becomes of what it answers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from specdec.errors import NumericsError
+from specdec.sampling import Rows
+from specdec.strategies.base import Request
+from specdec.strategies.vocabulary import TextVocabulary, Vocabulary
+from specdec.tree import ROOT, DraftTree, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """The drafter's law over the target's vocabulary.
+
+    ``samples``: candidates are to be drawn from it, since the acceptance rule reads q; else the likeliest are chosen.
+    """
+
+    request: Request
+    vocabulary: Vocabulary
+    samples: bool
+
+    def at(self, drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor | None:
+        """The law behind some drafted tokens, shape ``(vocab,)``; None where the settings leave no token possible.
+
+        Where the noise of the position is known it is that of the target's draw: softmax(log q + g), whose likeliest
+        token is the drafter's own draw with the target's noise (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
+        """
+        if not logits.max().isfinite():
+            raise NumericsError("the draft model's logits are NaN or infinite: check its weights and dtype")
+        q = self.request.warp(drafted, self.vocabulary.logits(logits))
+        if not q.isfinite().all():
+            return None
+        if self.samples or self.request.noise is None:
+            return q
+        position = len(self.request.tokens) + len(drafted)
+        return (q.log() + self.request.noise(position).to(q.device)).softmax(-1)
+
+
+class Draft(ABC):
+    """One request's draft while it is written.
+
+    ``pending``: the drafter's ids behind its cached ones up to the root; the first pass feeds them.
+    """
+
+    def __init__(self, request: Request, pending: Sequence[int], num_tokens: int) -> None:
+        self.is_done = num_tokens < 1
+        self._request = request
+        self._num_left = num_tokens
+        self._asked = chain_of(pending) if pending else DraftTree(0)
+
+    def ask(self) -> DraftTree:
+        """The drafter's ids to forward, behind its cached ones; the same until ``hear`` was called."""
+        return self._asked
+
+    @abstractmethod
+    def keeps(self) -> list[int]:
+        """The path of ``ask`` that the drafter may commit to its cache."""
+
+    @abstractmethod
+    def hear(self, rows: Rows) -> None:
+        """Go on with the drafter's logits at the nodes of ``ask``."""
+
+    @abstractmethod
+    def tree(self) -> DraftTree:
+        """The finished draft, in the target's ids."""
+
+
+class ChainDraft(Draft):
+    """One candidate behind another, each cached by the drafter as soon as it is fed."""
+
+    def __init__(
+        self, request: Request, pending: Sequence[int], num_tokens: int, law: Law | None = None, confidence: float = 0.0
+    ) -> None:
+        super().__init__(request, pending, num_tokens)
+        self._law = law
+        self._confidence = confidence
+        self._tree = DraftTree(request.root)
+
+    def keeps(self) -> list[int]:
+        return list(range(len(self._asked)))
+
+    def hear(self, rows: Rows) -> None:
+        assert self._law is not None, "a draft that is written on has a law"
+        last = len(self._tree) - 1
+        law = self._law.at(self._tree.path(last), rows.logits(len(self._asked) - 1))
+        if law is None:
+            self.is_done = True
+            return
+        token = self._request.draw(law) if self._law.samples else int(law.argmax())
+        self._tree.add(last, token, q=law if self._law.samples else None)
+        self._num_left -= 1
+        # Whether to go on is decided by a token that stays: a draw that was discarded would leave its q untrue.
+        is_weak = float(law[token]) < self._confidence
+        self.is_done = self._num_left == 0 or is_weak or token in self._request.eos_token_ids
+        if not self.is_done:
+            self._asked = DraftTree(self._law.vocabulary.to_draft(token))
+
+    def tree(self) -> DraftTree:
+        return self._tree
+
+
+class TextDraft(Draft):
+    """A chain of the drafter's own likeliest tokens, which become the target's by way of their text."""
+
+    def __init__(
+        self,
+        request: Request,
+        pending: Sequence[int],
+        num_tokens: int,
+        vocabulary: TextVocabulary,
+        context: Sequence[int],
+    ) -> None:
+        super().__init__(request, pending, num_tokens)
+        self._vocabulary = vocabulary
+        self._context = context
+        self._drafted: list[int] = []
+        self._most = num_tokens
+
+    def keeps(self) -> list[int]:
+        return list(range(len(self._asked)))
+
+    def hear(self, rows: Rows) -> None:
+        self._drafted.append(rows.argmax(len(self._asked) - 1))
+        self._num_left -= 1
+        self.is_done = self._num_left == 0
+        self._asked = DraftTree(self._drafted[-1])
+
+    def tree(self) -> DraftTree:
+        tree = DraftTree(self._request.root)
+        tokens = self._vocabulary.to_target(self._request.tokens, self._context, self._drafted)
+        tree.add_chain(ROOT, self._request.until_eos(tokens[: self._most]))
+        return tree
+
+
+@dataclass(frozen=True, slots=True)
+class BeamOptions:
+    """How wide a beam is, how many nodes it may have, and what stands beside a sampled candidate."""
+
+    width: int
+    num_nodes: int
+    confidence: float
+    siblings: Literal["chosen", "without_replacement", "with_replacement"]
+
+
+class BeamDraft(Draft):
+    """A tree: at each level the likeliest nodes are written on, each by several candidates.
+
+    Chosen candidates: the procedure of EAGLE-2, Li et al. 2024, arXiv 2406.16858, section 4, for any drafter: a beam by
+    cumulative probability, of whose nodes the best are kept. Sampled ones: none is dropped, since a rule that reads q
+    must see every draw, and what is written on is decided by tokens that are there already. Beside a sampled token
+    stand the likeliest ones, tried after it (the order that attains the optimum for fixed guesses and one draw: Hu et
+    al. 2025, arXiv 2502.18779), or further draws.
+    """
+
+    def __init__(
+        self, request: Request, pending: Sequence[int], num_tokens: int, law: Law, options: BeamOptions
+    ) -> None:
+        super().__init__(request, pending, num_tokens)
+        self._law = law
+        self._options = options
+        self._tree = DraftTree(request.root)
+        self._likelihood = {ROOT: 1.0}
+        self._level = [ROOT]  # the nodes to write on
+        self._fed = {ROOT: len(self._asked) - 1}  # where in ``ask`` they are
+        self._keeps = list(range(len(self._asked) - 1))  # all but the root, which heads what is asked from then on
+        self._is_first_pass = True
+
+    def keeps(self) -> list[int]:
+        return self._keeps
+
+    def hear(self, rows: Rows) -> None:
+        children: list[int] = []
+        for node in self._level:
+            law = self._law.at(self._tree.path(node), rows.logits(self._fed[node]))
+            if law is not None and self._has_room():
+                children += self._write_below(node, law)
+        self._num_left -= 1
+        children.sort(key=self._likelihood.__getitem__, reverse=True)
+        self._level = [
+            node
+            for node in children[: self._options.width]
+            if self._tree.tokens[node] not in self._request.eos_token_ids
+        ]
+        self.is_done = self._num_left == 0 or not self._level or not self._has_room()
+        if not self.is_done:
+            self._ask_next()
+
+    def _has_room(self) -> bool:
+        """A sampled tree keeps all its nodes, so it must stop in time; of a chosen one the best are taken."""
+        return not self._law.samples or len(self._tree) - 1 + self._options.width <= self._options.num_nodes
+
+    def _write_below(self, node: int, law: torch.Tensor) -> list[int]:
+        """Add a node's candidates; those of them that were not there and are likely enough to be written on."""
+        known = len(self._tree)
+        for token, q in self._candidates(law):
+            child = self._tree.add(node, token, q=q)
+            self._likelihood.setdefault(child, self._likelihood[node] * float(law[token]))
+        return [
+            child
+            for child in range(known, len(self._tree))
+            if law[self._tree.tokens[child]] >= self._options.confidence
+        ]
+
+    def _candidates(self, law: torch.Tensor) -> list[tuple[int, torch.Tensor | None]]:
+        """Tokens in the order in which a rule is to try them, each with the law it was drawn from."""
+        width = min(self._options.width, int((law > 0).sum()))
+        if not self._law.samples:
+            return [(token, None) for token in law.topk(width).indices.tolist()]
+        if self._options.siblings == "chosen":
+            likeliest = law.topk(width - 1).indices
+            q = without(law, likeliest)
+            return [(self._request.draw(q), q), *((token, None) for token in likeliest.tolist())]
+        drawn: list[tuple[int, torch.Tensor | None]] = []
+        for _ in range(width if self._options.siblings == "without_replacement" else self._options.width):
+            token = self._request.draw(law)
+            drawn.append((token, law))
+            if self._options.siblings == "without_replacement" and len(drawn) < width:
+                law = without(law, torch.tensor([token], device=law.device))
+        return drawn
+
+    def _ask_next(self) -> None:
+        """All nodes written on so far, below the root: the drafter has none of them in its cache."""
+        if self._is_first_pass:
+            self._asked = DraftTree(self._asked.tokens[self._fed[ROOT]])
+            self._fed, self._keeps, self._is_first_pass = {ROOT: ROOT}, [], False
+        for node in self._level:
+            parent = self._fed[self._tree.parents[node]]
+            self._fed[node] = self._asked.add(parent, self._law.vocabulary.to_draft(self._tree.tokens[node]))
+
+    def tree(self) -> DraftTree:
+        if self._law.samples or len(self._tree) - 1 <= self._options.num_nodes:
+            return self._tree
+        # Likelihood falls along a path, so that the best nodes hang together; of equals the nearer come first.
+        best = sorted(range(1, len(self._tree)), key=self._likelihood.__getitem__, reverse=True)
+        place, pruned = {ROOT: ROOT}, DraftTree(self._tree.tokens[ROOT])
+        for node in sorted(best[: self._options.num_nodes]):
+            place[node] = pruned.add(place[self._tree.parents[node]], self._tree.tokens[node])
+        return pruned
+
+
+def without(law: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """A law conditional on other tokens than these."""
+    rest = law.index_fill(0, tokens, 0.0)
+    return rest / rest.sum()
+
+
+def chain_of(tokens: Sequence[int]) -> DraftTree:
+    """A chain whose last node's logits alone are wanted."""
+    tree = DraftTree(tokens[0])
+    last = tree.add_chain(ROOT, tokens[1:-1], Role.SUPPORT)[-1:] or [ROOT]
+    if len(tokens) > 1:
+        tree.add(last[0], tokens[-1])
+    return tree
