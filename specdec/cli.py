@@ -2,6 +2,7 @@
 
 import json
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
 _Proposer = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
 _MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
 _Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
@@ -95,6 +97,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
     chat: Annotated[bool, typer.Option(help="send the prompt through the tokenizer's chat template")] = False,
     proposer: _Proposer = "lookahead",
+    verifier: _Verifier = "match",
     max_new_tokens: _MaxNewTokens = 128,
     temperature: _Temperature = 0.0,
     top_k: Annotated[int | None, typer.Option(help="sample among the k most likely tokens")] = None,
@@ -113,7 +116,8 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     from specdec.settings import Settings
 
     text = _read_prompt(prompt, file)
-    strategy = load_plugins().make("proposers", proposer)
+    registry = load_plugins()
+    strategy, rule = registry.make("proposers", proposer), registry.make("verifiers", verifier)
     settings = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -128,7 +132,9 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     }
     Settings.make(settings)  # what is wrong is said before seconds go into loading
     loaded, tokenizer = _quietly(lambda: _load(model))
-    generator = Generator(loaded, tokenizer, proposer=strategy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a rule is lossy stands in the figures
+        generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule)
     request: Any = [{"role": "user", "content": text}] if chat else text
     if as_json:
         typer.echo(json.dumps(_as_json(generator.generate(request, **settings)), ensure_ascii=False))
@@ -220,6 +226,7 @@ def _figures(result: Any) -> str:
     return (
         f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "
         f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}"
+        f"{'' if result.lossless else '; LOSSY: not what the model alone would write'}"
     )
 
 
@@ -230,12 +237,14 @@ def _as_json(result: Any) -> dict[str, Any]:
         "token_ids": result.token_ids,
         "finish_reason": result.finish_reason,
         "seed": result.seed,
+        "lossless": result.lossless,
         "stats": {
             "steps": stats.steps,
             "num_tokens": stats.num_tokens,
             "tokens_per_step": stats.tokens_per_step,
             "accepted_lengths": stats.accepted_lengths,
             "num_nodes": stats.num_nodes,
+            "num_fallbacks": stats.num_fallbacks,
             "seconds": stats.seconds,
             "peak_cache_bytes": stats.peak_cache_bytes,
         },

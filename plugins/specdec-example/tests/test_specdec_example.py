@@ -3,6 +3,7 @@
 import pytest
 
 from specdec import Generator, ToyModel
+from specdec.testing import check_proposer
 
 
 def cycle(context: tuple[int, ...]) -> list[float]:
@@ -18,3 +19,9 @@ def test_found_by_name_and_says_what_plain_decoding_says(temperature: float) -> 
     drafted = Generator(model, proposer="successor:length=3").generate([0, 1], **settings)
     assert drafted.token_ids == plain.token_ids
     assert drafted.stats.tokens_per_step > 1.5
+
+
+def test_it_never_changes_the_text_whatever_the_model() -> None:
+    for seed in range(20):
+        model = ToyModel.random(vocab_size=4, order=2, seed=seed)
+        check_proposer("successor:length=3", model, [[0, 1], [3], [2, 2, 1, 2]], seed=seed)

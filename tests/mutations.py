@@ -1,0 +1,171 @@
+"""Put known mistakes into the code, one at a time, and see the suite turn red.
+
+    python -m tests.mutations [NAME …]
+
+Each mistake is one of those that have made published implementations lossy. It is applied to a copy of the repository,
+where the suite must then fail; the tests that are likeliest to see it run first. Exit code 1 if a mistake goes unseen.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LAWS = "tests/laws/test_exact_laws.py"
+RULES = "tests/verifiers/test_rules.py"
+DRAFTS = "tests/strategies/test_draft_model.py"
+NOISE = "tests/test_randomness.py"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake: some text of a file that is replaced, each replacement exactly once; and where to look first."""
+
+    name: str
+    file: str
+    changes: tuple[tuple[str, str], ...]
+    tests: tuple[str, ...]
+
+
+MUTATIONS = (
+    Mutation(
+        "no renormalisation of q without replacement",
+        "specdec/strategies/drafts.py",
+        (("return rest / rest.sum()", "return rest"),),
+        (DRAFTS,),
+    ),
+    Mutation(
+        "siblings sorted by p",
+        "specdec/verifiers/rejection.py",
+        (
+            (
+                "for draw in tree.draws.get(node, ()):",
+                "for draw in sorted(tree.draws.get(node, ()), key=lambda d: -float(r[tree.tokens[d.child]])):",
+            ),
+        ),
+        (LAWS,),
+    ),
+    Mutation(
+        "duplicate draws dropped",
+        "specdec/tree.py",
+        (
+            (
+                "        node = self._place(parent, token, role)\n        if role & Role.CANDIDATE:",
+                "        known = len(self)\n        node = self._place(parent, token, role)\n"
+                "        if role & Role.CANDIDATE and len(self) > known:",
+            ),
+        ),
+        (LAWS,),
+    ),
+    Mutation(
+        "soft q on top-k picks",
+        "specdec/strategies/drafts.py",
+        (
+            (
+                "*((token, None) for token in likeliest.tolist())",
+                "*((token, law) for token in likeliest.tolist())",
+            ),
+        ),
+        (DRAFTS,),
+    ),
+    Mutation(
+        "bonus drawn from p in place of the residual",
+        "specdec/verifiers/rejection.py",
+        (("chances.categorical(r, ", "chances.categorical(target.law(node), "),),
+        (LAWS,),
+    ),
+    Mutation(
+        "block verification that stops at the first failure",
+        "specdec/verifiers/traversal.py",
+        (
+            ("        r = self._target.law(node)\n", "        if not self._chances.accept(a, 1.0):\n"
+             "            return None\n        r = self._target.law(node)\n"),
+            ("return self._bonus(node, r) if self._chances.accept(a, 1.0) else None", "return self._bonus(node, r)"),
+        ),
+        (LAWS,),
+    ),
+    Mutation(
+        "a draw discarded for low confidence",
+        "specdec/strategies/drafts.py",
+        (
+            (
+                "        self._tree.add(last, token, q=law if self._law.samples else None)\n",
+                "        if float(law[token]) < self._confidence:\n            self.is_done = True\n            return\n"
+                "        self._tree.add(last, token, q=law if self._law.samples else None)\n",
+            ),
+        ),
+        (DRAFTS,),
+    ),
+    Mutation(
+        "a repetition penalty from the committed prefix only",
+        "specdec/sampling.py",
+        (("path = [*self._committed, *self._tree.path(node)]", "path = [*self._committed]"),),
+        (LAWS,),
+    ),
+    Mutation(
+        "noise not keyed by position",
+        "specdec/randomness.py",
+        (("noise = self.gumbel(position, weights.numel())", "noise = self.gumbel(0, weights.numel())"),),
+        (NOISE,),
+    ),
+    Mutation(
+        "<= in place of <, with a token of probability zero",
+        "specdec/randomness.py",
+        (("return self._acceptance.random() * q < r", "return self._acceptance.random() * q <= r"),),
+        (RULES,),
+    ),
+)  # fmt: skip
+
+
+def is_seen(mutation: Mutation, copy: Path) -> bool:
+    """Whether the suite fails with the mistake in it."""
+    path = copy / mutation.file
+    original = text = path.read_text(encoding="utf-8")
+    for before, after in mutation.changes:
+        if text.count(before) != 1:
+            sys.exit(f"{mutation.name}: {mutation.file} no longer has, just once, {before!r}")
+        text = text.replace(before, after)
+    path.write_text(text, encoding="utf-8")
+    try:
+        return any(fails(copy, tests) for tests in (mutation.tests, ("tests",)))
+    finally:
+        path.write_text(original, encoding="utf-8")
+
+
+def fails(copy: Path, tests: tuple[str, ...]) -> bool:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    done = subprocess.run(
+        command, cwd=copy, env={**os.environ, "PYTHONPATH": str(copy)}, capture_output=True, text=True, check=False
+    )
+    if done.returncode not in (0, 1):
+        sys.exit(f"pytest itself failed:\n{done.stdout}\n{done.stderr}")
+    for line in done.stdout.splitlines():
+        if line.startswith(("FAILED", "ERROR")):
+            print(f"    {line}")
+    return done.returncode == 1
+
+
+def main() -> None:
+    chosen = [mutation for mutation in MUTATIONS if not sys.argv[1:] or mutation.name in sys.argv[1:]]
+    unseen = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("specdec", "tests", "benchmarks", "plugins"):
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
+            shutil.copy(ROOT / name, copy / name)
+        for mutation in chosen:
+            print(mutation.name, flush=True)
+            if not is_seen(mutation, copy):
+                unseen.append(mutation.name)
+    print(f"{len(chosen) - len(unseen)} of {len(chosen)} mistakes turn the suite red")
+    if unseen:
+        sys.exit(f"unseen: {'; '.join(unseen)}")
+
+
+if __name__ == "__main__":
+    main()
