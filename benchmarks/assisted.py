@@ -1,4 +1,4 @@
-"""specdec's draft model beside transformers' assisted generation: same pair of models, prompts, draft length and threshold.
+"""specdec's draft model beside transformers' assisted generation: the same models, prompts, draft length and threshold.
 
     python -m benchmarks.assisted [--repeats 3] [--threads 2] [--dtype float32] [--num-prompts 24] [--temperature 1]
 

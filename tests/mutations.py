@@ -94,7 +94,8 @@ MUTATIONS = (
         (
             (
                 "        self._tree.add(last, token, q=law if self._law.samples else None)\n",
-                "        if float(law[token]) < self._confidence:\n            self.is_done = True\n            return\n"
+                "        if float(law[token]) < self._confidence:\n"
+                "            self.is_done = True\n            return\n"
                 "        self._tree.add(last, token, q=law if self._law.samples else None)\n",
             ),
         ),
