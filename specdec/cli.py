@@ -133,7 +133,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     Settings.make(settings)  # what is wrong is said before seconds go into loading
     loaded, tokenizer = _quietly(lambda: _load(model))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a rule is lossy stands in the figures
+        warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule)
     request: Any = [{"role": "user", "content": text}] if chat else text
     if as_json:

@@ -138,7 +138,7 @@ def propose(sequences: ReadOnly[Sequence], parts: Parts) -> list[DraftTree]:
             if not isinstance(tree, DraftTree):
                 raise PluginError(f"proposer {parts.proposer_name} returned {tree!r}, which is not a DraftTree")
             tree.check(root, shapes.vocab_size, budget, parts.proposer_name)
-            if parts.verifier.reads_q:
+            if parts.verifier.reads_q and tree.has_true_laws:
                 tree.check_draws(shapes.vocab_size, parts.proposer_name)
             checked = tree if shapes.takes_trees else tree.longest_chain()
         trees.append(checked)

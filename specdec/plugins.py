@@ -89,6 +89,10 @@ class Registry:
         if inspect.isabstract(plugin.cls):
             missing = ", ".join(sorted(getattr(plugin.cls, "__abstractmethods__", ())))
             raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {missing}")
+        if plugin.kind == "verifiers":
+            for promise in ("lossless", "reads_q"):
+                if not isinstance(getattr(plugin.cls, promise, None), bool):
+                    raise PluginError(f"{where}: {plugin.cls.__name__} must say whether it is {promise}: True or False")
         for other in self.plugins:
             if (other.kind, other.name) == (plugin.kind, plugin.name):
                 raise PluginError(

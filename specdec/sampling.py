@@ -65,6 +65,7 @@ class Warper:
         self, settings: Settings, prompt_length: int, eos_token_ids: ReadOnly[int], device: torch.device
     ) -> None:
         self.temperature = settings.temperature
+        self._device = device
         self.is_pure = not impure(settings)
         first, last = constraints(settings, prompt_length, list(eos_token_ids), str(device)), warpers(settings)
         self._processors = [*first, *settings.logits_processor, *last]
@@ -87,8 +88,11 @@ class Warper:
         return self._processed(path, scores, self._processors)
 
     def draft_law(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
-        """What the settings make of a drafter's logits; callers' own processors only where they are path-pure."""
-        scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
+        """What the settings make of a drafter's logits, on the target's device.
+
+        Callers' own processors only where they are path-pure: none is asked about what may never be written.
+        """
+        scores = logits.to(self._device, torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
         return self._processed(path, scores, self._pure_processors).softmax(-1)
 
     def _processed(self, path: ReadOnly[int], scores: torch.Tensor, processors: ReadOnly[Processor]) -> torch.Tensor:

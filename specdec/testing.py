@@ -2,7 +2,8 @@
 
 - ``outcomes`` runs a function once for every way its random choices can fall, and returns the exact law of its result.
 - ``shapes``, ``laws`` and ``trees`` are hypothesis strategies for draft shapes, laws over a vocabulary, and trees.
-- ``check_verifier`` and ``check_proposer`` raise AssertionError where a contract's law is broken.
+- ``check_verifier``, ``check_drafting`` and ``check_proposer`` raise AssertionError where a contract's law is broken:
+  that of a rule, of a strategy that samples its candidates together with a rule, and of any strategy.
 
 hypothesis comes with the extra ``specdec[testing]``; enumeration works without it.
 """
@@ -15,19 +16,23 @@ import numpy as np
 import torch
 
 from specdec.backends.base import Output
-from specdec.backends.toy import Law, ToyModel
-from specdec.randomness import Chances
+from specdec.backends.toy import Law, ToyBackend, ToyModel
+from specdec.driver import Driver
+from specdec.errors import ModelError
+from specdec.masks.dense import DenseCompiler
+from specdec.randomness import Chances, Randomness
 from specdec.sampling import SequenceTarget, Warper
+from specdec.sequence import TokenView
 from specdec.settings import Settings
-from specdec.strategies.base import Proposer
-from specdec.tree import ROOT, DraftTree, Role
+from specdec.strategies.base import Feedback, Host, Proposer, Request
+from specdec.tree import ROOT, Budget, DraftTree, Role
 from specdec.verifiers.base import Verdict, Verifier
 
 if TYPE_CHECKING:
     from hypothesis import strategies as st
 
 T = TypeVar("T", bound=Hashable)
-Draw = Callable[[Chances], DraftTree]
+TreeDrawing = Callable[[Chances], DraftTree]
 CPU = torch.device("cpu")
 EXACT = 1e-12  # float64 rounding over a few thousand outcomes
 
@@ -116,7 +121,10 @@ def _draw_below(tree: DraftTree, node: int, context: Sequence[int], q: Law, shap
     for kind, below in shape.draws:
         known = len(tree)
         if kind == "chosen":
-            child = tree.add(node, next(ranked))
+            token = next(ranked, None)
+            if token is None:
+                continue  # more choices than tokens
+            child = tree.add(node, token)
         elif not law.any():
             return  # without replacement every possible token is out
         else:
@@ -152,7 +160,7 @@ def plain_law(
 def emitted_law(
     verifier: Verifier,
     p: Law,
-    draw: Draw,
+    draw: TreeDrawing,
     context: Sequence[int],
     num_tokens: int,
     settings: Settings | None = None,
@@ -170,7 +178,7 @@ def emitted_law(
 
 
 def expected_length(
-    verifier: Verifier, p: Law, draw: Draw, context: Sequence[int], settings: Settings | None = None
+    verifier: Verifier, p: Law, draw: TreeDrawing, context: Sequence[int], settings: Settings | None = None
 ) -> float:
     """tau: the expected number of tokens that one step emits, the bonus token included."""
     settings = settings or Settings(temperature=1.0)
@@ -273,6 +281,66 @@ def _cut(law: dict[tuple[int, ...], float], length: int) -> dict[tuple[int, ...]
     for tokens, chance in law.items():
         cut[tokens[:length]] = cut.get(tokens[:length], 0.0) + chance
     return cut
+
+
+class EnumeratedRequest(Request):
+    """A request whose ``draw`` goes through an enumeration."""
+
+    __slots__ = ("chances",)
+    chances: Chances
+
+    @classmethod
+    def of(cls, tokens: list[int], vocab_size: int, chances: Chances) -> "EnumeratedRequest":
+        """A request at temperature 1 whose text is ``tokens``, which may grow."""
+        rng = Randomness(0).stream("not drawn from")
+        request = cls(TokenView(tokens), len(tokens), vocab_size, frozenset(), 1.0, rng)
+        object.__setattr__(request, "chances", chances)
+        return request
+
+    def draw(self, weights: torch.Tensor) -> int:
+        return self.chances.categorical(weights, -1)
+
+
+def toy_host(vocab_size: int, reads_q: bool) -> Host:
+    """A generator's side towards a proposer that needs no more of the target than its vocabulary."""
+
+    def load(name: str, tokenizer: object) -> tuple[object, object]:
+        raise ModelError(f"can't load {name!r}: tests give models, not names")
+
+    def open_driver(model: object) -> Driver:
+        compiler = DenseCompiler()
+        return Driver(ToyBackend.load(model, compiler.compile), compiler.compile)
+
+    return Host(None, None, vocab_size, reads_q, load, open_driver)
+
+
+def check_drafting(
+    proposer: Proposer, verifier: Verifier, p: Law, context: Sequence[int], vocab_size: int, num_tokens: int = 2
+) -> None:
+    """A strategy that samples with ``request.draw``, and a rule, emit the target's law together, step after step.
+
+    The strategy sees what was rejected, and may learn from it. Enumerates, so keep drafts at a few draws. A draft model
+    is a ``ToyModel``.
+    """
+    settings = Settings(temperature=1.0)
+    budget = Budget(num_nodes=16, depth=16, num_tokens=16)
+
+    def run(chances: Chances) -> tuple[int, ...]:
+        tokens = list(context)
+        engine = proposer.bind(toy_host(vocab_size, verifier.reads_q))
+        drafter = engine.start(EnumeratedRequest.of(tokens, vocab_size, chances))
+        while len(tokens) < len(context) + num_tokens:
+            tree = drafter.propose(budget)
+            tree.check(tokens[-1], vocab_size, budget, type(proposer).__name__)
+            tree.check_draws(vocab_size, type(proposer).__name__)
+            verdict = verifier.verify(tree, target_of(p, tree, list(tokens), settings, chances), chances)
+            verdict.check(tree)
+            tokens += verdict.tokens
+            drafter.observe(Feedback(tree, verdict.path, verdict.tokens))
+        return tuple(tokens[len(context) :][:num_tokens])
+
+    distance = total_variation(outcomes(run), plain_law(p, context, num_tokens))
+    assert distance <= EXACT, f"the law of the first {num_tokens} tokens is off by a total variation of {distance:.3g}"
 
 
 def check_proposer(proposer: Proposer | str, model: ToyModel, prompts: Sequence[Sequence[int]], seed: int = 0) -> None:

@@ -14,7 +14,7 @@ import torch
 from specdec.errors import PluginError
 
 ROOT = 0
-_LAW_TOLERANCE = 1e-3  # float32 rounding over a large vocabulary; a forgotten renormalisation is far beyond
+_LAW_TOLERANCE = 1e-5  # float32 rounding over a large vocabulary; a forgotten renormalisation is far beyond
 
 
 class Role(IntFlag):
@@ -179,9 +179,11 @@ class DraftTree:
         """
         for parent, draws in self.draws.items():
             for draw in draws:
-                fault = _fault_of(draw, self.tokens[draw.child], vocab_size)
-                if self.parents[draw.child] != parent:
-                    fault = f"is drawn below {parent}, but hangs below {self.parents[draw.child]}"
+                is_placed = 0 < draw.child < len(self) and self.parents[draw.child] == parent
+                if not is_placed or not self.roles[draw.child] & Role.CANDIDATE:
+                    fault = f"is drawn below node {parent}, but is no candidate there: draws are made by add()"
+                else:
+                    fault = _fault_of(draw, self.tokens[draw.child], vocab_size)
                 if fault:
                     raise _refusal(author, f"node {draw.child} {fault}")
 
@@ -213,12 +215,14 @@ def _fault_of(draw: Draw, token: int, vocab_size: int) -> str:
 def merge(trees: Iterable[DraftTree]) -> DraftTree:
     """One trie from several trees below the same root; draws keep the order of the trees.
 
-    Nodes that the trees share become one, with draws made without regard to one another: where any of them was sampled,
-    the result no longer has true laws.
+    Nodes that the trees share become one, and a node sampled in one tree may get children from another: where anything
+    was sampled, the result no longer has true laws.
     """
     first, *others = trees
     merged = DraftTree(first.tokens[ROOT])
-    merged.has_true_laws = not any(tree.has_sampled_draws or not tree.has_true_laws for tree in (first, *others))
+    merged.has_true_laws = all(
+        tree.has_true_laws and not (others and tree.has_sampled_draws) for tree in (first, *others)
+    )
     for tree in (first, *others):
         assert tree.tokens[ROOT] == merged.tokens[ROOT], "trees to merge share their root"
         place = [ROOT]

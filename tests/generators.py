@@ -6,10 +6,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Host, Proposer, ToyModel
-from specdec.backends.toy import Law, ToyBackend
-from specdec.driver import Driver
-from specdec.masks.dense import DenseCompiler
+from specdec.backends.toy import Law
 from specdec.plugins import load_plugins
+from specdec.testing import toy_host
 
 # Every registered strategy, with options that reach its corners beside its defaults.
 PROPOSERS = [
@@ -37,16 +36,7 @@ def proposer_of(name: str, vocab_size: int, law: Law | None = None) -> Proposer:
 
 
 def host(vocab_size: int) -> Host:
-    """A generator that doesn't read q, on nothing but toys."""
-
-    def load(name: str) -> tuple[ToyModel, None]:
-        return ToyModel.random(vocab_size), None
-
-    def open_toy(model: ToyModel) -> Driver:
-        compiler = DenseCompiler()
-        return Driver(ToyBackend.load(model, compiler.compile), compiler.compile)
-
-    return Host(None, None, vocab_size, False, load, open_toy)
+    return toy_host(vocab_size, reads_q=False)
 
 
 VERIFIERS = [plugin.name for plugin in load_plugins().of_kind("verifiers") if plugin.cls.lossless]  # type: ignore[attr-defined]

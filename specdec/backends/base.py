@@ -96,7 +96,7 @@ class Backend(ABC):
 
     @abstractmethod
     def rollback(self, row: int, length: int) -> None:
-        """Take a row's committed tokens back to the first ``length``, at least one."""
+        """Take a row's committed tokens back to the first ``length``, which may be none."""
 
     @abstractmethod
     def release(self, row: int) -> None:

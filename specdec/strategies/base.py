@@ -69,7 +69,8 @@ class Host:
         model, tokenizer: the target's; the tokenizer may be None.
         vocab_size: entries of the target's logits.
         reads_q: the acceptance rule makes use of the laws that candidates are drawn from.
-        load: a model and its tokenizer from a folder or hub name, as the target is loaded. Raises ModelError.
+        load: a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be given,
+            else None. Raises ModelError.
         open: drive another model, with a cache of its own, as the target is driven. Raises ModelError.
     """
 
@@ -77,7 +78,7 @@ class Host:
     tokenizer: Any
     vocab_size: int
     reads_q: bool
-    load: Callable[[str], tuple[Any, Any]]
+    load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Driver]
 
 

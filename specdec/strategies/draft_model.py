@@ -3,15 +3,16 @@
 Leviathan et al. 2022, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from specdec.driver import Driver
 from specdec.errors import ModelError
+from specdec.sampling import Rows
 from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request
-from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, Law, TextDraft
+from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
 from specdec.tree import Budget, DraftTree
 
@@ -21,7 +22,7 @@ class DraftModelProposer(Proposer):
 
     Under a rule that reads q (``rejection``, ``traversal``) and at a temperature, candidates are drawn from the
     drafter's law, warped as the target's is; else they are its likeliest tokens. Under ``match`` the drafter is given
-    the noise of each position, so that it guesses what the target will *draw*.
+    the noise of each position, so that it guesses what the target will *draw*, and ``confidence`` is that in its guess.
     """
 
     model: Any = Field(None, description="drafter: a model, its folder or hub name; none with layers", repr=False)
@@ -29,11 +30,16 @@ class DraftModelProposer(Proposer):
     layers: int | None = Field(None, ge=1, description="draft with the target's own first layers (early exit)")
     num_tokens: int = Field(5, ge=1, description="depth of the draft")
     width: int = Field(1, ge=1, description="candidates per node, and nodes per level that are written on; 1: a chain")
-    num_nodes: int = Field(24, ge=1, description="most nodes of a tree; chosen candidates only")
+    num_nodes: int = Field(24, ge=1, description="most nodes of a tree: the best of chosen ones, the first of sampled")
     siblings: Literal["chosen", "without_replacement", "with_replacement"] = Field(
         "chosen", description="beside a sampled candidate: the likeliest tokens, or further draws"
     )
-    confidence: float = Field(0.0, ge=0.0, lt=1.0, description="write no further behind a token less likely than this")
+    confidence: float = Field(
+        0.0,
+        ge=0.0,
+        lt=1.0,
+        description="write no further behind a less likely token",
+    )
     vocabulary: Literal["same", "shared", "text"] = Field(
         "same", description="what drafter and target have in common: ids, token strings, or text alone"
     )
@@ -46,13 +52,26 @@ class DraftModelProposer(Proposer):
             raise ValueError(
                 f"vocabulary={self.vocabulary!r} is for another model's tokenizer; layers share the target's"
             )
+        if self.layers is not None and self.tokenizer is not None:
+            raise ValueError("tokenizer is for another model; layers share the target's")
         if self.vocabulary == "text" and self.width != 1:
             raise ValueError("vocabulary='text' drafts chains: leave width at 1")
+        if self.width > self.num_nodes:
+            raise ValueError(
+                f"width={self.width} is above num_nodes={self.num_nodes}, which leaves no room for a level"
+            )
+        for name in ("num_nodes", "siblings"):
+            if self.width == 1 and name in self.model_fields_set:
+                raise ValueError(f"{name} is for trees: set width above 1, or leave {name} out")
         return self
 
     def bind(self, host: Host) -> Engine:
         model, tokenizer = _drafter(self, host)
         driver = host.open(model)
+        if self.width > 1 and not driver.shapes.takes_trees:
+            raise ModelError(
+                f"width={self.width}: the drafter, a {type(model).__name__}, takes chains only; use width=1"
+            )
         return _DraftModelEngine(self, host, driver, _vocabulary(self, host, driver, tokenizer))
 
     def start(self, request: Request) -> Drafter:
@@ -103,9 +122,19 @@ class _DraftModelEngine(Engine):
                 drafts[index] = self._begin(drafter, budget)
             except Exception as error:  # a model's own code
                 failed[index] = error
-        by_drafter = {id(drafters[index]): draft for index, draft in drafts.items()}
+        place = {id(drafters[index]): index for index in drafts}
         while any(not draft.is_done for draft in drafts.values()):
-            self._write_on([by_drafter.get(id(drafter)) for drafter in self._rows])
+            writing = {
+                row: place[id(drafter)]
+                for row, drafter in enumerate(self._rows)
+                if id(drafter) in place and not drafts[place[id(drafter)]].is_done
+            }
+            outputs = self._forward({row: drafts[index] for row, index in writing.items()})
+            for row, index in writing.items():
+                try:
+                    drafts[index].hear(outputs[row])
+                except Exception as error:  # broken weights: they fail their own request
+                    failed[index], drafts[index].is_done = error, True
         return [failed[index] if index in failed else drafts[index].tree() for index in range(len(drafters))]
 
     def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft:
@@ -115,7 +144,9 @@ class _DraftModelEngine(Engine):
         num_tokens = min(config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
         if self._driver.shapes.max_positions is not None:
             num_tokens = min(num_tokens, self._driver.shapes.max_positions - len(context))
-        if num_tokens < 1 or len(context) < 2:
+        known = 0 if drafter.cached is None else min(drafter.num_agreed, len(context))
+        is_known = all(token < self._driver.shapes.vocab_size for token in context[known:])
+        if num_tokens < 1 or len(context) < 2 or not is_known:  # ids of the target's padding say nothing to a drafter
             return ChainDraft(request, [], 0)
         if drafter.cached is None:
             drafter.cached = list(context[:-1])
@@ -123,8 +154,8 @@ class _DraftModelEngine(Engine):
             self._driver.open(drafter.cached, len(context) + budget.num_tokens)
         pending = self._synchronise(drafter, context)
         if isinstance(self._vocabulary, TextVocabulary):
-            return TextDraft(request, pending, num_tokens, self._vocabulary, context)
-        law = Law(request, self._vocabulary, samples=self._reads_q and request.temperature > 0.0)
+            return TextDraft(request, pending, num_tokens, self._vocabulary, context, config.confidence)
+        law = DraftLaw(request, self._vocabulary, samples=self._reads_q and request.temperature > 0.0)
         if config.width == 1:
             return ChainDraft(request, pending, num_tokens, law, config.confidence)
         num_nodes = min(config.num_nodes, budget.num_nodes)
@@ -144,17 +175,17 @@ class _DraftModelEngine(Engine):
         drafter.num_agreed = common
         return list(context[common:])
 
-    def _write_on(self, drafts: Sequence[Draft | None]) -> None:
+    def _forward(self, drafts: Mapping[int, Draft]) -> Sequence[Rows]:
         """One pass of the drafter for all rows; a row that has nothing to write feeds a token that is dropped."""
-        asking = [draft if draft is not None and not draft.is_done else None for draft in drafts]
-        outputs = self._driver.forward([DraftTree(0) if draft is None else draft.ask() for draft in asking])
-        kept = [[] if draft is None else draft.keeps() for draft in asking]
+        rows = range(len(self._rows))
+        asked = [drafts[row].ask() if row in drafts else DraftTree(0) for row in rows]
+        kept = [drafts[row].keeps() if row in drafts else [] for row in rows]
+        outputs = self._driver.forward(asked)
         self._driver.keep(kept)
-        for drafter, draft, path, output in zip(self._rows, asking, kept, outputs, strict=True):
-            if draft is not None and drafter.cached is not None:
-                tree = draft.ask()
-                drafter.cached += [tree.tokens[node] for node in path]
-                draft.hear(output)
+        for drafter, tree, path in zip(self._rows, asked, kept, strict=True):
+            assert drafter.cached is not None, "it has a row"
+            drafter.cached += [tree.tokens[node] for node in path]
+        return outputs
 
     def release(self, drafter: _ModelDrafter) -> None:
         """Close a request's row; as in the backend, the last one takes its place."""
@@ -172,14 +203,17 @@ def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
 
         return first_layers(host.model, config.layers), host.tokenizer
     if isinstance(config.model, str):
-        loaded: tuple[Any, Any] = host.load(config.model)
-        return loaded
+        return host.load(config.model, config.tokenizer)
     return config.model, config.tokenizer if config.tokenizer is not None else host.tokenizer
 
 
 def _vocabulary(config: DraftModelProposer, host: Host, driver: Driver, tokenizer: Any) -> Vocabulary | TextVocabulary:
     """Raises ModelError where drafter and target can't be brought together in the way that was asked for."""
     size = driver.shapes.vocab_size
+    if tokenizer is not None and tokenizer is not host.tokenizer and len(tokenizer) > size:
+        raise ModelError(
+            f"the drafter's tokenizer has {len(tokenizer)} ids but its vocabulary is {size}: is it its own?"
+        )
     if config.vocabulary != "same":
         if host.tokenizer is None or tokenizer is None or tokenizer is host.tokenizer:
             raise ModelError(
@@ -189,16 +223,16 @@ def _vocabulary(config: DraftModelProposer, host: Host, driver: Driver, tokenize
         if config.vocabulary == "text":
             return TextVocabulary(host.tokenizer, tokenizer)
         return SharedVocabulary(host.tokenizer, tokenizer, host.vocab_size)
-    has_same_ids = tokenizer is host.tokenizer or tokenizer.get_vocab() == host.tokenizer.get_vocab()
-    is_padded = tokenizer is not None and has_same_ids and len(tokenizer) <= min(size, host.vocab_size)
+    are_both_known = tokenizer is not None and host.tokenizer is not None
+    if are_both_known and tokenizer is not host.tokenizer and tokenizer.get_vocab() != host.tokenizer.get_vocab():
+        raise ModelError(
+            "the drafter's tokenizer is another than the target's: vocabulary='shared' drafts their common tokens, "
+            "vocabulary='text' encodes drafts anew"
+        )
+    is_padded = are_both_known and len(tokenizer) <= min(size, host.vocab_size)
     if size != host.vocab_size and not is_padded:
         raise ModelError(
             f"the drafter's vocabulary is {size}, the target's {host.vocab_size}: give both tokenizers and "
             "vocabulary='shared' (their common tokens) or 'text' (drafts are encoded anew)"
-        )
-    if not has_same_ids:
-        raise ModelError(
-            "the drafter's tokenizer is another than the target's: vocabulary='shared' drafts their common tokens, "
-            "vocabulary='text' encodes drafts anew"
         )
     return SameVocabulary(host.vocab_size, size)

@@ -9,13 +9,13 @@ import torch
 
 from specdec.errors import NumericsError
 from specdec.sampling import Rows
-from specdec.strategies.base import Request
+from specdec.strategies.base import Request, softmax
 from specdec.strategies.vocabulary import TextVocabulary, Vocabulary
 from specdec.tree import ROOT, DraftTree, Role
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class DraftLaw:
     """The drafter's law over the target's vocabulary.
 
     ``samples``: candidates are to be drawn from it, since the acceptance rule reads q; else the likeliest are chosen.
@@ -26,14 +26,18 @@ class Law:
     samples: bool
 
     def at(self, drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor | None:
-        """The law behind some drafted tokens, shape ``(vocab,)``; None where the settings leave no token possible.
+        """The law behind some drafted tokens, shape ``(vocab,)``; None where the settings allow no token or fail.
+
+        What fails on a path that may never be written is no fault: the draft ends there.
 
         Where the noise of the position is known it is that of the target's draw: softmax(log q + g), whose likeliest
         token is the drafter's own draw with the target's noise (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
         """
-        if not logits.max().isfinite():
-            raise NumericsError("the draft model's logits are NaN or infinite: check its weights and dtype")
-        q = self.request.warp(drafted, self.vocabulary.logits(logits))
+        check_logits(logits)
+        try:
+            q = self.request.warp(drafted, self.vocabulary.logits(logits))
+        except Exception:  # a caller's own processor
+            return None
         if not q.isfinite().all():
             return None
         if self.samples or self.request.noise is None:
@@ -75,7 +79,12 @@ class ChainDraft(Draft):
     """One candidate behind another, each cached by the drafter as soon as it is fed."""
 
     def __init__(
-        self, request: Request, pending: Sequence[int], num_tokens: int, law: Law | None = None, confidence: float = 0.0
+        self,
+        request: Request,
+        pending: Sequence[int],
+        num_tokens: int,
+        law: DraftLaw | None = None,
+        confidence: float = 0.0,
     ) -> None:
         super().__init__(request, pending, num_tokens)
         self._law = law
@@ -97,9 +106,10 @@ class ChainDraft(Draft):
         self._num_left -= 1
         # Whether to go on is decided by a token that stays: a draw that was discarded would leave its q untrue.
         is_weak = float(law[token]) < self._confidence
-        self.is_done = self._num_left == 0 or is_weak or token in self._request.eos_token_ids
-        if not self.is_done:
-            self._asked = DraftTree(self._law.vocabulary.to_draft(token))
+        draft_id = self._law.vocabulary.to_draft(token)
+        self.is_done = self._num_left == 0 or is_weak or token in self._request.eos_token_ids or draft_id is None
+        if draft_id is not None:
+            self._asked = DraftTree(draft_id)
 
     def tree(self) -> DraftTree:
         return self._tree
@@ -115,10 +125,12 @@ class TextDraft(Draft):
         num_tokens: int,
         vocabulary: TextVocabulary,
         context: Sequence[int],
+        confidence: float,
     ) -> None:
         super().__init__(request, pending, num_tokens)
         self._vocabulary = vocabulary
         self._context = context
+        self._confidence = confidence
         self._drafted: list[int] = []
         self._most = num_tokens
 
@@ -126,9 +138,11 @@ class TextDraft(Draft):
         return list(range(len(self._asked)))
 
     def hear(self, rows: Rows) -> None:
-        self._drafted.append(rows.argmax(len(self._asked) - 1))
+        logits = rows.logits(len(self._asked) - 1)
+        check_logits(logits)
+        self._drafted.append(int(logits.argmax()))
         self._num_left -= 1
-        self.is_done = self._num_left == 0
+        self.is_done = self._num_left == 0 or float(softmax(logits).max()) < self._confidence
         self._asked = DraftTree(self._drafted[-1])
 
     def tree(self) -> DraftTree:
@@ -159,7 +173,7 @@ class BeamDraft(Draft):
     """
 
     def __init__(
-        self, request: Request, pending: Sequence[int], num_tokens: int, law: Law, options: BeamOptions
+        self, request: Request, pending: Sequence[int], num_tokens: int, law: DraftLaw, options: BeamOptions
     ) -> None:
         super().__init__(request, pending, num_tokens)
         self._law = law
@@ -186,6 +200,7 @@ class BeamDraft(Draft):
             node
             for node in children[: self._options.width]
             if self._tree.tokens[node] not in self._request.eos_token_ids
+            and self._law.vocabulary.to_draft(self._tree.tokens[node]) is not None
         ]
         self.is_done = self._num_left == 0 or not self._level or not self._has_room()
         if not self.is_done:
@@ -225,13 +240,17 @@ class BeamDraft(Draft):
         return drawn
 
     def _ask_next(self) -> None:
-        """All nodes written on so far, below the root: the drafter has none of them in its cache."""
+        """All nodes written on so far, below the root: the drafter has none of them in its cache.
+
+        Feeding them again at each level costs a small model little, and needs no cache with branches.
+        """
         if self._is_first_pass:
             self._asked = DraftTree(self._asked.tokens[self._fed[ROOT]])
             self._fed, self._keeps, self._is_first_pass = {ROOT: ROOT}, [], False
         for node in self._level:
-            parent = self._fed[self._tree.parents[node]]
-            self._fed[node] = self._asked.add(parent, self._law.vocabulary.to_draft(self._tree.tokens[node]))
+            draft_id = self._law.vocabulary.to_draft(self._tree.tokens[node])
+            assert draft_id is not None, "nodes that the drafter can't be told are not written on"
+            self._fed[node] = self._asked.add(self._fed[self._tree.parents[node]], draft_id)
 
     def tree(self) -> DraftTree:
         if self._law.samples or len(self._tree) - 1 <= self._options.num_nodes:
@@ -248,6 +267,12 @@ def without(law: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     """A law conditional on other tokens than these."""
     rest = law.index_fill(0, tokens, 0.0)
     return rest / rest.sum()
+
+
+def check_logits(logits: torch.Tensor) -> None:
+    """Raises NumericsError where a drafter's logits are no numbers."""
+    if not logits.max().isfinite():
+        raise NumericsError("the draft model's logits are NaN or infinite: check its weights and dtype")
 
 
 def chain_of(tokens: Sequence[int]) -> DraftTree:

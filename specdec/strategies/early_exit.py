@@ -37,13 +37,14 @@ def first_layers(model: object, num_layers: int) -> PreTrainedModel:
     text_config.num_hidden_layers = num_layers
     if getattr(text_config, "layer_types", None):
         text_config.layer_types = text_config.layer_types[:num_layers]
+    own_configs = {id(model.config): config, id(model.config.get_text_config()): text_config}
     shallow.config = config
     holder: torch.nn.Module = shallow
     *parents, last = paths[0].split(".")
     for name in parents:
         inner = _copy(getattr(holder, name))
-        if hasattr(inner, "config"):
-            inner.config = text_config
+        if id(getattr(inner, "config", None)) in own_configs:
+            inner.config = own_configs[id(inner.config)]
         holder._modules[name] = inner
         holder = inner
     holder._modules[last] = torch.nn.ModuleList(list(getattr(holder, last))[:num_layers])

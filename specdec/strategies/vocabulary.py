@@ -25,8 +25,8 @@ class Vocabulary(ABC):
         """The drafter's logits for the target's vocabulary, shape ``(vocab,)``, -inf for what it can't say."""
 
     @abstractmethod
-    def to_draft(self, token: int) -> int:
-        """The drafter's id for a token that its law allowed."""
+    def to_draft(self, token: int) -> int | None:
+        """The drafter's id for a target's token; None where it has none."""
 
 
 class SameVocabulary(Vocabulary):
@@ -40,23 +40,24 @@ class SameVocabulary(Vocabulary):
         return tokens
 
     def logits(self, logits: torch.Tensor) -> torch.Tensor:
+        # A negative padding cuts the drafter's own padding off.
         return torch.nn.functional.pad(logits, (0, self._missing), value=-torch.inf) if self._missing else logits
 
-    def to_draft(self, token: int) -> int:
-        return token
+    def to_draft(self, token: int) -> int | None:
+        return token if token < self._draft_size else None
 
 
 class SharedVocabulary(Vocabulary):
     """Token-level intersection: the drafter's law restricted to the strings that both tokenizers have, renormalised.
 
     Timor et al. 2025, arXiv 2502.05202, section 3.3 (TLI). Committed tokens that are not shared are encoded anew.
+    Strings are compared as the tokenizers spell them, so that families with another sign for a space share few.
     """
 
     def __init__(self, target: Any, draft: Any, target_size: int) -> None:
+        known = draft.get_vocab()
         pairs = sorted(
-            (ours, theirs)
-            for token, ours in target.get_vocab().items()
-            if (theirs := draft.get_vocab().get(token)) is not None and ours < target_size
+            (ours, known[token]) for token, ours in target.get_vocab().items() if token in known and ours < target_size
         )
         if not pairs:
             raise ModelError("the drafter's tokenizer shares no token with the target's: use vocabulary='text'")
@@ -70,16 +71,19 @@ class SharedVocabulary(Vocabulary):
         ids: list[int] = []
         for is_shared, group in groupby(tokens, self._to_draft.__contains__):
             run = list(group)
-            ids += map(self.to_draft, run) if is_shared else encode(self._draft, decode(self._target, run))
+            ids += [self._to_draft[token] for token in run] if is_shared else self._encoded(run)
         return ids
+
+    def _encoded(self, tokens: Sequence[int]) -> list[int]:
+        return encode(self._draft, decode(self._target, tokens))
 
     def logits(self, logits: torch.Tensor) -> torch.Tensor:
         mapped = logits.new_full((self._target_size,), -torch.inf)
         mapped[self._ours.to(logits.device)] = logits[self._theirs.to(logits.device)]
         return mapped
 
-    def to_draft(self, token: int) -> int:
-        return self._to_draft[token]
+    def to_draft(self, token: int) -> int | None:
+        return self._to_draft.get(token)
 
 
 class TextVocabulary:

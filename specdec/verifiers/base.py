@@ -66,7 +66,7 @@ class Verifier(BaseModel, ABC):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     lossless: ClassVar[bool]
-    reads_q: ClassVar[bool] = False
+    reads_q: ClassVar[bool]
     stays_on_the_text: ClassVar[bool] = False
     is_keyed: ClassVar[bool] = False
 

@@ -18,6 +18,7 @@ class MatchVerifier(Verifier):
     """
 
     lossless: ClassVar[bool] = True
+    reads_q: ClassVar[bool] = False
     stays_on_the_text: ClassVar[bool] = True
     is_keyed: ClassVar[bool] = True
 

@@ -27,16 +27,18 @@ class RejectionVerifier(Verifier):
             r = target.law(node)
             if r is None:
                 return Verdict(tuple(path), (*tokens, NO_TOKEN))
+            accepted = None
             for draw in tree.draws.get(node, ()):
                 token = tree.tokens[draw.child]
                 if chances.accept(float(r[token]), probability(draw.q, token)):
+                    accepted = draw.child
                     break
                 left = shortfall(r, draw.q, token)
-                if not left.any():  # r = q, where only rounding can reject
+                if not left.any():  # r = q, where only rounding rejects: r is as good a law as any
                     break
                 r = left / left.sum()
-            else:
+            if accepted is None:
                 return Verdict(tuple(path), (*tokens, chances.categorical(r, target.position(node))))
-            node = draw.child
+            node = accepted
             path.append(node)
-            tokens.append(token)
+            tokens.append(tree.tokens[node])

@@ -23,6 +23,7 @@ class TypicalVerifier(Verifier):
     delta: float = Field(0.3, gt=0.0, description="factor on exp(-entropy)")
 
     lossless: ClassVar[bool] = False
+    reads_q: ClassVar[bool] = False
 
     def verify(self, tree: DraftTree, target: Target, chances: Chances) -> Verdict:
         accepted, log_likelihood = [ROOT], {ROOT: 0.0}

@@ -67,7 +67,7 @@ def test_rows_of_any_lengths_trees_and_paths_stay_apart(
                 prompt += [tree.tokens[node] for node in paths[-1]]
             backend.keep(paths)
             row = int(rng.integers(len(batch)))
-            del batch[row][int(rng.integers(1, len(batch[row]) + 1)) :]
+            del batch[row][int(rng.integers(len(batch[row]) + 1)) :]
             backend.rollback(row, len(batch[row]))
             leaving = int(rng.integers(len(batch)))
             if len(batch) > 1:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,16 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import Budget, DraftModelProposer, DraftTree, Generator, Host, ModelError, PluginError, ToyModel, demo
-from specdec.backends.toy import ToyBackend
+from specdec import Budget, DraftModelProposer, DraftTree, Generator, ModelError, PluginError, ToyModel, demo
 from specdec.driver import Driver
-from specdec.masks.dense import DenseCompiler
 from specdec.plugins import load_plugins
-from specdec.randomness import Chances, Randomness
+from specdec.randomness import Randomness
 from specdec.sequence import TokenView
 from specdec.settings import Settings
 from specdec.strategies.base import Request
-from specdec.testing import EXACT, TableLaw, outcomes, plain_law, target_of, total_variation
+from specdec.testing import TableLaw, check_drafting, toy_host
 from tests import families
 from tests.byte_tokenizer import trained
 
@@ -33,32 +32,6 @@ WAYS = [
 ]
 
 
-def open_toy(model: Any) -> Driver:
-    compiler = DenseCompiler()
-    return Driver(ToyBackend.load(model, compiler.compile), compiler.compile)
-
-
-def no_load(name: str) -> tuple[Any, Any]:
-    raise AssertionError(name)
-
-
-class EnumeratedRequest(Request):
-    """Draws through the enumeration."""
-
-    __slots__ = ("chances",)
-    chances: Chances
-
-    def draw(self, weights: torch.Tensor) -> int:
-        return self.chances.categorical(weights, -1)
-
-
-def enumerated_request(tokens: list[int], chances: Chances) -> Request:
-    rng = Randomness(0).stream("unused")
-    request = EnumeratedRequest(TokenView(tokens), len(tokens), 3, frozenset(), 1.0, rng)
-    object.__setattr__(request, "chances", chances)
-    return request
-
-
 @pytest.mark.parametrize("verifier", ["rejection", "traversal", "match"])
 @pytest.mark.parametrize("way", WAYS, ids=str)
 @settings(max_examples=3)
@@ -70,19 +43,7 @@ def test_steps_of_the_drafter_and_a_rule_have_the_targets_law(
     rule = load_plugins().make("verifiers", verifier)
     proposer = DraftModelProposer(model=ToyModel(TableLaw(3, q_seed, 0.3), 3), **way)
 
-    def run(chances: Chances) -> tuple[int, ...]:
-        tokens = [1, 2]
-        host = Host(None, None, 3, rule.reads_q, no_load, open_toy)
-        drafter = proposer.bind(host).start(enumerated_request(tokens, chances))
-        while len(tokens) < 4:
-            tree = drafter.propose(Budget(10, 10, 3))
-            tree.check(tokens[-1], 3, Budget(10, 10, 3), "draft")
-            tree.check_draws(3, "draft")
-            verdict = rule.verify(tree, target_of(p, tree, list(tokens), SAMPLED, chances), chances)
-            tokens += verdict.tokens
-        return tuple(tokens[2:4])
-
-    assert total_variation(outcomes(run), plain_law(p, (1, 2), 2)) <= EXACT
+    check_drafting(proposer, rule, p, (1, 2), vocab_size=3)
 
 
 def test_a_weak_token_is_kept_and_only_what_would_follow_it_is_not_drawn() -> None:
@@ -229,19 +190,116 @@ def test_what_cannot_be_brought_together_is_refused_with_the_remedy(built_in: tu
     assert "the model has 4 layers" in refusal(lambda: Generator(model, tokenizer, proposer="draft_model:layers=4"))
     assert "one of the two" in refusal(lambda: Generator(model, tokenizer, proposer="draft_model"))
     assert "can't load" in refusal(lambda: Generator(model, tokenizer, proposer="draft_model:model=./nowhere"))
+    small = families.make("LlamaConfig", {**families.SMALL, "vocab_size": 200})
+    for vocabulary in ("shared", "text"):
+        foreign = DraftModelProposer(model=small, tokenizer=trained(), vocabulary=vocabulary)
+        assert "tokenizer has 340 ids" in refusal(lambda foreign=foreign: Generator(model, tokenizer, proposer=foreign))
+    chains = families.make(*families.CHAINS["gpt_neo"])
+    tree = DraftModelProposer(model=chains, width=2)
+    assert "takes chains only" in refusal(
+        lambda: Generator(families.make("LlamaConfig", families.SMALL), proposer=tree)
+    )
     assert "no backend drives a dict" in refusal(
         lambda: Generator(model, tokenizer, proposer=DraftModelProposer(model={}))
     )
 
 
-def test_a_drafter_of_nans_fails_its_requests_by_name() -> None:
-    broken = families.make("LlamaConfig", families.SMALL)
-    generator = Generator(families.make("LlamaConfig", families.SMALL), proposer=DraftModelProposer(model=broken))
-    with torch.no_grad():
-        broken.get_output_embeddings().weight.fill_(torch.nan)
-    [result] = generator.generate([[1, 2, 3]], max_new_tokens=5)
-    assert result.finish_reason == "error"
-    assert "draft model's logits are NaN" in str(result.error)
+@pytest.mark.parametrize("verifier", ["match", "rejection"])
+@pytest.mark.parametrize("width", [1, 2])
+def test_a_drafter_of_nans_fails_the_requests_where_it_is_and_no_other(verifier: str, width: int) -> None:
+    def law(context: tuple[int, ...]) -> list[float]:
+        return [float("nan")] * 4 if 3 in context else [0.5, 0.3, 0.2, 0.0]
+
+    target = ToyModel(lambda _: [0.4, 0.3, 0.3, 0.0], 4)
+    generator = Generator(target, proposer=DraftModelProposer(model=ToyModel(law, 4), width=width), verifier=verifier)
+    results = generator.generate([[1, 2], [3, 2], [0, 1]], max_new_tokens=12, temperature=1.0, seed=1)
+    assert [result.finish_reason for result in results] == ["length", "error", "length"]
+    assert "draft model's logits are NaN" in str(results[1].error)
+
+
+def test_a_processor_that_fails_on_a_path_that_is_merely_drafted_does_no_harm() -> None:
+    def grammar(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if [1, 2] in [input_ids[0, at : at + 2].tolist() for at in range(input_ids.shape[1])]:
+            raise KeyError("1 is never followed by 2")
+        return scores
+
+    grammar.is_path_pure = True  # type: ignore[attr-defined]
+    target = ToyModel(lambda context: [0.5, 0.5, 0.0] if context[-1] == 1 else [0.3, 0.4, 0.3], 3)
+    drafter = ToyModel(lambda _: [0.2, 0.4, 0.4], 3)
+    for verifier in ("match", "rejection", "traversal"):
+        generator = Generator(target, proposer=DraftModelProposer(model=drafter, width=2), verifier=verifier)
+        results = generator.generate([[0], [1], [2]], max_new_tokens=20, temperature=1.0, logits_processor=grammar)
+        assert [result.finish_reason for result in results] == ["length"] * 3, verifier
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_ids_of_the_targets_padding_are_not_told_to_the_drafter(width: int) -> None:
+    target = families.make("LlamaConfig", {**families.SMALL, "vocab_size": 400})
+    drafter = families.make("LlamaConfig", {**families.SMALL, "vocab_size": 350})
+    proposer = DraftModelProposer(model=drafter, tokenizer=trained(), width=width)
+    generator = Generator(target, trained(), proposer=proposer)
+    for prompt in ([399, 5], [5, 399], [5, 6]):
+        plain = Generator(target, proposer="autoregressive").generate(prompt, max_new_tokens=20)
+        assert generator.generate(prompt, max_new_tokens=20).token_ids == plain.token_ids
+
+
+def test_a_token_that_only_the_target_has_may_be_forced() -> None:
+    target = families.make("LlamaConfig", families.SMALL)
+    drafter = families.make("LlamaConfig", {**families.SMALL, "vocab_size": 340})
+
+    class Letters:
+        """Ninety-six ids, of which the drafter's tokenizer has the letters too."""
+
+        all_special_tokens: tuple[str, ...] = ()
+
+        def __call__(self, text: str, **options: Any) -> dict[str, list[int]]:
+            return {"input_ids": [ord(letter) % 96 for letter in text]}
+
+        def decode(self, ids: list[int], **options: Any) -> str:
+            return "".join(chr(97 + token % 26) for token in ids)
+
+        def get_vocab(self) -> dict[str, int]:
+            return {chr(97 + token) if token < 26 else f"<{token}>": token for token in range(96)}
+
+        def __len__(self) -> int:
+            return 96
+
+    def force(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, -torch.inf).index_fill_(1, torch.tensor([60 + input_ids.shape[1] % 3]), 0.0)
+
+    force.is_path_pure = True  # type: ignore[attr-defined]
+    for width in (1, 2):
+        proposer = DraftModelProposer(model=drafter, tokenizer=trained(), vocabulary="shared", width=width)
+        generator = Generator(target, Letters(), proposer=proposer)
+        result = generator.generate("abc", max_new_tokens=12, logits_processor=force)
+        assert result.token_ids == tuple(60 + length % 3 for length in range(3, 15))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"layers": 2, "vocabulary": "text"}, "another tokenizer"),
+        ({"layers": 2, "tokenizer": "any"}, "another model"),
+        ({"model": "x", "vocabulary": "text", "width": 2}, "leave width at 1"),
+        ({"model": "x", "width": 30}, "width=30 is above num_nodes=24"),
+        ({"model": "x", "siblings": "chosen"}, "siblings is for trees"),
+        ({"model": "x", "num_nodes": 7}, "num_nodes is for trees"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        DraftModelProposer(**options)
+
+
+def test_a_target_without_a_tokenizer_is_drafted_for_by_ids() -> None:
+    target = families.make("LlamaConfig", {**families.SMALL, "vocab_size": 340})
+    Generator(target, proposer=DraftModelProposer(model=target, tokenizer=trained())).generate([1], max_new_tokens=3)
+
+
+def test_the_shipped_drafter_is_right_more_often_than_not(built_in: tuple[Any, Any]) -> None:
+    model, tokenizer = built_in
+    generator = Generator(model, tokenizer, proposer=DraftModelProposer(model=demo.load_drafter()))
+    assert generator.generate(demo.prompts()[0].text, max_new_tokens=60).stats.tokens_per_step > 2.5
 
 
 def test_text_may_outgrow_the_drafter() -> None:
@@ -258,12 +316,14 @@ def test_rows_of_the_drafter_close_with_their_requests() -> None:
     drivers: list[Driver] = []
     model = ToyModel(sharp, 5)
 
+    host = toy_host(5, reads_q=False)
+
     def open_and_note(other: Any) -> Driver:
-        drivers.append(open_toy(other))
+        drivers.append(host.open(other))
         return drivers[-1]
 
     proposer = DraftModelProposer(model=model, num_tokens=3)
-    engine = proposer.bind(Host(model, None, 5, False, no_load, open_and_note))
+    engine = proposer.bind(replace(host, open=open_and_note))
     requests = [[1, 2], [3, 4, 0], [2, 2]]
     rng = Randomness(0).stream("x")
     drafters = [engine.start(Request(TokenView(tokens), len(tokens), 5, frozenset(), 0.0, rng)) for tokens in requests]

@@ -23,7 +23,7 @@ from specdec import (
 )
 from specdec.randomness import Randomness
 from specdec.testing import Shape, TableLaw, draw_tree, emitted_law, plain_law, total_variation
-from specdec.tree import merge
+from specdec.tree import Draw, merge
 from specdec.verifiers.typical import entropy
 from tests.scripted import Scripted
 
@@ -194,6 +194,36 @@ def test_trees_whose_laws_are_untrue_are_left_to_match_and_counted(verifier: str
     assert result.stats.num_fallbacks == result.stats.steps - 1  # the prefill drafts nothing
     assert result.token_ids == Generator(model, proposer="autoregressive").generate([1], **asked).token_ids
     assert Generator(model, verifier=verifier).generate([1], **asked).stats.num_fallbacks == 0
+
+
+def test_rounding_in_a_law_never_lets_an_impossible_token_through() -> None:
+    """q exceeds p everywhere by rounding, so that nothing is left of p when token 2 is rejected."""
+    q = torch.tensor([0.5, 0.5, 4e-6])
+    tree = DraftTree(0)
+    tree.add(0, 2, q=q)
+    tree.check_draws(3, "test")
+
+    class Half:
+        def law(self, node: int) -> torch.Tensor:
+            return torch.tensor([0.5, 0.5, 0.0])
+
+        def draw(self, node: int) -> int:
+            raise AssertionError
+
+        def position(self, node: int) -> int:
+            return 1
+
+    for rule in (RejectionVerifier(), TraversalVerifier()):
+        assert {rule.verify(tree, Half(), Randomness(seed)).tokens for seed in range(40)} == {(0,), (1,)}
+
+
+def test_a_draw_that_hangs_elsewhere_is_refused() -> None:
+    for draws in ([Draw(7)], [Draw(2)], [Draw(-1)]):
+        tree = DraftTree(0)
+        tree.add(tree.add(0, 1), 2)
+        tree.draws[0] = draws
+        with pytest.raises(PluginError, match="is no candidate there"):
+            tree.check_draws(3, "test")
 
 
 # Processors
