@@ -189,7 +189,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 
 def _load(name: str) -> tuple[Any, Any]:
     from specdec import demo as built_in
-    from specdec.generator import load_pretrained
+    from specdec.loading import load_pretrained
 
     return built_in.load() if name == "demo" else load_pretrained(name)
 

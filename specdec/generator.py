@@ -4,14 +4,14 @@ import os
 import secrets
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import Any, Self
 
 from specdec import prompts
 from specdec.driver import Driver
 from specdec.errors import ModelError, PluginError, RequestError, SpecdecError
+from specdec.loading import OwnSettings, check_tokenizer, load_pretrained
 from specdec.loop import Parts, run
 from specdec.plugins import Registry, load_plugins
 from specdec.randomness import Randomness
@@ -103,7 +103,7 @@ class Generator:
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.model, self.tokenizer = model, tokenizer
         driver = _backend_class(registry, backend, model).load(model, compiler.compile)
-        _check_tokenizer(tokenizer, driver.shapes.vocab_size)
+        check_tokenizer(tokenizer, driver.shapes.vocab_size)
         proposer_name = type(self.proposer).__name__
 
         def open_driver(other: Any) -> Driver:
@@ -130,7 +130,7 @@ class Generator:
             max_nodes=MAX_NODES,
         )
         self._max_batch_size = max_batch_size
-        self._own = _OwnSettings.of(model, driver.shapes.vocab_size)
+        self._own = OwnSettings.of(model, driver.shapes.vocab_size)
         self._is_busy = False
 
     @property
@@ -286,65 +286,6 @@ class Generator:
         return Chunk(tokens, text, sequence.index, result)
 
 
-@dataclass
-class _OwnSettings:
-    """What comes from the model's own generation config, and what of it is left out."""
-
-    eos_token_ids: tuple[int, ...] = ()
-    suppressed: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, model: Any, vocab_size: int) -> Self:
-        config = getattr(model, "generation_config", None)
-        if config is None:
-            return cls()
-        eos = config.eos_token_id if config.eos_token_id is not None else model.config.get_text_config().eos_token_id
-        eos_token_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
-        names = ("suppress_tokens", "begin_suppress_tokens")
-        suppressed = {name: value for name in names if (value := getattr(config, name, None))}
-        left_out = (
-            "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty",
-            "no_repeat_ngram_size", "max_length", "max_new_tokens", "num_beams", "forced_eos_token_id", "penalty_alpha",
-        )  # fmt: skip
-        found = [f"{name}={getattr(config, name)!r}" for name in left_out if getattr(config, name, None) is not None]
-        note = f"left out of the model's generation config: {', '.join(found)}; pass generation_config to have them"
-        # A configuration class's default end-of-text may not exist in a smaller vocabulary.
-        return cls(tuple(token for token in eos_token_ids if token < vocab_size), suppressed, (note,) if found else ())
-
-    def take_notes(self) -> tuple[str, ...]:
-        """The notes, once: the first result has them."""
-        notes, self.notes = self.notes, ()
-        return notes
-
-
-def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
-    """A model and its tokenizer from a path or hub name: safetensors only, no remote code.
-
-    Raises:
-        ModelError: with what went wrong.
-    """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    name = os.path.expanduser(name)
-    if name.startswith((".", "/")) and not Path(name).is_dir():
-        raise ModelError(f"can't load {name!r}: there is no such folder")
-    try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            name, dtype="auto", use_safetensors=True, output_loading_info=True
-        )
-        loaded = AutoTokenizer.from_pretrained(name) if tokenizer is None else tokenizer
-    except Exception as error:  # damaged files raise whatever their readers like
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ModelError(
-            f"can't load {name!r}: {reason.rstrip('.')}. Give a folder with safetensors weights, or a hub name"
-        ) from error
-    missing = sorted(report["missing_keys"])
-    if missing:  # transformers would go on with random numbers in their place
-        raise ModelError(f"can't load {name!r}: {len(missing)} weights are missing from it, among them {missing[0]}")
-    return model.eval(), loaded
-
-
 def _backend_class(registry: Registry, name: str, model: object) -> Any:
     if not isinstance(name, str):
         raise PluginError(f"backend={name!r}: give a backend's name, or 'auto'")
@@ -357,21 +298,6 @@ def _backend_class(registry: Registry, name: str, model: object) -> Any:
         f"no backend drives a {type(model).__name__}: give a transformers causal language model "
         "(AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )
-
-
-def _check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
-    if tokenizer is None:
-        return
-    if not callable(tokenizer) or not hasattr(tokenizer, "decode") or not hasattr(tokenizer, "__len__"):
-        raise ModelError(
-            f"tokenizer={tokenizer!r} is not a transformers tokenizer: it must encode when called, have decode and a "
-            "length"
-        )
-    if len(tokenizer) > vocab_size:
-        raise ModelError(
-            f"the tokenizer has {len(tokenizer)} ids but the model's vocabulary is {vocab_size}: "
-            "is it another model's? Load it from the same path as the model"
-        )
 
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:

@@ -309,7 +309,7 @@ def test_processors_that_leave_no_token_are_named_with_the_position() -> None:
 def test_a_checkpoint_with_missing_weights_is_refused(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    from specdec.generator import load_pretrained
+    from specdec.loading import load_pretrained
 
     families.make("LlamaConfig", families.SMALL).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

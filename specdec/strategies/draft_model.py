@@ -122,20 +122,9 @@ class _DraftModelEngine(Engine):
                 drafts[index] = self._begin(drafter, budget)
             except Exception as error:  # a model's own code
                 failed[index] = error
-        place = {id(drafters[index]): index for index in drafts}
         while any(not draft.is_done for draft in drafts.values()):
-            writing = {
-                row: place[id(drafter)]
-                for row, drafter in enumerate(self._rows)
-                if id(drafter) in place and not drafts[place[id(drafter)]].is_done
-            }
-            outputs = self._forward({row: drafts[index] for row, index in writing.items()})
-            for row, index in writing.items():
-                try:
-                    drafts[index].hear(outputs[row])
-                except Exception as error:  # broken weights: they fail their own request
-                    failed[index], drafts[index].is_done = error, True
-        return [failed[index] if index in failed else drafts[index].tree() for index in range(len(drafters))]
+            self._write_on({id(drafters[index]): (index, draft) for index, draft in drafts.items()}, failed)
+        return [failed[index] if index in failed else _tree(drafts[index]) for index in range(len(drafters))]
 
     def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft:
         """Bring the drafter's row to the committed text, but for the tokens that the first pass will feed."""
@@ -175,6 +164,20 @@ class _DraftModelEngine(Engine):
         drafter.num_agreed = common
         return list(context[common:])
 
+    def _write_on(self, drafts: Mapping[int, tuple[int, Draft]], failed: dict[int, Exception]) -> None:
+        """One token or level more for every draft, by the id of its drafter, that isn't done; notes those that fail."""
+        writing = {
+            row: drafts[id(drafter)]
+            for row, drafter in enumerate(self._rows)
+            if id(drafter) in drafts and not drafts[id(drafter)][1].is_done
+        }
+        outputs = self._forward({row: draft for row, (_, draft) in writing.items()})
+        for row, (index, draft) in writing.items():
+            try:
+                draft.hear(outputs[row])
+            except Exception as error:  # broken weights: they fail their own request
+                failed[index], draft.is_done = error, True
+
     def _forward(self, drafts: Mapping[int, Draft]) -> Sequence[Rows]:
         """One pass of the drafter for all rows; a row that has nothing to write feeds a token that is dropped."""
         rows = range(len(self._rows))
@@ -194,6 +197,13 @@ class _DraftModelEngine(Engine):
             self._driver.release(row)
             self._rows[row] = self._rows[-1]
             self._rows.pop()
+
+
+def _tree(draft: Draft) -> DraftTree | Exception:
+    try:
+        return draft.tree()
+    except Exception as error:  # a tokenizer's own code
+        return error
 
 
 def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
@@ -223,6 +233,12 @@ def _vocabulary(config: DraftModelProposer, host: Host, driver: Driver, tokenize
         if config.vocabulary == "text":
             return TextVocabulary(host.tokenizer, tokenizer)
         return SharedVocabulary(host.tokenizer, tokenizer, host.vocab_size)
+    _check_same(host, size, tokenizer)
+    return SameVocabulary(host.vocab_size, size)
+
+
+def _check_same(host: Host, size: int, tokenizer: Any) -> None:
+    """Refuse a drafter whose ids aren't the target's."""
     are_both_known = tokenizer is not None and host.tokenizer is not None
     if are_both_known and tokenizer is not host.tokenizer and tokenizer.get_vocab() != host.tokenizer.get_vocab():
         raise ModelError(
@@ -235,4 +251,3 @@ def _vocabulary(config: DraftModelProposer, host: Host, driver: Driver, tokenize
             f"the drafter's vocabulary is {size}, the target's {host.vocab_size}: give both tokenizers and "
             "vocabulary='shared' (their common tokens) or 'text' (drafts are encoded anew)"
         )
-    return SameVocabulary(host.vocab_size, size)

@@ -278,7 +278,7 @@ def test_a_token_that_only_the_target_has_may_be_forced() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"layers": 2, "vocabulary": "text"}, "another tokenizer"),
+        ({"layers": 2, "vocabulary": "text"}, "another model's tokenizer"),
         ({"layers": 2, "tokenizer": "any"}, "another model"),
         ({"model": "x", "vocabulary": "text", "width": 2}, "leave width at 1"),
         ({"model": "x", "width": 30}, "width=30 is above num_nodes=24"),

@@ -1,0 +1,83 @@
+"""What comes with a model: its weights and tokenizer from a folder or hub, and its own generation settings."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from specdec.errors import ModelError
+
+
+def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
+    """A model and its tokenizer from a path or hub name: safetensors only, no remote code.
+
+    Raises:
+        ModelError: with what went wrong.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    name = os.path.expanduser(name)
+    if name.startswith((".", "/")) and not Path(name).is_dir():
+        raise ModelError(f"can't load {name!r}: there is no such folder")
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name, dtype="auto", use_safetensors=True, output_loading_info=True
+        )
+        loaded = AutoTokenizer.from_pretrained(name) if tokenizer is None else tokenizer
+    except Exception as error:  # damaged files raise whatever their readers like
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ModelError(
+            f"can't load {name!r}: {reason.rstrip('.')}. Give a folder with safetensors weights, or a hub name"
+        ) from error
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would go on with random numbers in their place
+        raise ModelError(f"can't load {name!r}: {len(missing)} weights are missing from it, among them {missing[0]}")
+    return model.eval(), loaded
+
+
+def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
+    """Raises ModelError for what is no tokenizer, or another model's."""
+    if tokenizer is None:
+        return
+    if not callable(tokenizer) or not hasattr(tokenizer, "decode") or not hasattr(tokenizer, "__len__"):
+        raise ModelError(
+            f"tokenizer={tokenizer!r} is not a transformers tokenizer: it must encode when called, have decode and a "
+            "length"
+        )
+    if len(tokenizer) > vocab_size:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer)} ids but the model's vocabulary is {vocab_size}: "
+            "is it another model's? Load it from the same path as the model"
+        )
+
+
+@dataclass
+class OwnSettings:
+    """What comes from the model's own generation config, and what of it is left out."""
+
+    eos_token_ids: tuple[int, ...] = ()
+    suppressed: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: Any, vocab_size: int) -> Self:
+        config = getattr(model, "generation_config", None)
+        if config is None:
+            return cls()
+        eos = config.eos_token_id if config.eos_token_id is not None else model.config.get_text_config().eos_token_id
+        eos_token_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
+        names = ("suppress_tokens", "begin_suppress_tokens")
+        suppressed = {name: value for name in names if (value := getattr(config, name, None))}
+        left_out = (
+            "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty",
+            "no_repeat_ngram_size", "max_length", "max_new_tokens", "num_beams", "forced_eos_token_id", "penalty_alpha",
+        )  # fmt: skip
+        found = [f"{name}={getattr(config, name)!r}" for name in left_out if getattr(config, name, None) is not None]
+        note = f"left out of the model's generation config: {', '.join(found)}; pass generation_config to have them"
+        # A configuration class's default end-of-text may not exist in a smaller vocabulary.
+        return cls(tuple(token for token in eos_token_ids if token < vocab_size), suppressed, (note,) if found else ())
+
+    def take_notes(self) -> tuple[str, ...]:
+        """The notes, once: the first result has them."""
+        notes, self.notes = self.notes, ()
+        return notes

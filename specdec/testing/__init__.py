@@ -1,0 +1,34 @@
+"""Prove a strategy or an acceptance rule of your own: exact enumeration, random cases, and the laws as functions.
+
+- ``outcomes`` runs a function once for every way its random choices can fall, and returns the exact law of its result.
+- ``shapes``, ``laws`` and ``trees`` are hypothesis strategies for draft shapes, laws over a vocabulary, and trees.
+- ``check_verifier``, ``check_drafting`` and ``check_proposer`` raise AssertionError where a contract's law is broken:
+  that of a rule, of a strategy that samples its candidates together with a rule, and of any strategy.
+
+hypothesis comes with the extra ``specdec[testing]``; enumeration works without it.
+"""
+
+from specdec.testing.cases import Shape, TableLaw, draw_tree, laws, shapes, trees
+from specdec.testing.checks import check_drafting, check_proposer, check_verifier, toy_host
+from specdec.testing.emission import emitted_law, expected_length, plain_law, target_of
+from specdec.testing.enumeration import EXACT, outcomes, total_variation
+
+__all__ = [
+    "EXACT",
+    "Shape",
+    "TableLaw",
+    "check_drafting",
+    "check_proposer",
+    "check_verifier",
+    "draw_tree",
+    "emitted_law",
+    "expected_length",
+    "laws",
+    "outcomes",
+    "plain_law",
+    "shapes",
+    "target_of",
+    "total_variation",
+    "toy_host",
+    "trees",
+]

@@ -1,0 +1,118 @@
+"""Random cases: laws over a vocabulary, shapes of drafts, and trees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+
+from specdec.backends.toy import Law
+from specdec.randomness import Chances
+from specdec.tree import ROOT, DraftTree, Role
+
+if TYPE_CHECKING:
+    from hypothesis import strategies as st
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What is drawn below a node: each draw's kind, and the shape below its child.
+
+    ``sampled`` draws come from the drafter's law at the node, renormalised without earlier tokens if ``replaces`` is
+    False; the j-th ``chosen`` one is the j-th likeliest token there.
+    """
+
+    draws: tuple[tuple[Literal["sampled", "chosen"], "Shape"], ...] = ()
+    replaces: bool = True
+
+    @property
+    def depth(self) -> int:
+        """Of the deepest draw."""
+        return max((1 + below.depth for _, below in self.draws), default=0)
+
+
+def draw_tree(context: Sequence[int], q: Law, shape: Shape, chances: Chances) -> DraftTree:
+    """A random tree of a shape below the last token of ``context``, drawn from q, a law by context."""
+    tree = DraftTree(context[-1])
+    _draw_below(tree, ROOT, context, q, shape, chances)
+    return tree
+
+
+def _draw_below(tree: DraftTree, node: int, context: Sequence[int], q: Law, shape: Shape, chances: Chances) -> None:
+    if not shape.draws:
+        return
+    path = (*context, *tree.path(node))
+    law = torch.tensor(list(q(path)), dtype=torch.float64)
+    ranked = iter(law.argsort(descending=True, stable=True).tolist())
+    for kind, below in shape.draws:
+        known = len(tree)
+        if kind == "chosen":
+            token = next(ranked, None)
+            if token is None:
+                continue  # more choices than tokens
+            child = tree.add(node, token)
+        elif not law.any():
+            return  # without replacement every possible token is out
+        else:
+            child = tree.add(node, chances.categorical(law, -1), q=law)
+            if not shape.replaces:
+                law = law.index_fill(0, torch.tensor(tree.tokens[child]), 0.0)
+                law = law / law.sum() if law.any() else law
+        if child == known:  # a token drawn twice has the subtree of its first draw
+            _draw_below(tree, child, context, q, below, chances)
+
+
+@dataclass(frozen=True)
+class TableLaw:
+    """A law of its own for every context, with some tokens impossible; callable as a ``ToyModel``'s law is."""
+
+    vocab_size: int
+    seed: int
+    chance_of_zero: float = 0.0
+
+    def __call__(self, context: tuple[int, ...]) -> list[float]:
+        rng = np.random.default_rng([self.seed, len(context), *context])
+        weights = rng.exponential(size=self.vocab_size) * (rng.random(self.vocab_size) >= self.chance_of_zero)
+        weights[rng.integers(self.vocab_size)] += 0.1  # some token is always possible
+        law: list[float] = (weights / weights.sum()).tolist()
+        return law
+
+
+def laws(vocab_size: int) -> "st.SearchStrategy[TableLaw]":
+    """Laws with and without impossible tokens."""
+    from hypothesis import strategies as st
+
+    return st.builds(TableLaw, st.just(vocab_size), st.integers(0, 9999), st.sampled_from([0.0, 0.3, 0.7]))
+
+
+def shapes(max_depth: int = 3, max_draws: int = 4) -> "st.SearchStrategy[Shape]":
+    """Shapes of chains and trees, sampled and chosen draws mixed, with and without replacement."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def shape(draw: st.DrawFn, depth: int, room: list[int], replaces: bool) -> Shape:
+        draws: list[tuple[Literal["sampled", "chosen"], Shape]] = []
+        while depth and room[0] and draw(st.booleans()):
+            room[0] -= 1
+            below = draw(shape(depth - 1, room, replaces))
+            draws.append(("sampled" if draw(st.integers(0, 2)) else "chosen", below))
+        return Shape(tuple(draws), replaces)
+
+    return st.booleans().flatmap(lambda replaces: shape(max_depth, [max_draws], replaces))
+
+
+def trees(vocab_size: int = 6, max_nodes: int = 14) -> "st.SearchStrategy[DraftTree]":
+    """Trees of chosen candidates: any parents, any roles, any tokens."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def tree(draw: st.DrawFn) -> DraftTree:
+        drawn = DraftTree(draw(st.integers(0, vocab_size - 1)))
+        for _ in range(draw(st.integers(0, max_nodes))):
+            parent = draw(st.integers(0, len(drawn) - 1))
+            role = Role(draw(st.integers(1, 7)))
+            drawn.add(parent, draw(st.integers(0, vocab_size - 1)), role)
+        return drawn
+
+    return tree()

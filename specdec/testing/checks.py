@@ -1,0 +1,129 @@
+"""The contracts' laws as functions, to call from a plug-in's own suite."""
+
+from collections.abc import Sequence
+
+import torch
+
+from specdec.backends.toy import Law, ToyBackend, ToyModel
+from specdec.driver import Driver
+from specdec.errors import ModelError
+from specdec.masks.dense import DenseCompiler
+from specdec.randomness import Chances, Randomness
+from specdec.sequence import TokenView
+from specdec.settings import Settings
+from specdec.strategies.base import Feedback, Host, Proposer, Request
+from specdec.testing.cases import Shape, draw_tree
+from specdec.testing.emission import emitted_law, plain_law, target_of
+from specdec.testing.enumeration import EXACT, outcomes, total_variation
+from specdec.tree import Budget
+from specdec.verifiers.base import Verifier
+
+
+def check_verifier(
+    verifier: Verifier, p: Law, q: Law, shape: Shape, context: Sequence[int], settings: Settings | None = None
+) -> None:
+    """A lossless rule emits the target's law, for every number of tokens that the text may be cut to.
+
+    ``p`` and ``q`` are the target's and the drafter's laws, over a vocabulary that ``context`` is of. Enumerates, so
+    keep the vocabulary at 3 or so and the shape at a handful of draws.
+    """
+    num_tokens = shape.depth + 1
+    emitted = emitted_law(
+        verifier, p, lambda chances: draw_tree(context, q, shape, chances), context, num_tokens, settings
+    )
+    plain = plain_law(p, context, num_tokens, settings)
+    for length in range(1, num_tokens + 1):
+        distance = total_variation(_cut(emitted, length), _cut(plain, length))
+        assert distance <= EXACT, f"the law of the first {length} tokens is off by a total variation of {distance:.3g}"
+
+
+def _cut(law: dict[tuple[int, ...], float], length: int) -> dict[tuple[int, ...], float]:
+    cut: dict[tuple[int, ...], float] = {}
+    for tokens, chance in law.items():
+        cut[tokens[:length]] = cut.get(tokens[:length], 0.0) + chance
+    return cut
+
+
+class EnumeratedRequest(Request):
+    """A request whose ``draw`` goes through an enumeration."""
+
+    __slots__ = ("chances",)
+    chances: Chances
+
+    @classmethod
+    def of(cls, tokens: list[int], vocab_size: int, chances: Chances) -> "EnumeratedRequest":
+        """A request at temperature 1 whose text is ``tokens``, which may grow."""
+        rng = Randomness(0).stream("not drawn from")
+        request = cls(TokenView(tokens), len(tokens), vocab_size, frozenset(), 1.0, rng)
+        object.__setattr__(request, "chances", chances)
+        return request
+
+    def draw(self, weights: torch.Tensor) -> int:
+        return self.chances.categorical(weights, -1)
+
+
+def toy_host(vocab_size: int, reads_q: bool) -> Host:
+    """A generator's side towards a proposer that needs no more of the target than its vocabulary."""
+
+    def load(name: str, tokenizer: object) -> tuple[object, object]:
+        raise ModelError(f"can't load {name!r}: tests give models, not names")
+
+    def open_driver(model: object) -> Driver:
+        compiler = DenseCompiler()
+        return Driver(ToyBackend.load(model, compiler.compile), compiler.compile)
+
+    return Host(None, None, vocab_size, reads_q, load, open_driver)
+
+
+def check_drafting(
+    proposer: Proposer, verifier: Verifier, p: Law, context: Sequence[int], vocab_size: int, num_tokens: int = 2
+) -> None:
+    """A strategy that samples with ``request.draw``, and a rule, emit the target's law together, step after step.
+
+    The strategy sees what was rejected, and may learn from it. Enumerates, so keep drafts at a few draws. A draft model
+    is a ``ToyModel``.
+    """
+    settings = Settings(temperature=1.0)
+    budget = Budget(num_nodes=16, depth=16, num_tokens=16)
+
+    def run(chances: Chances) -> tuple[int, ...]:
+        tokens = list(context)
+        engine = proposer.bind(toy_host(vocab_size, verifier.reads_q))
+        drafter = engine.start(EnumeratedRequest.of(tokens, vocab_size, chances))
+        while len(tokens) < len(context) + num_tokens:
+            tree = drafter.propose(budget)
+            tree.check(tokens[-1], vocab_size, budget, type(proposer).__name__)
+            tree.check_draws(vocab_size, type(proposer).__name__)
+            verdict = verifier.verify(tree, target_of(p, tree, list(tokens), settings, chances), chances)
+            verdict.check(tree)
+            tokens += verdict.tokens
+            drafter.observe(Feedback(tree, verdict.path, verdict.tokens))
+        return tuple(tokens[len(context) :][:num_tokens])
+
+    distance = total_variation(outcomes(run), plain_law(p, context, num_tokens))
+    assert distance <= EXACT, f"the law of the first {num_tokens} tokens is off by a total variation of {distance:.3g}"
+
+
+def check_proposer(proposer: Proposer | str, model: ToyModel, prompts: Sequence[Sequence[int]], seed: int = 0) -> None:
+    """A strategy never changes the text, greedy or sampled, alone or in a batch.
+
+    The core checks each tree as it comes: parents before children, the budget, the vocabulary.
+    """
+    from specdec.generator import Generator
+
+    drafted, plain = (Generator(model, proposer=which, max_batch_size=3) for which in (proposer, "autoregressive"))
+    batch = [list(prompt) for prompt in prompts]
+    for temperature in (0.0, 1.0):
+        settings = {"max_new_tokens": 24, "temperature": temperature, "seed": seed}
+        expected = [result.token_ids for result in plain.generate(batch, **settings)]
+        results = drafted.generate(batch, **settings)
+        for result in results:
+            if result.error is not None:
+                raise AssertionError(f"{proposer} failed: {result.error}") from result.error
+        assert [result.token_ids for result in results] == expected, f"{proposer} changed the text of a batch"
+        alone = drafted.generate(batch[0], **settings)
+        assert alone.token_ids == expected[0], f"{proposer} changed the text of a prompt alone"
+        again = drafted.generate(batch[0], **settings)
+        assert again.stats.accepted_lengths == alone.stats.accepted_lengths, (
+            f"{proposer} drafted differently the second time: randomness must come from request.rng alone"
+        )

@@ -1,0 +1,85 @@
+"""What a rule emits, exactly: the production code over known laws, every outcome enumerated."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from specdec.backends.base import Output
+from specdec.backends.toy import Law
+from specdec.randomness import Chances
+from specdec.sampling import SequenceTarget, Warper
+from specdec.settings import Settings
+from specdec.testing.enumeration import outcomes
+from specdec.tree import ROOT, DraftTree
+from specdec.verifiers.base import Verdict, Verifier
+
+TreeDrawing = Callable[[Chances], DraftTree]
+CPU = torch.device("cpu")
+
+
+def target_of(p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: Chances) -> SequenceTarget:
+    """The production target over a known law: logits are its logarithm, in float64."""
+    laws = np.array([p((*context, *tree.path(node))) for node in range(len(tree))])
+    with np.errstate(divide="ignore"):
+        logits = torch.from_numpy(np.log(laws))[None]
+    warper = Warper(settings, len(context), (), CPU)
+    return SequenceTarget(tree, Output(logits, range(len(tree))).row(0), context, warper, chances)
+
+
+def plain_law(
+    p: Law, context: Sequence[int], num_tokens: int, settings: Settings | None = None
+) -> dict[tuple[int, ...], float]:
+    """The law of the next tokens in plain decoding."""
+    settings = settings or Settings(temperature=1.0)
+
+    def run(chances: Chances) -> tuple[int, ...]:
+        return _go_on(p, context, (), num_tokens, settings, chances)
+
+    return outcomes(run)
+
+
+def emitted_law(
+    verifier: Verifier,
+    p: Law,
+    draw: TreeDrawing,
+    context: Sequence[int],
+    num_tokens: int,
+    settings: Settings | None = None,
+) -> dict[tuple[int, ...], float]:
+    """The law of the first tokens when a random tree is drawn and verified, and plain decoding goes on behind it."""
+    settings = settings or Settings(temperature=1.0)
+
+    def run(chances: Chances) -> tuple[int, ...]:
+        tree = draw(chances)
+        verdict = verifier.verify(tree, target_of(p, tree, context, settings, chances), chances)
+        verdict.check(tree)
+        return _go_on(p, context, verdict.tokens, num_tokens, settings, chances)
+
+    return outcomes(run)
+
+
+def expected_length(
+    verifier: Verifier, p: Law, draw: TreeDrawing, context: Sequence[int], settings: Settings | None = None
+) -> float:
+    """tau: the expected number of tokens that one step emits, the bonus token included."""
+    settings = settings or Settings(temperature=1.0)
+
+    def run(chances: Chances) -> int:
+        tree = draw(chances)
+        verdict: Verdict = verifier.verify(tree, target_of(p, tree, context, settings, chances), chances)
+        return len(verdict.tokens)
+
+    return sum(length * chance for length, chance in outcomes(run).items())
+
+
+def _go_on(
+    p: Law, context: Sequence[int], emitted: Sequence[int], num_tokens: int, settings: Settings, chances: Chances
+) -> tuple[int, ...]:
+    tokens = list(emitted[:num_tokens])
+    while len(tokens) < num_tokens:
+        known = [*context, *tokens]
+        law = target_of(p, DraftTree(known[-1]), known, settings, chances).law(ROOT)
+        assert law is not None, "laws under test are possible"
+        tokens.append(chances.categorical(law, len(known)))
+    return tuple(tokens)
