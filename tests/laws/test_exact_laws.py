@@ -79,7 +79,7 @@ def test_it_has_under_every_setting(
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(p=vocab3, q=vocab3)
 def test_drafts_that_learn_from_rejected_draws_change_nothing(verifier: str, p: TableLaw, q: TableLaw) -> None:
     made = rule(verifier)
