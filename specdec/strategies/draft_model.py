@@ -47,7 +47,7 @@ class DraftModelProposer(Proposer):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if (self.model is None) == (self.layers is None):
-            raise ValueError("give a draft model, or layers of the target: one of the two")
+            raise ValueError("give a draft model (model=PATH), or the target's first layers (layers=2): one of the two")
         if self.layers is not None and self.vocabulary != "same":
             raise ValueError(
                 f"vocabulary={self.vocabulary!r} is for another model's tokenizer; layers share the target's"

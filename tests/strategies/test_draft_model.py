@@ -168,6 +168,11 @@ def test_text_is_written_on_where_tokenizers_agree_on_nothing_but_text(built_in:
         result = Generator(model, tokenizer, proposer=proposer).generate(prompt, **asked)
         assert result.token_ids == plain.token_ids
         assert result.stats.tokens_per_step > 4.0, vocabulary
+    shared = DraftModelProposer(model=mirrored, tokenizer=Shuffled(), vocabulary="shared", num_tokens=4)
+    for verifier in ("rejection", "traversal"):  # q = p, so that every draw is accepted
+        sampled = Generator(model, tokenizer, proposer=shared, verifier=verifier)
+        result = sampled.generate(prompt, max_new_tokens=41, temperature=1.0, seed=2)
+        assert result.stats.accepted_lengths == [1] + [5] * 8
 
 
 def refusal(build: Callable[[], object]) -> str:
