@@ -14,7 +14,14 @@ from benchmarks.texts import texts
 from specdec import Generator, demo
 from tests.plain import decode_model
 
-PROPOSERS = ("autoregressive", "jacobi", "lookahead", "prompt_lookup", "prompt_lookup:num_matches=4")
+PROPOSERS = (
+    "autoregressive",
+    "jacobi",
+    "lookahead",
+    "prompt_lookup",
+    "prompt_lookup:num_matches=4",
+    "draft_model:layers=2",
+)
 SEED = 20
 
 
