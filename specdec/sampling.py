@@ -83,24 +83,25 @@ class Warper:
 
     def scores(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
         """Warped scores, shape ``(vocab,)``, float32 or better, at the end of ``path`` (prompt included)."""
-        # A copy, since processors may write in place and the logits are the whole batch's.
-        scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
-        return self._processed(path, scores, self._processors)
+        return _processed(path, logits, self._processors)
 
     def draft_law(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
         """What the settings make of a drafter's logits, on the target's device.
 
         Callers' own processors only where they are path-pure: none is asked about what may never be written.
         """
-        scores = logits.to(self._device, torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
-        return self._processed(path, scores, self._pure_processors).softmax(-1)
+        return _processed(path, logits.to(self._device), self._pure_processors).softmax(-1)
 
-    def _processed(self, path: ReadOnly[int], scores: torch.Tensor, processors: ReadOnly[Processor]) -> torch.Tensor:
-        if processors:
-            input_ids = torch.tensor([list(path)], device=scores.device)
-            for processor in processors:
-                scores = processor(input_ids, scores)
-        return scores[0]
+
+def _processed(path: ReadOnly[int], logits: torch.Tensor, processors: ReadOnly[Processor]) -> torch.Tensor:
+    """What processors make of logits, shape ``(vocab,)``, float32 or better."""
+    # A copy, since processors may write in place and the logits are the whole batch's.
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
+    if processors:
+        input_ids = torch.tensor([list(path)], device=scores.device)
+        for processor in processors:
+            scores = processor(input_ids, scores)
+    return scores[0]
 
 
 def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int], device: str) -> list[Processor]:

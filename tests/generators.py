@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Host, Proposer, ToyModel
+from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel
 from specdec.backends.toy import Law
 from specdec.plugins import load_plugins
-from specdec.testing import toy_host
 
 # Every registered strategy, with options that reach its corners beside its defaults.
 PROPOSERS = [
@@ -33,10 +32,6 @@ def proposer_of(name: str, vocab_size: int, law: Law | None = None) -> Proposer:
         return DraftModelProposer(model=drafter, num_tokens=3, width=2)
     made: Proposer = load_plugins().make("proposers", name)
     return made
-
-
-def host(vocab_size: int) -> Host:
-    return toy_host(vocab_size, reads_q=False)
 
 
 VERIFIERS = [plugin.name for plugin in load_plugins().of_kind("verifiers") if plugin.cls.lossless]  # type: ignore[attr-defined]

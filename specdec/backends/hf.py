@@ -56,6 +56,8 @@ class HFBackend(Backend):
             device=model.device,
         )
         self._groups_heads = grouped.is_of_use(config, model.device)
+        if self._groups_heads:
+            grouped.register()
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
         self._decide(compile_masks)
 
@@ -143,7 +145,6 @@ class HFBackend(Backend):
         if mask is None or not self._groups_heads:
             yield
             return
-        grouped.register()
         before, self._config._attn_implementation = self._config._attn_implementation, grouped.NAME
         try:
             yield

@@ -23,21 +23,23 @@ def load(dtype: Any = "float32") -> tuple[Any, Any]:
 
     ``dtype`` is a torch dtype or its name; the weights are stored in bfloat16.
     """
-    return _load("model", dtype)
+    from transformers import AutoTokenizer
+
+    with as_file(files(__package__) / "model") as folder:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    return _load_model("model", dtype), tokenizer
 
 
 def load_drafter(dtype: Any = "float32") -> Any:
     """A drafter for the built-in model, of the same vocabulary: 1.2 million parameters, otherwise as ``load``."""
-    return _load("drafter", dtype)[0]
+    return _load_model("drafter", dtype)
 
 
-def _load(name: str, dtype: Any) -> tuple[Any, Any]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def _load_model(name: str, dtype: Any) -> Any:
+    from transformers import AutoModelForCausalLM
 
     with as_file(files(__package__) / name) as folder:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    return model.eval(), tokenizer
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
 
 
 def prompts() -> list[Prompt]:

@@ -13,7 +13,7 @@ from specdec.sequence import TokenView
 from specdec.settings import Settings
 from specdec.strategies.base import Feedback, Host, Proposer, Request
 from specdec.testing.cases import Shape, draw_tree
-from specdec.testing.emission import emitted_law, plain_law, target_of
+from specdec.testing.emission import emitted_law, plain_law, verdict_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation
 from specdec.tree import Budget
 from specdec.verifiers.base import Verifier
@@ -94,8 +94,7 @@ def check_drafting(
             tree = drafter.propose(budget)
             tree.check(tokens[-1], vocab_size, budget, type(proposer).__name__)
             tree.check_draws(vocab_size, type(proposer).__name__)
-            verdict = verifier.verify(tree, target_of(p, tree, list(tokens), settings, chances), chances)
-            verdict.check(tree)
+            verdict = verdict_of(verifier, p, tree, list(tokens), settings, chances)
             tokens += verdict.tokens
             drafter.observe(Feedback(tree, verdict.path, verdict.tokens))
         return tuple(tokens[len(context) :][:num_tokens])

@@ -27,6 +27,15 @@ def target_of(p: Law, tree: DraftTree, context: Sequence[int], settings: Setting
     return SequenceTarget(tree, Output(logits, range(len(tree))).row(0), context, warper, chances)
 
 
+def verdict_of(
+    verifier: Verifier, p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: Chances
+) -> Verdict:
+    """A rule's verdict on a tree below the last token of ``context``, checked for legality as the core checks it."""
+    verdict = verifier.verify(tree, target_of(p, tree, context, settings, chances), chances)
+    verdict.check(tree)
+    return verdict
+
+
 def plain_law(
     p: Law, context: Sequence[int], num_tokens: int, settings: Settings | None = None
 ) -> dict[tuple[int, ...], float]:
@@ -51,9 +60,7 @@ def emitted_law(
     settings = settings or Settings(temperature=1.0)
 
     def run(chances: Chances) -> tuple[int, ...]:
-        tree = draw(chances)
-        verdict = verifier.verify(tree, target_of(p, tree, context, settings, chances), chances)
-        verdict.check(tree)
+        verdict = verdict_of(verifier, p, draw(chances), context, settings, chances)
         return _go_on(p, context, verdict.tokens, num_tokens, settings, chances)
 
     return outcomes(run)
@@ -66,9 +73,7 @@ def expected_length(
     settings = settings or Settings(temperature=1.0)
 
     def run(chances: Chances) -> int:
-        tree = draw(chances)
-        verdict: Verdict = verifier.verify(tree, target_of(p, tree, context, settings, chances), chances)
-        return len(verdict.tokens)
+        return len(verdict_of(verifier, p, draw(chances), context, settings, chances).tokens)
 
     return sum(length * chance for length, chance in outcomes(run).items())
 

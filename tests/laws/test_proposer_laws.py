@@ -10,7 +10,8 @@ from specdec import Budget, DraftTree, Feedback, Generator, ToyModel
 from specdec.randomness import Randomness
 from specdec.sequence import TokenView
 from specdec.strategies.base import Drafter, Request, select
-from tests.generators import PROPOSERS, budgets, host, prompts, proposer_of, toy_models
+from specdec.testing import toy_host
+from tests.generators import PROPOSERS, budgets, prompts, proposer_of, toy_models
 from tests.plain import decode_law
 
 
@@ -36,7 +37,7 @@ def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) ->
     engine_of = proposer_of(proposer, 7)
     tokens = list(prompt)
     request = Request(TokenView(tokens), len(prompt), 7, frozenset({6}), 0.0, Randomness(5).stream("law"))
-    drafter: Drafter = engine_of.bind(host(7)).start(request)
+    drafter: Drafter = engine_of.bind(toy_host(7, reads_q=False)).start(request)
     shapes = []
     for _ in range(num_steps):
         tree: DraftTree = drafter.propose(budget)
