@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from specdec.backends.base import Backend, Compile, OutputRow
 from specdec.layout import Shapes
-from specdec.tree import DraftTree
+from specdec.tree import ROOT, DraftTree
 
 
 class Driver:
@@ -26,7 +26,8 @@ class Driver:
     def open(self, tokens: Sequence[int], capacity: int) -> None:
         """Open the next row with tokens, at least one; ``capacity`` is the number that it may grow to."""
         self.lengths.append(len(tokens))
-        self._backend.prefill(tokens, capacity)
+        self._backend.prefill(tokens, DraftTree(tokens[-1]), capacity)
+        self._backend.keep([*(() for _ in self.lengths[:-1]), (ROOT,)])
 
     def forward(self, trees: Sequence[DraftTree]) -> list[OutputRow]:
         """One pass over a tree for each row, whose root comes behind the row's committed tokens."""

@@ -51,17 +51,20 @@ def step(sequences: ReadOnly[Sequence], parts: Parts) -> None:
 
 
 def prefill(sequence: Sequence, parts: Parts) -> None:
-    """A sequence's first step: the prompt itself is forwarded, so its tree is the root alone."""
+    """A sequence's first step: its tree goes along with the prompt, in one pass."""
     clock = Clock([sequence.stats])
-    with clock.phase("forward"):
-        capacity = sequence.prompt_length + sequence.settings.max_new_tokens
-        with fails_alone(sequence, f"backend {type(parts.backend).__name__}"):
-            output = parts.backend.prefill(sequence.tokens, capacity)
-    if sequence.is_finished:
-        return
     with clock.phase("propose"):
         start(sequence, parts)
-    conclude([sequence], [DraftTree(sequence.tokens[-1])], output, parts, clock)
+        has_failed = sequence.is_finished  # it goes along with its root alone, as one whose proposal fails
+        trees = [DraftTree(sequence.tokens[-1])] if has_failed else propose([sequence], parts)
+    with clock.phase("forward"), fails_alone(sequence, f"backend {type(parts.backend).__name__}"):
+        capacity = sequence.prompt_length + sequence.settings.max_new_tokens
+        output = parts.backend.prefill(sequence.tokens, trees[0], capacity)
+    if sequence.is_finished:
+        return
+    commits = conclude([sequence], trees, output, parts, clock)
+    with clock.phase("commit"):
+        parts.backend.keep([*(() for _ in range(parts.backend.num_rows - 1)), commits[0].path])
 
 
 def conclude(

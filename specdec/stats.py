@@ -12,8 +12,8 @@ PHASES = ("propose", "compile", "forward", "verify", "commit")
 class Stats:
     """One sequence's figures.
 
-    ``accepted_lengths`` has the tokens emitted by each step, the bonus token included; the prefill counts as the first
-    step, which emits one. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one.
+    ``accepted_lengths`` has the tokens emitted by each step, the bonus token included; the first step's pass is the
+    prompt's. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one.
     ``num_fallbacks`` counts the steps whose drafts carried no true laws, so that ``match`` decided in place of a rule
     that reads them. ``seconds`` is by phase; sequences of a batch share their steps, so each reports the whole step's
     time.
@@ -28,7 +28,7 @@ class Stats:
 
     @property
     def steps(self) -> int:
-        """Forward passes, the prefill counted as one."""
+        """Forward passes, the prompt's counted as one."""
         return len(self.accepted_lengths)
 
     @property

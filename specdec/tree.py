@@ -4,7 +4,7 @@ Node 0 is the root, the last committed token. A node's position is the root's pl
 prefix, its ancestors and itself. A chain is a tree with one branch.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from operator import index
@@ -131,9 +131,24 @@ class DraftTree:
         """The nodes, the root aside, that carry any of the given roles."""
         return [node for node in range(1, len(self)) if self.roles[node] & role]
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether no node has two children."""
+        return self.parents == list(range(-1, len(self) - 1))
+
+    def below(self, trunk: Sequence[int]) -> "DraftTree":
+        """These nodes, without their draws, below a chain of committed tokens; their numbers grow by its length."""
+        if not trunk:
+            return self
+        grown = DraftTree(trunk[0])
+        place = grown.add_chain(ROOT, trunk[1:], Role.SUPPORT)[-1:] or [ROOT]
+        for parent, token, role in zip(self.parents, self.tokens, self.roles, strict=True):
+            place.append(grown._place(place[parent + 1], token, role))
+        return grown
+
     def longest_chain(self) -> "DraftTree":
         """The path to the deepest candidate (the first of equals), for models that take chains only."""
-        if self.parents == list(range(-1, len(self) - 1)):
+        if self.is_chain:
             return self
         candidates = self.nodes_with(Role.CANDIDATE)
         node = max(candidates, key=lambda node: (self.depths[node], -node), default=ROOT)

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel
+from specdec.backends.base import Backend
 from specdec.backends.toy import Law
 from specdec.plugins import load_plugins
 
@@ -68,10 +69,16 @@ def path_to(tree: DraftTree, node: int) -> list[int]:
     return path
 
 
-def random_tree(rng: np.random.Generator, vocab_size: int, num_nodes: int, reach: int = 3) -> DraftTree:
-    """A tree of distinct tokens, so that no nodes merge, whose nodes hang below one of the last ``reach``."""
+def random_tree(rng: np.random.Generator, vocab_size: int, num_nodes: int, root: int | None = None) -> DraftTree:
+    """A tree of distinct tokens, so that no nodes merge, whose nodes hang below one of the last three."""
     tokens = rng.permutation(np.arange(1, vocab_size))[: num_nodes + 1].tolist()
-    tree = DraftTree(tokens[0])
+    tree = DraftTree(tokens[0] if root is None else root)
     for index, token in enumerate(tokens[1:]):
-        tree.add(int(rng.integers(max(0, index - reach + 1), index + 1)), token)
+        tree.add(int(rng.integers(max(0, index - 2), index + 1)), token)
     return tree
+
+
+def open_row(backend: Backend, tokens: Sequence[int]) -> None:
+    """A row with these committed tokens."""
+    backend.prefill(tokens, DraftTree(tokens[-1]), capacity=64)
+    backend.keep([*([] for _ in range(backend.num_rows - 1)), [ROOT]])

@@ -77,10 +77,11 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def prefill(self, tokens: Sequence[int], capacity: int) -> Output:
-        """Open the next row with a prompt, cache all of it; the logits of its last token, as node 0.
+    def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
+        """Open the next row with a prompt, and forward with it a tree whose root is the prompt's last token.
 
-        ``capacity`` is the number of committed tokens that the row may grow to. The row is open even if this fails.
+        What comes before the root is committed; the tree's nodes wait for ``keep``, as after ``forward``. ``capacity``
+        is the number of committed tokens that the row may grow to. The row is open even if this fails.
         """
 
     @abstractmethod

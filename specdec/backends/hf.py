@@ -15,6 +15,7 @@ from specdec.backends.cache import RaggedCache
 from specdec.backends.selftest import probe
 from specdec.errors import ModelError
 from specdec.layout import Layout, Shapes, Window
+from specdec.tree import DraftTree
 
 PREFILL_CHUNK = 512
 
@@ -59,15 +60,16 @@ class HFBackend(Backend):
         if self._groups_heads:
             grouped.register()
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
-        self._decide(compile_masks)
+        self._compile_masks = compile_masks
+        self._decide()
 
-    def _decide(self, compile_masks: Compile) -> None:
+    def _decide(self) -> None:
         """Trees where the self-test passes with them, else chains where it passes with those, else a refusal."""
         if not self.reason:
-            self.reason = probe(self, self._model, compile_masks, branching=True)
+            self.reason = probe(self, self._model, self._compile_masks, branching=True)
         if self.reason:
             self.shapes = replace(self.shapes, takes_trees=False)
-            fault = probe(self, self._model, compile_masks, branching=False)
+            fault = probe(self, self._model, self._compile_masks, branching=False)
             if fault:
                 raise ModelError(
                     f"{_name(self._model)} can't be driven losslessly: with trees, {self.reason}; with chains, {fault}"
@@ -83,43 +85,45 @@ class HFBackend(Backend):
             raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
         return cls(model, compile_masks)
 
-    def prefill(self, tokens: Sequence[int], capacity: int) -> Output:
+    def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
         # One row at a time, in chunks at fixed positions: what a prompt computes doesn't depend on its neighbours.
         row = len(self._cache.lengths)
         self._cache.lengths.append(0)
         self._cache.placement.num_rows = max(self._cache.placement.num_rows, row + 1)
         self._cache.placement.num_slots = max(self._cache.placement.num_slots, capacity)
-        logits = None
-        for start in range(0, len(tokens), PREFILL_CHUNK):
+        whole = (len(tokens) - 1) // PREFILL_CHUNK * PREFILL_CHUNK
+        for start in range(0, whole, PREFILL_CHUNK):
             chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.shapes.device)
             self._cache.place(row, [start])
-            logits = self._logits(
-                chunk, torch.arange(start, start + chunk.shape[1], device=chunk.device)[None], None, 1
-            )
-            self._cache.lengths[row] = start + chunk.shape[1]
-        assert logits is not None, "a prompt has at least one token"
-        return Output(logits[:, -1:], columns=[0])
+            self._logits(chunk, torch.arange(start, start + PREFILL_CHUNK, device=chunk.device)[None], None, 1)
+        self._cache.lengths[row] = len(tokens) - 1
+        trunk = tokens[whole:-1]
+        layout = self._compile_masks([tree.below(trunk)], [whole], self.shapes)
+        columns = [column for column in layout.columns if column >= len(trunk)]
+        logits = self._pass(row, layout, columns)
+        return Output(logits, [column - len(trunk) for column in columns])
 
     def forward(self, layout: Layout) -> Output:
-        if not self.shapes.takes_trees:
-            return self._forward_chains(layout)
-        self._cache.place(0, layout.lengths)
-        mask = next(iter(layout.masks.values())) if len(layout.masks) == 1 else dict(layout.masks) or None
-        columns = (
-            None if len(layout.columns) == layout.width else torch.tensor(layout.columns, device=self.shapes.device)
-        )
-        logits = self._logits(layout.input_ids, layout.positions, mask, columns)
-        return Output(logits, layout.columns)
+        return Output(self._pass(0, layout, layout.columns), layout.columns)
 
-    def _forward_chains(self, layout: Layout) -> Output:
-        """Row by row under the model's own causal mask, which a slot-ordered bias agrees with."""
+    def _pass(self, first: int, layout: Layout, columns: Sequence[int]) -> torch.Tensor:
+        """The logits of a layout whose rows are those from ``first`` on, at some columns."""
+        if not self.shapes.takes_trees:
+            return self._pass_over_chains(first, layout)[:, list(columns)]
+        self._cache.place(first, layout.lengths)
+        mask = next(iter(layout.masks.values())) if len(layout.masks) == 1 else dict(layout.masks) or None
+        wanted = None if len(columns) == layout.width else torch.tensor(columns, device=self.shapes.device)
+        return self._logits(layout.input_ids, layout.positions, mask, wanted)
+
+    def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
+        """Row by row under the model's own causal mask, which a slot-ordered bias agrees with; at all columns."""
         rows = []
         for row, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
-            self._cache.place(row, [length])
+            self._cache.place(first + row, [length])
             nodes = slice(row, row + 1), slice(0, num_nodes)
             logits = self._logits(layout.input_ids[nodes], layout.positions[nodes], None, None)
             rows.append(torch.nn.functional.pad(logits[0], (0, 0, 0, layout.width - num_nodes)))
-        return Output(torch.stack(rows)[:, list(layout.columns)], layout.columns)
+        return torch.stack(rows)
 
     @torch.inference_mode()
     def _logits(

@@ -35,13 +35,15 @@ def probe(backend: "Backend", model: PreTrainedModel, compile_masks: "Compile", 
 
 
 def _largest_error(backend: "Backend", model: PreTrainedModel, compile_masks: "Compile", branching: bool) -> float:
-    """Over all nodes of two steps, the second behind a kept path: the greatest difference over the logits' spread."""
+    """Over all nodes of two steps, the second behind a kept path: the greatest difference over the logits' spread.
+
+    The first step's tree goes along with the prompt.
+    """
     rng = np.random.default_rng(_SEED)
     tokens = rng.integers(backend.shapes.vocab_size, size=_PREFIX + 12).tolist()
     committed, fresh = tokens[:_PREFIX], tokens[_PREFIX:]
-    backend.prefill(committed, capacity=2 * len(tokens))
     worst = 0.0
-    for _ in range(2):
+    for is_prefill in (True, False):
         tree = DraftTree(fresh.pop())
         first = tree.add(ROOT, fresh.pop())
         path = [ROOT, first]
@@ -50,11 +52,12 @@ def _largest_error(backend: "Backend", model: PreTrainedModel, compile_masks: "C
             path = [ROOT, tree.add(ROOT, fresh.pop())]
         tree.add(path[-1], fresh.pop())
         layout = compile_masks([tree], [len(committed)], backend.shapes)
-        output = backend.forward(layout).row(0)
+        prompt = [*committed, tree.tokens[ROOT]]
+        output = backend.prefill(prompt, tree, 2 * len(tokens)) if is_prefill else backend.forward(layout)
         for node in layout.columns:
             plain = _plain(model, [*committed, tree.tokens[ROOT], *tree.path(node)])
             spread = float(plain.float().std().clamp_min(1e-6))
-            worst = max(worst, float((output.logits(node).float() - plain.float()).abs().max()) / spread)
+            worst = max(worst, float((output.row(0).logits(node).float() - plain.float()).abs().max()) / spread)
         backend.keep([path])
         committed += [tree.tokens[node] for node in path]
     return worst

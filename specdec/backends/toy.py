@@ -11,6 +11,7 @@ import torch
 from specdec.backends.base import Backend, Compile, Output
 from specdec.errors import ModelError
 from specdec.layout import Layout, Shapes
+from specdec.tree import DraftTree
 
 Law = Callable[[tuple[int, ...]], Sequence[float]]
 
@@ -41,10 +42,11 @@ class ToyModel:
 class ToyBackend(Backend):
     """Looks the law up for each node's visible context."""
 
-    def __init__(self, model: ToyModel) -> None:
+    def __init__(self, model: ToyModel, compile_masks: Compile) -> None:
         self._model = model
+        self._compile = compile_masks
         self._rows: list[list[int]] = []  # committed tokens by slot
-        self._layout: Layout | None = None
+        self._fed: list[list[int]] = []  # the nodes of the last pass
         self.shapes = Shapes(
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
@@ -62,38 +64,31 @@ class ToyBackend(Backend):
     def load(cls, model: object, compile_masks: Compile) -> "ToyBackend":
         if not isinstance(model, ToyModel):
             raise ModelError(f"the toy backend drives a ToyModel, not a {type(model).__name__}")
-        return cls(model)
+        return cls(model, compile_masks)
 
-    def prefill(self, tokens: Sequence[int], capacity: int) -> Output:
-        self._rows.append(list(tokens))
-        return Output(self._logits(tuple(tokens))[None, None], columns=[0])
+    def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
+        self._rows.append(list(tokens[:-1]))
+        layout = self._compile([tree], [len(tokens) - 1], self.shapes)
+        self._fed = [*([] for _ in self._rows[:-1]), tree.tokens]
+        return self._output(layout, self._rows[-1:])
 
     def forward(self, layout: Layout) -> Output:
-        self._layout = layout
-        rows = [[self._node(layout, row, node) for node in layout.columns] for row in range(len(self._rows))]
-        return Output(torch.stack([torch.stack(row) for row in rows]), layout.columns)
+        self._fed = layout.input_ids.tolist()
+        return self._output(layout, self._rows)
 
-    def _node(self, layout: Layout, row: int, node: int) -> torch.Tensor:
-        """The logits at a node, whose context is what it sees, in the order of positions."""
-        length = layout.lengths[row]
-        if not layout.masks:  # one row, one node: it sees everything
-            return self._logits((*self._rows[row], int(layout.input_ids[row, 0])))
-        slots = torch.nonzero(layout.masks["full_attention"][row, 0, node] == 0).flatten().tolist()
-        seen = {
-            (slot if slot < length else int(layout.positions[row, slot - length])): (
-                self._rows[row][slot] if slot < length else int(layout.input_ids[row, slot - length])
-            )
-            for slot in slots
-        }
-        return self._logits(tuple(seen[position] for position in sorted(seen)))
+    def _output(self, layout: Layout, committed: Sequence[Sequence[int]]) -> Output:
+        rows = [
+            torch.stack([self._logits(context(layout, row, node, tokens)) for node in layout.columns])
+            for row, tokens in enumerate(committed)
+        ]
+        return Output(torch.stack(rows), layout.columns)
 
     def _logits(self, context: tuple[int, ...]) -> torch.Tensor:
         return torch.tensor(list(self._model.law(context)), dtype=torch.float64).log()
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        assert self._layout is not None, "keep follows a forward"
         for row, path in enumerate(paths):
-            self._rows[row] += self._layout.input_ids[row, list(path)].tolist()
+            self._rows[row] += [self._fed[row][node] for node in path]
 
     def rollback(self, row: int, length: int) -> None:
         del self._rows[row][length:]
@@ -109,3 +104,18 @@ class ToyBackend(Backend):
     @property
     def row_bytes(self) -> int:
         return 0
+
+
+def context(layout: Layout, row: int, node: int, committed: Sequence[int]) -> tuple[int, ...]:
+    """The tokens that a node sees, in the order of positions."""
+    if not layout.masks:  # a chain
+        return (*committed, *layout.input_ids[row, : node + 1].tolist())
+    length = layout.lengths[row]
+    slots = torch.nonzero(layout.masks["full_attention"][row, 0, node] == 0).flatten().tolist()
+    seen = {
+        (slot if slot < length else int(layout.positions[row, slot - length])): (
+            committed[slot] if slot < length else int(layout.input_ids[row, slot - length])
+        )
+        for slot in slots
+    }
+    return tuple(seen[position] for position in sorted(seen))

@@ -34,8 +34,9 @@ class DenseCompiler(MaskCompiler):
     def _masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
     ) -> dict[str, torch.Tensor]:
-        sees_everything = len(trees) == len(trees[0]) == 1 and not any(shapes.attention.values())
-        if sees_everything or not shapes.takes_trees:
+        # One node behind everything, or a chain with nothing before it: what models do by themselves.
+        is_plain = len(trees) == 1 and (len(trees[0]) == 1 or (trees[0].is_chain and lengths[0] == 0))
+        if (is_plain and not any(shapes.attention.values())) or not shapes.takes_trees:
             return {}
         width = positions.shape[1]
         lowest = torch.finfo(shapes.dtype).min

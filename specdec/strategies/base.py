@@ -143,7 +143,7 @@ class Drafter(ABC):
         """A tree below ``request.root``, within the budget."""
 
     def observe(self, feedback: Feedback) -> None:  # noqa: B027 - optional
-        """Learn what became of the last tree; the first call reports the prefill, whose tree is the root alone."""
+        """Learn what became of the last tree."""
 
     def stop(self) -> None:  # noqa: B027 - optional
         """Release what the request held; called once on every exit."""

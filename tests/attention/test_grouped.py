@@ -9,6 +9,7 @@ from specdec.attention import grouped
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from tests import families
+from tests.generators import open_row
 
 compile_masks = DenseCompiler().compile
 
@@ -60,7 +61,7 @@ def test_the_bits_are_those_of_the_models_own_attention(dtype: torch.dtype) -> N
 def test_a_pass_uses_it_and_leaves_the_model_as_it_was() -> None:
     model = families.make(*families.TREES["llama"])
     driver = HFBackend.load(model, compile_masks)
-    driver.prefill([1, 2, 3], capacity=20)
+    open_row(driver, [1, 2, 3])
     seen = []
     model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(model.config._attn_implementation))
     tree = DraftTree(4)
@@ -74,7 +75,7 @@ def test_a_pass_uses_it_and_leaves_the_model_as_it_was() -> None:
 def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
     model = families.make(*families.TREES["llama"])
     driver = HFBackend.load(model, compile_masks)
-    driver.prefill([1, 2, 3], capacity=20)
+    open_row(driver, [1, 2, 3])
     tree = DraftTree(4)
     tree.add_chain(0, [5, 6])
 

@@ -1,6 +1,6 @@
 """Every backend that can be made here: a tree equals its paths, and keeping equals starting anew."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import ROOT, ToyModel
+from specdec.backends import hf as hf_module
 from specdec.backends.base import Backend
 from specdec.backends.hf import HFBackend
 from specdec.backends.toy import ToyBackend
@@ -40,11 +41,13 @@ def test_every_registered_backend_is_tested_here() -> None:
 
 
 @pytest.fixture(scope="module", params=MAKERS)
-def driven(request: pytest.FixtureRequest) -> tuple[Backend, Plain]:
-    return MAKERS[request.param]()
+def driven(request: pytest.FixtureRequest) -> Iterator[tuple[Backend, Plain]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hf_module, "PREFILL_CHUNK", 8)  # so that short prompts come in several
+        yield MAKERS[request.param]()
 
 
-@settings(max_examples=8)
+@settings(max_examples=12)
 @given(seed=st.integers(0, 10**6), lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4))
 def test_rows_of_any_lengths_trees_and_paths_stay_apart(
     driven: tuple[Backend, Plain], seed: int, lengths: list[int]
@@ -53,8 +56,16 @@ def test_rows_of_any_lengths_trees_and_paths_stay_apart(
     rng = np.random.default_rng(seed)
     batch = [rng.integers(1, families.VOCAB, size=length).tolist() for length in lengths]
     try:
-        for prompt in batch:
-            backend.prefill(prompt, capacity=8)  # too small on purpose: buffers must grow
+        for row, prompt in enumerate(batch):
+            tree = random_tree(rng, families.VOCAB, int(rng.integers(0, 9)), prompt.pop())
+            # the capacity is too small on purpose: buffers must grow
+            output = backend.prefill([*prompt, tree.tokens[ROOT]], tree, capacity=8)
+            for node in range(len(tree)):
+                expected = plain([*prompt, tree.tokens[ROOT], *tree.path(node)])
+                assert torch.allclose(output.row(0).logits(node), expected, atol=1e-5)
+            path = path_to(tree, int(rng.integers(len(tree))))
+            backend.keep([*([] for _ in range(row)), path])
+            prompt += [tree.tokens[node] for node in path]
         for _ in range(2):
             trees = [random_tree(rng, families.VOCAB, int(rng.integers(0, 9))) for _ in batch]
             output = backend.forward(compile_masks(trees, [len(prompt) for prompt in batch], backend.shapes))

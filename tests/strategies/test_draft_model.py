@@ -79,8 +79,8 @@ def test_a_drafter_that_is_the_target_is_always_right(temperature: float) -> Non
     model = ToyModel(sharp, 5)
     for verifier in ("match", "rejection", "traversal"):
         generator = Generator(model, proposer=DraftModelProposer(model=model, num_tokens=4), verifier=verifier)
-        result = generator.generate([1, 2], max_new_tokens=41, temperature=temperature, seed=5)
-        assert result.stats.accepted_lengths == [1] + [5] * 8
+        result = generator.generate([1, 2], max_new_tokens=40, temperature=temperature, seed=5)
+        assert result.stats.accepted_lengths == [5] * 8
 
 
 def test_draws_follow_their_weights() -> None:
@@ -171,8 +171,8 @@ def test_text_is_written_on_where_tokenizers_agree_on_nothing_but_text(built_in:
     shared = DraftModelProposer(model=mirrored, tokenizer=Shuffled(), vocabulary="shared", num_tokens=4)
     for verifier in ("rejection", "traversal"):  # q = p, so that every draw is accepted
         sampled = Generator(model, tokenizer, proposer=shared, verifier=verifier)
-        result = sampled.generate(prompt, max_new_tokens=41, temperature=1.0, seed=2)
-        assert result.stats.accepted_lengths == [1] + [5] * 8
+        result = sampled.generate(prompt, max_new_tokens=40, temperature=1.0, seed=2)
+        assert result.stats.accepted_lengths == [5] * 8
 
 
 def refusal(build: Callable[[], object]) -> str:
