@@ -1,15 +1,11 @@
 """Prompts for the benchmarks: the demo's own, or those of a JSON Lines file given by path."""
 
-import json
 from pathlib import Path
 
-from specdec import demo
+from specdec.comparison.prompts import demo_prompts, load_prompts, select
 
 
 def texts(path: Path | None, category: str | None = None, most: int | None = None) -> list[str]:
-    """The demo's prompts, or a file's: HumanEval's field ``prompt`` or the first of Spec-Bench's ``turns``."""
-    if path is None:
-        return [prompt.text for prompt in demo.prompts() if category in (None, prompt.category)][:most]
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    chosen = [row for row in rows if category in (None, row.get("category"))]
-    return [row["prompt"] if "prompt" in row else row["turns"][0] for row in chosen][:most]
+    """The demo's prompts, or a file's, as ``specdec compare`` reads them."""
+    chosen = select(demo_prompts() if path is None else load_prompts(path), [category] if category else [])
+    return [prompt.prompt for prompt in chosen][:most]

@@ -1,6 +1,7 @@
 """specdec: several tokens per forward pass from any Hugging Face causal model, without changing what it says."""
 
 from specdec.backends.toy import ToyModel
+from specdec.comparison import compare
 from specdec.errors import ModelError, NumericsError, PluginError, RequestError, SpecdecError
 from specdec.generator import Chunk, Generator, Result
 from specdec.hookspecs import hookimpl
@@ -51,5 +52,6 @@ __all__ = [
     "TraversalVerifier",
     "TypicalVerifier",
     "What",
+    "compare",
     "hookimpl",
 ]

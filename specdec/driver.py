@@ -23,11 +23,15 @@ class Driver:
         """What is to be known of the model: vocabulary, positions, dtype, device."""
         return self._backend.shapes
 
-    def open(self, tokens: Sequence[int], capacity: int) -> None:
-        """Open the next row with tokens, at least one; ``capacity`` is the number that it may grow to."""
+    def open(self, tokens: Sequence[int], capacity: int) -> OutputRow:
+        """Open the next row with tokens, at least one; ``capacity`` is the number that it may grow to.
+
+        Returns the logits behind them, as those of the root.
+        """
         self.lengths.append(len(tokens))
-        self._backend.prefill(tokens, DraftTree(tokens[-1]), capacity)
+        output = self._backend.prefill(tokens, DraftTree(tokens[-1]), capacity)
         self._backend.keep([*(() for _ in self.lengths[:-1]), (ROOT,)])
+        return output.row(0)
 
     def forward(self, trees: Sequence[DraftTree]) -> list[OutputRow]:
         """One pass over a tree for each row, whose root comes behind the row's committed tokens."""

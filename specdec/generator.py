@@ -109,6 +109,7 @@ class Generator:
         def open_driver(other: Any) -> Driver:
             return Driver(_backend_class(registry, "auto", other).load(other, compiler.compile), compiler.compile)
 
+        self._open_driver = open_driver
         try:
             reads_q = self.verifier.reads_q
             host = Host(model, tokenizer, driver.shapes.vocab_size, reads_q, load_pretrained, open_driver)
@@ -132,6 +133,15 @@ class Generator:
         self._max_batch_size = max_batch_size
         self._own = OwnSettings.of(model, driver.shapes.vocab_size)
         self._is_busy = False
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the model's logits."""
+        return self._parts.backend.shapes.vocab_size
+
+    def driver(self) -> Driver:
+        """The same model driven beside this generator, with a cache of its own: to measure or question it."""
+        return self._open_driver(self.model)
 
     @property
     def takes_trees(self) -> bool:

@@ -136,7 +136,7 @@ class Registry:
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
         values = dict(_options(options, given))
         try:
-            return cls.model_validate({key: _read(value) for key, value in values.items()})
+            return cls.model_validate({key: read_value(value) for key, value in values.items()})
         except ValidationError as error:
             with suppress(ValidationError):  # an option that is text may look like a number
                 return cls.model_validate_strings(values)
@@ -193,7 +193,7 @@ def _options(text: str, given: str) -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-def _read(value: str) -> object:
+def read_value(value: str) -> object:
     """A value as JSON (or Python's True, False and None) where it is that, else as the string it is."""
     try:
         return json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))

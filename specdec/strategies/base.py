@@ -15,10 +15,10 @@ Laws, checked on every step by the core, which names the proposer in the error:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from pydantic import BaseModel, ConfigDict
 
 from specdec.driver import Driver
 from specdec.tree import ROOT, Budget, DraftTree, Role
+
+Tunable = Mapping[str, Sequence[Any]]
 
 
 class Nodes(Enum):
@@ -175,7 +177,12 @@ def _attempt(drafter: Drafter, budget: Budget) -> DraftTree | Exception:
 
 
 class Proposer(BaseModel, ABC):
-    """A strategy's configuration."""
+    """A strategy's configuration.
+
+    ``tunable`` names the options that ``specdec tune`` varies, each with the values worth trying, ascending.
+    """
+
+    tunable: ClassVar[Tunable] = {}
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

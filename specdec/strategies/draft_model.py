@@ -4,14 +4,14 @@ Leviathan et al. 2022, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from specdec.driver import Driver
 from specdec.errors import ModelError
 from specdec.sampling import Rows
-from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request
+from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Tunable
 from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
 from specdec.tree import Budget, DraftTree
@@ -24,6 +24,11 @@ class DraftModelProposer(Proposer):
     drafter's law, warped as the target's is; else they are its likeliest tokens. Under ``match`` the drafter is given
     the noise of each position, so that it guesses what the target will *draw*, and ``confidence`` is that in its guess.
     """
+
+    tunable: ClassVar[Tunable] = {
+        "num_tokens": (1, 2, 3, 4, 5, 7, 10, 15, 20),
+        "confidence": (0.0, 0.2, 0.4, 0.6, 0.8),
+    }
 
     model: Any = Field(None, description="drafter: a model, its folder or hub name; none with layers", repr=False)
     tokenizer: Any = Field(None, description="the drafter's, where it isn't the target's", repr=False)

@@ -3,9 +3,11 @@
 Santilli et al. 2023, arXiv 2305.10427, Algorithm 1; Song et al. 2021, arXiv 2002.03629.
 """
 
+from typing import ClassVar
+
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Feedback, Nodes, Proposer, Request, What
+from specdec.strategies.base import Drafter, Feedback, Nodes, Proposer, Request, Tunable, What
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 
@@ -16,6 +18,8 @@ class JacobiProposer(Proposer):
     temperature above 0 the sampled text is the iteration's fixed point (Wiggers and Hoogeboom 2020, arXiv 2002.09928);
     otherwise to the argmax. At temperature 0 both are the same.
     """
+
+    tunable: ClassVar[Tunable] = {"n": (1, 2, 3, 4, 6, 8, 12, 16)}
 
     n: int = Field(8, ge=1, description="guesses per step")
     noise_aware: bool = Field(True, description="update guesses with keyed draws instead of the argmax")

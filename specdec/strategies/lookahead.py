@@ -14,17 +14,19 @@ The window as a tree (column j = 0 … W-1, level l = 0 … N-2; cell (0, 0) is 
     L(N-2)  L(N-2)   L(N-2)                the last level's predictions become the new level
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Feedback, Nodes, Proposer, Request, What
+from specdec.strategies.base import Drafter, Feedback, Nodes, Proposer, Request, Tunable, What
 from specdec.strategies.ngram_pool import NgramPool
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 
 class LookaheadProposer(Proposer):
     """The window, the pool and their options; the defaults are what measured best in tokens per step."""
+
+    tunable: ClassVar[Tunable] = {"N": (3, 4, 5, 6, 7), "W": (3, 5, 7, 10, 15), "G": (3, 5, 7, 15)}
 
     N: int = Field(5, ge=2, description="n-gram size: tokens from key to last guess")
     W: int = Field(15, ge=0, description="window width: Jacobi columns per step, and n-grams collected per step")

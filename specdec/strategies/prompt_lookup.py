@@ -4,11 +4,11 @@ Saxena 2023, "Prompt Lookup Decoding"; Yang et al. 2023, "Inference with Referen
 """
 
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from specdec.strategies.base import Drafter, Proposer, Request
+from specdec.strategies.base import Drafter, Proposer, Request, Tunable
 from specdec.tree import ROOT, Budget, DraftTree
 
 # Enough to find distinct continuations; keeps a step's work independent of the context's length.
@@ -17,6 +17,12 @@ _MOST_MATCHES_READ = 64
 
 class PromptLookupProposer(Proposer):
     """Continue as the text did behind an earlier occurrence of its last tokens, the longest match first."""
+
+    tunable: ClassVar[Tunable] = {
+        "max_ngram": (1, 2, 3, 4, 5),
+        "num_tokens": (1, 2, 3, 5, 10, 20),
+        "num_matches": (1, 2, 4),
+    }
 
     max_ngram: int = Field(3, ge=1, description="longest run of last tokens to look for")
     min_ngram: int = Field(1, ge=1, description="shortest run of last tokens to look for")

@@ -1,6 +1,5 @@
 """The command line: what goes to which stream, and with which exit code it ends."""
 
-import io
 import json
 import os
 import re
@@ -13,33 +12,12 @@ from typing import Any
 
 import pytest
 
-from specdec import Chunk, Generator, Result, cli, demo
+from specdec import Chunk, Generator, Result, demo
 from specdec.plugins import load_plugins
 from specdec.stats import Stats
 
 PROMPT = "def add(a, b):\n"
 FEW = ("--max-new-tokens", "12")
-
-
-@pytest.fixture(autouse=True)
-def _loaded_once(built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "load", lambda: built_in)
-    for name in ("FORCE_COLOR", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture(name="run")
-def _run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """The command line in this process: exit code, standard output, standard error."""
-
-    def run(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["specdec", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        return (left.value.code, *capsys.readouterr())  # type: ignore[return-value]
-
-    return run
 
 
 def plain(built_in: tuple[Any, Any], prompt: Any = PROMPT, **settings: Any) -> Result:

@@ -1,4 +1,4 @@
-"""The command line: thin, arguments to a Generator and its results to the terminal."""
+"""Commands that decode, and the list of plug-ins."""
 
 import json
 import sys
@@ -12,59 +12,32 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specdec.errors import RequestError, SpecdecError
-
-EXIT_ERROR = 1
-EXIT_INTERRUPTED = 130
-
-app = typer.Typer(
-    help="Several tokens per forward pass from any Hugging Face causal model, without changing what it says.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+from specdec.cli.options import (
+    EXIT_ERROR,
+    AsJson,
+    MaxNewTokens,
+    ModelOption,
+    ProposerOption,
+    Seed,
+    Temperature,
+    Verifier,
+    load_model,
 )
-
-_Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
-_Proposer = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
-_MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
-_Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
-_Seed = Annotated[int | None, typer.Option(help="makes a sampled text repeatable")]
-_Json = Annotated[bool, typer.Option("--json", help="print results as JSON, one line per prompt")]
+from specdec.errors import RequestError
 
 
-def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted."""
-    try:
-        code = app(standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(EXIT_INTERRUPTED)
-    except SpecdecError as error:
-        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
-        sys.exit(EXIT_ERROR)
-    except Exception as error:
-        # Usage errors of the argument parser know how to show themselves.
-        show = getattr(error, "show", None)
-        if show is None:
-            raise
-        show()
-        sys.exit(getattr(error, "exit_code", 2))
-    sys.exit(code or 0)
-
-
-@app.command()
 def demo(
-    proposer: _Proposer = "lookahead:N=5,W=7,G=7",
-    max_new_tokens: _MaxNewTokens = 128,
-    temperature: _Temperature = 0.0,
-    seed: _Seed = 0,
+    proposer: ProposerOption = "lookahead:N=5,W=7,G=7",
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
     category: Annotated[str | None, typer.Option(help="only prompts of this category")] = None,
 ) -> None:
     """Decode a prompt of each category with the built-in model, and compare with plain decoding."""
     from specdec import demo as built_in
     from specdec.generator import Generator
 
-    model, tokenizer = _quietly(built_in.load)
+    model, tokenizer = load_model("demo")
     chosen = {prompt.category: prompt for prompt in reversed(built_in.prompts())}
     if category is not None and category not in chosen:
         raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
@@ -78,10 +51,10 @@ def demo(
         if category in (None, name):
             console.rule(f"{name}: {prompt.name}", align="left")
             console.print(Text(prompt.text, style="dim"), end="", soft_wrap=True)
-            result = _print_stream(console, generator, prompt.text, settings)
+            result = print_stream(console, generator, prompt.text, settings)
             expected = plain.generate(prompt.text, **settings)
             is_same = expected.token_ids == result.token_ids
-            console.print(_figures(result), style="dim", soft_wrap=True)
+            console.print(figures(result), style="dim", soft_wrap=True)
             rate = f"{expected.stats.tokens_per_second:.0f} tokens per second"
             verdict = "the same text" if is_same else "ANOTHER TEXT"
             console.print(f"plain decoding: {rate}, {verdict}", style="dim")
@@ -90,16 +63,15 @@ def demo(
         raise typer.Exit(EXIT_ERROR)
 
 
-@app.command()
 def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     prompt: Annotated[str | None, typer.Argument(help="the prompt; without it, --file or standard input")] = None,
-    model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is the built-in one")] = "demo",
+    model: ModelOption = "demo",
     file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
     chat: Annotated[bool, typer.Option(help="send the prompt through the tokenizer's chat template")] = False,
-    proposer: _Proposer = "lookahead",
-    verifier: _Verifier = "match",
-    max_new_tokens: _MaxNewTokens = 128,
-    temperature: _Temperature = 0.0,
+    proposer: ProposerOption = "lookahead",
+    verifier: Verifier = "match",
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
     top_k: Annotated[int | None, typer.Option(help="sample among the k most likely tokens")] = None,
     top_p: Annotated[float | None, typer.Option(help="sample among the most likely tokens of this total mass")] = None,
     min_p: Annotated[float | None, typer.Option(help="drop tokens below this share of the most likely one")] = None,
@@ -107,8 +79,8 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     no_repeat_ngram_size: Annotated[int | None, typer.Option(help="never write an n-gram of this size twice")] = None,
     eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None,
-    seed: _Seed = None,
-    as_json: _Json = False,
+    seed: Seed = None,
+    as_json: AsJson = False,
 ) -> None:
     """Continue a prompt; the text appears as it is decoded, and a line of figures on standard error at the end."""
     from specdec.generator import Generator
@@ -131,7 +103,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         "seed": seed,
     }
     Settings.make(settings)  # what is wrong is said before seconds go into loading
-    loaded, tokenizer = _quietly(lambda: _load(model))
+    loaded, tokenizer = load_model(model)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule)
@@ -139,14 +111,13 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     if as_json:
         typer.echo(json.dumps(_as_json(generator.generate(request, **settings)), ensure_ascii=False))
         return
-    result = _print_stream(Console(highlight=False), generator, request, settings)
-    Console(stderr=True, highlight=False).print(_figures(result), style="dim")
+    result = print_stream(Console(highlight=False), generator, request, settings)
+    Console(stderr=True, highlight=False).print(figures(result), style="dim")
     for note in result.notes:
         Console(stderr=True, highlight=False).print(note, style="dim")
 
 
-@app.command()
-def plugins(as_json: _Json = False) -> None:
+def plugins(as_json: AsJson = False) -> None:
     """List what is installed, from which distribution, with each option and its default."""
     from specdec.plugins import load_plugins, options_of
 
@@ -187,22 +158,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     return sys.stdin.read()
 
 
-def _load(name: str) -> tuple[Any, Any]:
-    from specdec import demo as built_in
-    from specdec.loading import load_pretrained
-
-    return built_in.load() if name == "demo" else load_pretrained(name)
-
-
-def _quietly(load: Any) -> Any:
-    """Load without transformers' progress bars, which would run into the text."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    return load()
-
-
-def _print_stream(console: Console, generator: Any, prompt: Any, settings: dict[str, Any]) -> Any:
+def print_stream(console: Console, generator: Any, prompt: Any, settings: dict[str, Any]) -> Any:
     """Print text as it is committed; the tokens of one multi-token step share a colour. Pipes get plain text."""
     colours = _colours()
     for chunk in generator.stream(prompt, **settings):
@@ -221,7 +177,7 @@ def _colours() -> Iterator[str]:
         yield from ("cyan", "magenta", "green", "yellow", "blue")
 
 
-def _figures(result: Any) -> str:
+def figures(result: Any) -> str:
     stats = result.stats
     return (
         f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "

@@ -1,0 +1,237 @@
+"""Commands that compare strategies, and report on comparisons."""
+
+import json
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from specdec.cli.options import (
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    Category,
+    ModelOption,
+    NewTokens,
+    OrderSeed,
+    PerCategory,
+    Prompts,
+    Threads,
+    Verifier,
+    before_anything_runs,
+    check_outputs,
+    load_model,
+    read_prompts,
+    use_threads,
+)
+from specdec.cli.tables import bench_table, speed_table, step_table
+from specdec.comparison.extras import needs
+from specdec.comparison.sentences import differences, identity, verdict
+from specdec.errors import RequestError
+
+if TYPE_CHECKING:
+    from specdec.comparison import Comparison, EvaluationPrompt, Session
+
+_USUAL = ["lookahead", "prompt_lookup", "jacobi"]
+
+Strategies = Annotated[list[str], typer.Argument(help="strategies (see `specdec plugins`), or NAME=STRATEGY")]
+Repeats = Annotated[int, typer.Option(help="how often each strategy decodes each prompt")]
+RunFile = Annotated[Path | None, typer.Option("--run", help="keep every run in this file; go on where it ended")]
+Report = Annotated[Path | None, typer.Option(help="write an HTML report")]
+Csv = Annotated[Path | None, typer.Option(help="write a line per run as CSV")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the figures as JSON")]
+
+
+def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
+    strategies: Strategies,
+    model: ModelOption = "demo",
+    prompts: Prompts = None,
+    category: Category = None,
+    per_category: PerCategory = None,
+    max_new_tokens: NewTokens = 64,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token")] = 0.0,
+    verifier: Verifier = "match",
+    repeats: Repeats = 3,
+    seed: OrderSeed = 0,
+    threads: Threads = None,
+    run_file: RunFile = None,
+    report: Report = None,
+    csv: Csv = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which strategy is faster, by how much, and do they all write the same text?
+
+    Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
+    Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's.
+    """
+    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "verifier": verifier}
+    with before_anything_runs():
+        _check_ready(report, csv)
+        chosen = read_prompts(prompts, category, per_category)
+        session = _session(model, strategies, chosen, threads, settings | {"repeats": repeats, "seed": seed})
+        _check_run_file(run_file, session)
+    comparison = _run(session, run_file)
+    if as_json:
+        typer.echo(json.dumps(comparison.to_json()))
+    else:
+        print_comparison(comparison, session.tokenizer, speed_table, step_table)
+    if csv is not None:
+        csv.write_text(comparison.to_csv(), encoding="utf-8")
+    if report is not None:
+        _write_report(report, [comparison], session)
+    _leave([comparison])
+
+
+def bench(  # noqa: PLR0913, PLR0917 - as above
+    strategies: Annotated[
+        list[str] | None, typer.Argument(help="as for compare; without any, three built-in ones")
+    ] = None,
+    model: ModelOption = "demo",
+    prompts: Prompts = None,
+    category: Category = None,
+    per_category: PerCategory = None,
+    max_new_tokens: NewTokens = 64,
+    temperature: Annotated[list[float] | None, typer.Option(help="may be repeated; 0 without it")] = None,
+    verifier: Verifier = "match",
+    repeats: Repeats = 1,
+    seed: OrderSeed = 0,
+    threads: Threads = None,
+    run_file: RunFile = None,
+    report: Report = None,
+    as_json: AsJson = False,
+) -> None:
+    """One model's whole table over categories, strategies and temperatures, in Spec-Bench's layout.
+
+    Each cell is the speed-up over plain decoding; mean accepted counts the tokens of a step, the bonus token included.
+    A run file is kept for each temperature, with -tTEMPERATURE added to its name.
+    """
+    temperatures = temperature or [0.0]
+    settings = {"max_new_tokens": max_new_tokens, "verifier": verifier, "repeats": repeats, "seed": seed}
+    with before_anything_runs():
+        _check_ready(report)
+        chosen = read_prompts(prompts, category, per_category)
+        named = strategies or _USUAL
+        sessions = [_session(model, named, chosen, threads, settings | {"temperature": t}) for t in temperatures]
+        files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
+        for file, session in zip(files, sessions, strict=True):
+            _check_run_file(file, session)
+    comparisons = []
+    for each, file, session in zip(temperatures, files, sessions, strict=True):
+        comparisons.append(_run(session, file))
+        if not as_json:
+            typer.echo(f"temperature {each:g}")
+            print_comparison(comparisons[-1], session.tokenizer, partial(bench_table, width=Console().width))
+        if not comparisons[-1].is_complete:
+            break
+    if as_json:
+        typer.echo(json.dumps([comparison.to_json() for comparison in comparisons]))
+    if report is not None:
+        _write_report(report, comparisons, sessions[0])
+    _leave(comparisons)
+
+
+def report(
+    run_files: Annotated[list[Path], typer.Argument(help="run files of one comparison")],
+    out: Annotated[Path | None, typer.Option(help="write an HTML report")] = None,
+    csv: Csv = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put run files of one comparison together, and show what they came to."""
+    from specdec.comparison import Comparison
+    from specdec.comparison.runfile import merge
+
+    with before_anything_runs():
+        _check_ready(out, csv)
+        comparison = Comparison(*merge(run_files))
+    if as_json:
+        typer.echo(json.dumps(comparison.to_json()))
+    else:
+        print_comparison(comparison, None, speed_table, step_table)
+    if csv is not None:
+        csv.write_text(comparison.to_csv(), encoding="utf-8")
+    if out is not None:
+        _write_report(out, [comparison], None)
+    _leave([comparison])
+
+
+def _session(
+    model: str, strategies: list[str], prompts: list["EvaluationPrompt"], threads: int | None, options: dict[str, Any]
+) -> "Session":
+    """Everything that can be refused is refused here."""
+    from specdec.comparison import Session
+    from specdec.plugins import load_plugins
+
+    registry, named = load_plugins(), dict[str, Any]()
+    for given in strategies:
+        name, strategy = _split(given)
+        if name in named:
+            raise RequestError(f"two strategies are called {name!r}: name one of them, as NAME={strategy}")
+        named[name] = registry.make("proposers", strategy)
+    use_threads(threads)
+    loaded, tokenizer = load_model(model)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* is lossy")  # it stands beside the figures
+        return Session(loaded, named, prompts, tokenizer=tokenizer, **options)
+
+
+def _split(given: str) -> tuple[str, str]:
+    """``NAME=STRATEGY``; a strategy alone is its own name. An option's equals sign comes behind a colon."""
+    name, equals, strategy = given.partition("=")
+    return (name, strategy) if equals and ":" not in name else (given, given)
+
+
+def _run(session: "Session", run_file: Path | None) -> "Comparison":
+    """Measure, with a progress bar on standard error."""
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=session.num_runs)
+        return session.run(run_file, on_run=lambda _: progress.advance(task))
+
+
+def print_comparison(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table]) -> None:
+    """Tables, the verdict, and each text that isn't plain decoding's."""
+    console = Console(highlight=False, markup=False)
+    for table in tables:
+        console.print(table(comparison))
+        console.print()
+    stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
+    decode = tokenizer.decode if tokenizer is not None else None
+    for line in (verdict(comparison), *stopped, identity(comparison), *differences(comparison, decode)):
+        console.print(line, soft_wrap=True)
+
+
+def _check_ready(report: Path | None, *others: Path | None) -> None:
+    for module in ("scipy.stats", *(("jinja2", "matplotlib") if report is not None else ())):
+        needs(module)
+    check_outputs(report, *others)
+
+
+def _check_run_file(path: Path | None, session: "Session") -> None:
+    """Raises RequestError for a file of something else."""
+    from specdec.comparison.runfile import RunFile
+
+    if path is not None:
+        RunFile(path, session.plan).close()
+
+
+def _write_report(path: Path, comparisons: list["Comparison"], session: "Session | None") -> None:
+    from specdec.comparison.costs import measure_costs
+    from specdec.comparison.report import write_report
+
+    if session is None:
+        write_report(path, comparisons, decode=None)
+        return
+    costs = measure_costs(session.driver())
+    write_report(path, comparisons, decode=session.tokenizer.decode if session.tokenizer else None, costs=costs)
+
+
+def _leave(comparisons: list["Comparison"]) -> None:
+    if any(comparison.differences for comparison in comparisons):
+        raise typer.Exit(EXIT_ERROR)
+    if not all(comparison.is_complete for comparison in comparisons):
+        raise typer.Exit(EXIT_INTERRUPTED)

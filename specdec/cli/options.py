@@ -1,0 +1,79 @@
+"""What commands have in common: their options, loading a model, and how wrong usage ends."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from specdec.errors import RequestError, SpecdecError
+
+if TYPE_CHECKING:
+    from specdec.comparison import EvaluationPrompt
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
+ProposerOption = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
+ModelOption = Annotated[str, typer.Option(help="a folder or hub name; 'demo' is the built-in one")]
+MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
+Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
+Seed = Annotated[int | None, typer.Option(help="makes a sampled text repeatable")]
+AsJson = Annotated[bool, typer.Option("--json", help="print results as JSON, one line per prompt")]
+
+Prompts = Annotated[Path | None, typer.Option(help="a JSON Lines file; without it, the built-in prompts")]
+Category = Annotated[list[str] | None, typer.Option(help="only this category's prompts; may be repeated")]
+PerCategory = Annotated[int | None, typer.Option(min=1, help="at most so many prompts of each category")]
+NewTokens = Annotated[int, typer.Option(help="most tokens to generate for a prompt")]
+OrderSeed = Annotated[int, typer.Option(help="of the order of runs; of sampling, for each repeat one more")]
+Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads; its own choice without this")]
+
+
+def load_model(name: str) -> tuple[Any, Any]:
+    """A model and its tokenizer, without transformers' progress bars, which would run into the text."""
+    from transformers.utils import logging
+
+    from specdec import demo
+    from specdec.loading import load_pretrained
+
+    logging.disable_progress_bar()
+    return demo.load() if name == "demo" else load_pretrained(name)
+
+
+@contextmanager
+def before_anything_runs() -> Iterator[None]:
+    """What is refused here is wrong usage: one line, and exit code 2."""
+    try:
+        yield
+    except SpecdecError as error:
+        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
+        raise typer.Exit(EXIT_USAGE) from None
+
+
+def read_prompts(path: Path | None, categories: list[str] | None, per_category: int | None) -> list["EvaluationPrompt"]:
+    from specdec.comparison.prompts import demo_prompts, load_prompts, select
+
+    return select(demo_prompts() if path is None else load_prompts(path), categories or (), per_category)
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Find out now, not after the runs, that a file can't be written.
+
+    Raises:
+        RequestError: naming the file.
+    """
+    for path in paths:
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            raise RequestError(f"{path} can't be written: give a file in a folder that exists")
+
+
+def use_threads(count: int | None) -> None:
+    """torch's threads from here on."""
+    if count is not None:
+        import torch
+
+        torch.set_num_threads(count)

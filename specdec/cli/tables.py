@@ -1,0 +1,78 @@
+"""Comparisons as tables for the terminal."""
+
+from rich.table import Table
+
+from specdec.comparison import Comparison, Row
+from specdec.comparison.runs import Plan
+from specdec.stats import PHASES
+
+
+def speed_table(comparison: Comparison) -> Table:
+    """Speed, acceptance, and whether the texts are plain decoding's."""
+    table = _table("strategy", "tokens/s", "tokens/step", "times plain [95 %]", "same text")
+    for row in comparison.rows:
+        is_plain = row.strategy == comparison.plan.baseline
+        table.add_row(
+            row.strategy,
+            f"{row.tokens_per_second:.0f}",
+            f"{row.tokens_per_step:.2f}",
+            "1" if is_plain else str(row.speed_up),
+            _identity(row, comparison.plan),
+        )
+    return table
+
+
+def step_table(comparison: Comparison) -> Table:
+    """What a step costs: its time by phase, the nodes fed, and the cache held."""
+    table = _table("ms per step", *PHASES, "sum", "nodes", "cache")
+    for row in comparison.rows:
+        seconds = [*row.seconds.values(), sum(row.seconds.values())]
+        cache = f"{row.cache_bytes / 2**20:.1f}M"
+        table.add_row(row.strategy, *(f"{1000 * value:.2f}" for value in seconds), f"{row.nodes_per_step:.1f}", cache)
+    return table
+
+
+def bench_table(comparison: Comparison, width: int) -> Table:
+    """Spec-Bench's layout: speed-up by category, mean accepted tokens and speed-up overall.
+
+    Strategies are rows, as there; columns where that would be wider than the terminal.
+    """
+    rows = [row for row in comparison.rows if row.strategy != comparison.plan.baseline]
+    headings = [*comparison.categories, "mean accepted", "overall [95 %]"]
+    figures = [
+        [
+            *(f"{comparison.speed_up(row.strategy, category=name).value:.2f}" for name in comparison.categories),
+            f"{row.tokens_per_step:.2f}",
+            str(row.speed_up),
+        ]
+        for row in rows
+    ]
+    names = [row.strategy for row in rows]
+    needed = max(map(len, names), default=0) + sum(2 + max(14, len(heading)) for heading in headings)
+    if needed <= width:
+        table = _table("strategy", *headings)
+        for name, line in zip(names, figures, strict=True):
+            table.add_row(name, *line)
+        return table
+    table = Table(box=None, pad_edge=False)
+    table.add_column("category", no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right", overflow="fold")
+    for heading, cells in zip(headings, zip(*figures, strict=True), strict=True):
+        table.add_row(heading, *cells)
+    return table
+
+
+def _table(first: str, *headings: str) -> Table:
+    """Names on the left, which may wrap; numbers on the right, which may not."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True, overflow="fold")
+    return table
+
+
+def _identity(row: Row, plan: Plan) -> str:
+    if row.num_different is None:
+        return "by law" if plan.is_lossless else "LOSSY"
+    return "yes" if row.num_different == 0 else f"NO: {row.num_different} of {row.num_texts}"

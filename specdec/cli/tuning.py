@@ -1,0 +1,115 @@
+"""The command that finds a strategy's options."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from specdec.cli.evaluate import print_comparison
+from specdec.cli.options import (
+    Category,
+    ModelOption,
+    NewTokens,
+    OrderSeed,
+    PerCategory,
+    Prompts,
+    Threads,
+    before_anything_runs,
+    check_outputs,
+    load_model,
+    read_prompts,
+    use_threads,
+)
+from specdec.cli.tables import speed_table
+from specdec.comparison.extras import needs
+from specdec.errors import RequestError
+
+if TYPE_CHECKING:
+    from specdec.comparison.tune import Tuning
+
+_MOST_TRIALS_SHOWN = 10
+
+
+def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
+    strategy: Annotated[str, typer.Argument(help="a strategy; options that it is given stay as they are")],
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE,VALUE,… to try; may be repeated")] = None,
+    minutes: Annotated[float, typer.Option(help="when the search is to be over")] = 5.0,
+    model: ModelOption = "demo",
+    prompts: Prompts = None,
+    category: Category = None,
+    per_category: PerCategory = None,
+    max_new_tokens: NewTokens = 64,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token")] = 0.0,
+    seed: OrderSeed = 0,
+    threads: Threads = None,
+    plot: Annotated[Path | None, typer.Option(help="draw the trade-off, as .svg or .png")] = None,
+) -> None:
+    """Find a strategy's options for this machine, model and prompts, and print them as --proposer takes them.
+
+    What a pass costs by its nodes is measured first; a short run of each setting says how many tokens a step brings;
+    only those predicted to be fastest are run in earnest, beside plain decoding.
+    """
+    from specdec.comparison.tune import Tuner
+
+    with before_anything_runs():
+        needs("optuna")
+        _check_plot(plot)
+        chosen = read_prompts(prompts, category, per_category)
+        space = dict(map(_values, option)) if option else None
+        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        use_threads(threads)
+        loaded, tokenizer = load_model(model)
+        tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **settings)
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.completed} settings, last {task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        tuning = tuner.run(lambda trial: progress.update(task, advance=1, description=trial.strategy))
+    console = Console(highlight=False, markup=False)
+    console.print(_trial_table(tuning))
+    console.print()
+    print_comparison(tuning.comparison, tokenizer, speed_table)
+    console.print(f"\nbest: --proposer {tuning.strategy}   {tuning.gain} times plain decoding", soft_wrap=True)
+    if tuning.gain.value < 1.0:
+        console.print("no setting that was tried beats plain decoding here: --proposer autoregressive", soft_wrap=True)
+    if plot is not None:
+        from specdec.comparison.trade_off import save_trade_off
+
+        save_trade_off(plot, tuning)
+
+
+def _values(given: str) -> tuple[str, list[Any]]:
+    """``NAME=VALUE,VALUE,…``, each read as a strategy's options are."""
+    from specdec.plugins import read_value
+
+    name, equals, values = given.partition("=")
+    if not equals or not name or not values:
+        raise RequestError(f"--option {given!r} is not of the form NAME=VALUE,VALUE,…")
+    return name, [read_value(value) for value in values.split(",")]
+
+
+def _check_plot(path: Path | None) -> None:
+    if path is not None:
+        needs("matplotlib")
+        if path.suffix not in {".svg", ".png"}:
+            raise RequestError(f"--plot {path}: give a file that ends in .svg or .png")
+    check_outputs(path)
+
+
+def _trial_table(tuning: "Tuning") -> Table:
+    """What was screened, the fastest first."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column(f"{len(tuning.trials)} settings screened; predicted fastest", overflow="fold")
+    for heading in ("tokens/step", "nodes/step", "ms/step", "tokens/s"):
+        table.add_column(heading, justify="right")
+    for trial in sorted(tuning.trials, key=lambda trial: -trial.tokens_per_second)[:_MOST_TRIALS_SHOWN]:
+        table.add_row(
+            trial.strategy,
+            f"{trial.tokens_per_step:.2f}",
+            f"{trial.nodes_per_step:.1f}",
+            f"{1000 * trial.seconds_per_step:.2f}",
+            f"{trial.tokens_per_second:.0f}",
+        )
+    return table

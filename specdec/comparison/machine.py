@@ -1,0 +1,38 @@
+"""The facts of a machine that belong beside every figure."""
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def machine_facts() -> dict[str, str]:
+    """Processor, cores, threads in use and versions."""
+    return {
+        "processor": _processor(),
+        "cores": f"{os.cpu_count()} cores, torch threads: {torch.get_num_threads()}",
+        "system": platform.system(),
+        "python": f"Python {platform.python_version()}",
+        "torch": f"torch {torch.__version__}",
+        "transformers": f"transformers {version('transformers')}",
+    }
+
+
+def model_facts(model: Any) -> dict[str, str]:
+    """What a model is, as far as it says."""
+    facts = {"model": getattr(model, "name_or_path", "") or type(model).__name__}
+    if hasattr(model, "num_parameters"):
+        facts["parameters"] = f"{model.num_parameters() / 1e6:.4g} million parameters"
+    if hasattr(model, "dtype"):
+        facts["dtype"] = f"{str(model.dtype).removeprefix('torch.')} on {model.device}"
+    return facts
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown processor"

@@ -1,0 +1,295 @@
+"""A comparison's figures as SVG: narrow enough for a telephone, and reproducible to the byte."""
+
+import html
+import io
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from specdec.comparison.costs import Costs
+from specdec.comparison.extras import needs
+from specdec.comparison.results import Comparison, Row
+from specdec.stats import PHASES
+
+# Okabe and Ito's colours, which people with any of the usual colour vision deficiencies can tell apart.
+_PLAIN_COLOUR = "#666666"
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_MARKERS = (("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"), ("*", "★"), ("h", "⬢"))
+_PHASE_COLOURS = ("#00224E", "#4E576C", "#7F7C75", "#BCAE6C", "#FEE838")  # cividis: no strategy's, and ordered in grey
+
+_WIDTH, _SIDE, _ABOVE, _BELOW = 288.0, 8.0, 26.0, 38.0  # points: the whole width, and margins round the axes
+_LEFT, _LEFT_OF_TICKS = 18.0, 42.0  # for a label of y, and for one with ticks
+_LINE, _GAP = 11.5, 8.0  # points from line to line, and between rows
+_LONGEST_LINE, _MOST_LINES = 30, 4  # of a name
+_MOST_LENGTHS = 12  # accepted lengths from here on share a bar
+_NUM_BINS = 8
+_SETTINGS = {
+    "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.size": 8.5,
+    "axes.labelsize": 8.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.formatter.useoffset": False,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How a strategy is drawn, in every figure; ``glyph`` is the marker as a character."""
+
+    colour: str
+    marker: str
+    glyph: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A figure: its SVG element, what it shows, and what its colours mean (glyph, colour, name)."""
+
+    title: str
+    svg: str
+    caption: str
+    key: tuple[tuple[str, str, str], ...] = ()
+
+
+_Maker = Callable[[Comparison, dict[str, Style]], tuple[Any, Plot]]  # a figure, and its Plot without the SVG
+
+
+def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
+    """A colour and a marker for every strategy; plain decoding is grey."""
+    styles: dict[str, Style] = {}
+    for comparison in comparisons:
+        for name in comparison.plan.strategies:
+            if name == comparison.plan.baseline:
+                styles.setdefault(name, Style(_PLAIN_COLOUR, "o", "●"))
+            elif name not in styles:
+                place = sum(style.colour != _PLAIN_COLOUR for style in styles.values())
+                styles[name] = Style(_COLOURS[place % len(_COLOURS)], *_MARKERS[place % len(_MARKERS)])
+    return styles
+
+
+def draw(comparison: Comparison, styles: dict[str, Style], costs: Costs | None, salt: str) -> list[Plot]:
+    """All figures of a comparison; the salt keeps their ids apart from those of others in the page."""
+    matplotlib = needs("matplotlib")
+    makers: list[_Maker] = [speed_ups, phases, accepted_lengths, by_category, by_position]
+    if costs is not None:
+        makers.append(partial(pass_costs, costs=costs))
+    plots = []
+    for index, make in enumerate(makers):
+        with matplotlib.rc_context():
+            matplotlib.rcdefaults()  # the reader's own settings would show
+            matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": f"{salt} {index}"})
+            figure, plot = make(comparison, styles)
+            plots.append(Plot(plot.title, _svg(figure, plot.title), plot.caption, plot.key))
+    return plots
+
+
+def _drafting(comparison: Comparison) -> list[Row]:
+    """Those whose acceptance is worth a figure: all but plain decoding, if there are others."""
+    rows = comparison.ranking
+    return [row for row in rows if row.strategy != comparison.plan.baseline] or rows
+
+
+def speed_ups(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
+    """Times plain decoding, with intervals, and a line at 1."""
+    title, rows = "Speed-up over plain decoding", comparison.ranking
+    labels = [(row.strategy, _interval(row, comparison.plan.baseline)) for row in rows]
+    figure, axes, bottoms = _row_axes(title, "times plain decoding's tokens per second", labels, height=10)
+    axes.axvline(1.0, color=_PLAIN_COLOUR, linewidth=0.8, linestyle="--", zorder=0)
+    ends = [1.0]
+    for row, bottom in zip(rows, bottoms, strict=True):
+        style, ratio = styles[row.strategy], row.speed_up
+        low, high = (ratio.low, ratio.high) if math.isfinite(ratio.high) else (ratio.value, ratio.value)
+        axes.plot([low, high], [bottom - 5] * 2, color=style.colour, linewidth=2)
+        axes.plot(ratio.value, bottom - 5, marker=style.marker, color=style.colour, markersize=6)
+        ends += [low, high]
+    room = 0.06 * (max(ends) - min(ends)) or 0.1
+    axes.set_xlim(min(ends) - room, max(ends) + room)
+    return figure, Plot(title, "", "Marks are the measured ratios, bars their 95 % bootstrap intervals over prompts.")
+
+
+def phases(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
+    """Where a step's time goes."""
+    title, rows = "Where a step's time goes", comparison.ranking
+    totals = [1000 * sum(row.seconds.values()) for row in rows]
+    labels = [(row.strategy, f"{total:.3g} ms") for row, total in zip(rows, totals, strict=True)]
+    figure, axes, bottoms = _row_axes(title, "milliseconds per step", labels, height=12)
+    for row, bottom in zip(rows, bottoms, strict=True):
+        left = 0.0
+        for phase, colour in zip(PHASES, _PHASE_COLOURS, strict=True):
+            width = 1000 * row.seconds[phase]
+            axes.barh(bottom - 6, width, left=left, height=11, color=colour, edgecolor="white", linewidth=0.4)
+            left += width
+    axes.set_xlim(0, 1.02 * max(totals) or 1.0)
+    key = tuple(("■", colour, phase) for phase, colour in zip(PHASES, _PHASE_COLOURS, strict=True))
+    return figure, Plot(title, "", "Means; the prompt's pass is a run's first step and is in forward.", key)
+
+
+def accepted_lengths(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
+    """How many tokens a step emits."""
+    rows = _drafting(comparison)
+    lengths = [np.concatenate([run.accepted_lengths for run in comparison.runs_of(row.strategy)]) for row in rows]
+    most = max(int(own.max()) for own in lengths)
+    longest = max(2, min(_MOST_LENGTHS, most))
+    title, height = "Accepted lengths", 42
+    labels = [(row.strategy, f"mean {row.tokens_per_step:.2f}") for row in rows]
+    figure, axes, bottoms = _row_axes(title, "tokens emitted by a step", labels, height, "share of steps (%)")
+    places = range(1, longest + 1)
+    shares = [[float(np.mean(np.minimum(own, longest) == place)) for place in places] for own in lengths]
+    scale = (height - 14) / max(map(max, shares))
+    for row, own, bottom in zip(rows, shares, bottoms, strict=True):
+        axes.bar(places, [-scale * share for share in own], bottom=bottom, color=styles[row.strategy].colour)
+        for place, share in zip(places, own, strict=True):
+            if share:
+                shown = f"{100 * share:.0f}" if share >= 0.005 else "<1"
+                axes.text(place, bottom - scale * share - 2.5, shown, horizontalalignment="center")
+        axes.axhline(bottom, color="#999999", linewidth=0.6)
+    axes.set_xticks(places, [f"{place}+" if place == longest < most else str(place) for place in places])
+    axes.set_xlim(0.5, longest + 0.5)
+    return figure, Plot(title, "", "With the token that the model itself adds. Plain decoding always emits 1.")
+
+
+def by_category(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
+    """Tokens per step of each category's prompts."""
+    title, apart = "Tokens per step by category", 7.5
+    names = [row.strategy for row in _drafting(comparison)]
+    labels = [(category, "") for category in comparison.categories]
+    height = apart * len(names)
+    figure, axes, bottoms = _row_axes(title, "tokens per step", labels, height)
+    for category, bottom in zip(comparison.categories, bottoms, strict=True):
+        for place, name in enumerate(names):
+            value, y = comparison.tokens_per_step(name, category), bottom - apart * (len(names) - place - 0.5)
+            axes.plot([1, value], [y, y], color=styles[name].colour, linewidth=1)
+            axes.plot(value, y, marker=styles[name].marker, color=styles[name].colour, markersize=5, clip_on=False)
+        axes.plot([1, 1], [bottom - height, bottom], color=_PLAIN_COLOUR, linewidth=0.8, zorder=0, clip_on=False)
+    axes.set_xlim(1.0, max(1.5, axes.get_xlim()[1]))
+    return figure, Plot(title, "", "Plain decoding has 1, where the axis begins.", _key(names, styles))
+
+
+def by_position(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
+    """Tokens per step along the new text."""
+    title, names = "Tokens per step along the text", [row.strategy for row in _drafting(comparison)]
+    longest = max(len(run.tokens) for name in names for run in comparison.runs_of(name))
+    width = max(1, math.ceil(longest / _NUM_BINS))
+    figure, axes = _axes(title, "position in the new text (tokens)", "tokens per step", height=150)
+    for name in names:
+        style, (centres, means) = styles[name], _along(comparison, name, width)
+        axes.plot(centres, means, marker=style.marker, color=style.colour, markersize=5, linewidth=1.2, clip_on=False)
+    axes.set_xlim(0, width * math.ceil(longest / width))
+    axes.set_ylim(1.0, max(1.5, axes.get_ylim()[1]))
+    caption = (
+        f"Means of the steps that begin in each stretch of {width} tokens, over all prompts. Plain decoding has 1."
+    )
+    return figure, Plot(title, "", caption, _key(names, styles))
+
+
+def _along(comparison: Comparison, name: str, width: int) -> tuple[list[float], list[float]]:
+    """Middle and mean accepted length of each stretch of ``width`` tokens that a step begins in."""
+    stretches: dict[int, list[int]] = {}
+    for run in comparison.runs_of(name):
+        position = 0
+        for length in run.accepted_lengths:
+            stretches.setdefault(position // width, []).append(length)
+            position += length
+    places = sorted(stretches)
+    return [(place + 0.5) * width for place in places], [float(np.mean(stretches[place])) for place in places]
+
+
+def pass_costs(comparison: Comparison, styles: dict[str, Style], costs: Costs) -> tuple[Any, Plot]:
+    """c(T), and what each strategy gets for it."""
+    title, names = "Cost of a pass over T nodes", [row.strategy for row in comparison.ranking]
+    figure, axes = _axes(title, "nodes in a pass, T", "c(T), and tokens per step", height=150)
+    axes.plot(costs.sizes, costs.relative, color="#333333", linewidth=1.4, marker=".", zorder=1)
+    for row in comparison.rows:
+        style = styles[row.strategy]
+        axes.plot(row.nodes_per_step, row.tokens_per_step, marker=style.marker, color=style.colour, markersize=7)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    low, high = axes.get_ylim()
+    powers = [2**power for power in range(12) if 2**power <= high]
+    axes.set_xticks(costs.sizes, map(str, costs.sizes))
+    axes.set_yticks(powers, map(str, powers))
+    axes.minorticks_off()
+    axes.set_ylim(min(low, 0.9), max(high, 2.1))
+    caption = (
+        f"Line: a pass over T nodes takes c(T) times one node's {1000 * costs.seconds[0]:.3g} ms. Marks: what a "
+        "strategy feeds and emits per step; above the line a step gains, its own drafting not counted."
+    )
+    return figure, Plot(title, "", caption, _key(names, styles))
+
+
+def _key(names: Sequence[str], styles: dict[str, Style]) -> tuple[tuple[str, str, str], ...]:
+    return tuple((styles[name].glyph, styles[name].colour, name) for name in names)
+
+
+def _interval(row: Row, baseline: str) -> str:
+    if row.strategy == baseline:
+        return "1"
+    return str(row.speed_up) if math.isfinite(row.speed_up.high) else f"{row.speed_up.value:.2f}, no interval"
+
+
+def _axes(title: str, x_label: str, y_label: str, height: float, left: float = _LEFT_OF_TICKS) -> tuple[Any, Any]:
+    """A figure with one pair of axes of this height in points."""
+    whole, width = height + _ABOVE + _BELOW, _WIDTH - left - _SIDE
+    figure = needs("matplotlib.figure").Figure(figsize=(_WIDTH / 72, whole / 72))
+    figure.text(0, 1 - 4 / whole, title, fontsize=10, fontweight="bold", verticalalignment="top")
+    axes = figure.add_axes((left / _WIDTH, _BELOW / whole, width / _WIDTH, height / whole))
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.yaxis.set_label_coords(-(left - 12) / width, 0.5)
+    return figure, axes
+
+
+def _row_axes(
+    title: str, x_label: str, labels: Sequence[tuple[str, str]], height: float, y_label: str = ""
+) -> tuple[Any, Any, list[float]]:
+    """Axes with a row for each label (a name, and a figure at the right) and ``height`` points below it.
+
+    Returns figure, axes and each row's lower end. y is in points from the top.
+    """
+    names = [_wrapped(name) for name, _ in labels]
+    bottoms = np.cumsum([_LINE * len(lines) + height + _GAP for lines in names]).tolist()
+    figure, axes = _axes(title, x_label, y_label, bottoms[-1] + _GAP, left=_LEFT if y_label else _SIDE)
+    axes.set_ylim(bottoms[-1] + _GAP, 0)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    free = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # of lines that run behind
+    placed = {"transform": axes.get_yaxis_transform(), "verticalalignment": "top", "bbox": free}
+    for lines, (_, figures), bottom in zip(names, labels, bottoms, strict=True):
+        top = bottom - height - _LINE * len(lines)
+        for place, line in enumerate(lines):
+            axes.text(0 if y_label else -_SIDE / (_WIDTH - 2 * _SIDE), top + place * _LINE, line, **placed)
+        if figures:
+            axes.text(1, top, figures, horizontalalignment="right", **placed)
+    return figure, axes, bottoms
+
+
+def _wrapped(name: str) -> list[str]:
+    """Lines, broken behind what options and words end with."""
+    shown = "".join(character if character.isprintable() else "�" for character in name)
+    lines = [""]
+    for piece in re.findall(rf"[^\s,:_]{{0,{_LONGEST_LINE}}}[\s,:_]?", shown):
+        if len(lines[-1] + piece) > _LONGEST_LINE + 1:
+            lines.append("")
+        lines[-1] += piece
+    return [*lines[: _MOST_LINES - 1], lines[_MOST_LINES - 1] + "…"] if len(lines) > _MOST_LINES else lines
+
+
+def _svg(figure: Any, title: str) -> str:
+    """The figure as an element for a page: scalable, named, and with no ids but those that it refers to."""
+    text = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing")  # the reader's fonts may have it
+        figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    svg = re.sub(r' (width|height)="[^"]*"', "", svg, count=2)  # the element's own: the page decides
+    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)

@@ -1,0 +1,105 @@
+"""Prompt sets: the built-in prompts, or a JSON Lines file in one of the forms that evaluations come in."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec import demo
+from specdec.errors import RequestError
+
+_MOST_FAULTS_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationPrompt:
+    """A prompt to compare strategies on: text, token ids or chat messages, with a category to report it under."""
+
+    category: str
+    name: str
+    prompt: Any
+
+
+def demo_prompts() -> list[EvaluationPrompt]:
+    """The prompts of the built-in model."""
+    return [EvaluationPrompt(prompt.category, prompt.name, prompt.text) for prompt in demo.prompts()]
+
+
+def load_prompts(path: Path) -> list[EvaluationPrompt]:
+    """The prompts of a JSON Lines file.
+
+    A line has ``prompt`` (text), ``prompt_ids`` or ``messages``; or ``turns``, of which the first is taken, as in
+    Spec-Bench. Its ``category`` is kept (without one, it is the file's name), and it is called by its ``name``,
+    ``task_id``, ``question_id`` or ``id``, or by its line's number.
+
+    Raises:
+        RequestError: for a file that can't be read or has no prompts; and for lines that are none of these, by number.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"prompts {path}: {error}") from error
+    found: list[EvaluationPrompt] = []
+    faults: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                found.append(_read(line, number, path.stem))
+            except ValueError as error:
+                faults.append(f"line {number}: {error}")
+    if faults:
+        more = f" (and {len(faults) - _MOST_FAULTS_SHOWN} more)" if len(faults) > _MOST_FAULTS_SHOWN else ""
+        raise RequestError(f"prompts {path}: {'; '.join(faults[:_MOST_FAULTS_SHOWN])}{more}")
+    if not found:
+        raise RequestError(f"prompts {path}: the file has no prompts")
+    return found
+
+
+def select(
+    prompts: Sequence[EvaluationPrompt], categories: Sequence[str] = (), per_category: int | None = None
+) -> list[EvaluationPrompt]:
+    """The prompts of some categories (all, where none is named), at most so many of each.
+
+    Raises:
+        RequestError: for a category that no prompt has.
+    """
+    known = dict.fromkeys(prompt.category for prompt in prompts)
+    for category in categories:
+        if category not in known:
+            raise RequestError(f"category {category!r} is unknown: there are {', '.join(known)}")
+    chosen = []
+    for category in known:
+        if not categories or category in categories:
+            chosen += [prompt for prompt in prompts if prompt.category == category][:per_category]
+    return chosen
+
+
+def _read(line: str, number: int, stem: str) -> EvaluationPrompt:
+    """Raises ValueError, with what is wrong."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise ValueError(f"a {type(row).__name__}, not an object")
+    names = [row[key] for key in ("name", "task_id", "question_id", "id") if key in row]
+    return EvaluationPrompt(str(row.get("category", stem)), str(names[0] if names else f"line {number}"), _prompt(row))
+
+
+def _prompt(row: dict[str, Any]) -> Any:
+    """Raises ValueError, with what is wrong."""
+    if isinstance(row.get("prompt"), str) and row["prompt"]:
+        return row["prompt"]
+    ids = row.get("prompt_ids")
+    if isinstance(ids, list) and ids and all(type(token) is int for token in ids):
+        return ids
+    messages = row.get("messages")
+    if isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages):
+        return messages
+    turns = row.get("turns")
+    if isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]:
+        return turns[0]
+    raise ValueError(
+        "no 'prompt' (text), 'prompt_ids' (integers), 'messages' (with roles) or 'turns' (texts) that isn't empty"
+    )

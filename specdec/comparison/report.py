@@ -1,0 +1,215 @@
+"""A comparison as one HTML file: it opens offline, on a telephone as well, and prints."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from specdec import __version__
+from specdec.comparison.costs import Costs
+from specdec.comparison.extras import needs
+from specdec.comparison.plots import Plot, draw, styles_of
+from specdec.comparison.results import Comparison, Difference, Row
+from specdec.comparison.runs import Run
+from specdec.comparison.sentences import Decode, identity, token_shown, verdict
+from specdec.comparison.statistics import FEWEST_PROMPTS
+from specdec.errors import RequestError
+from specdec.settings import Settings
+
+_MOST_DIFFERENCES = 20
+_MOST_PROMPT_TOKENS = 200  # of a sample's prompt, its end
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step of a sample brought."""
+
+    step: int
+    num_tokens: int
+    text: str
+    shade: str  # "": a single token; "odd" and "even" take turns
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A text, by the steps that it came in. ``num_left_out`` counts the prompt's tokens before those shown."""
+
+    category: str
+    name: str
+    strategy: str
+    run: Run
+    num_left_out: int
+    prompt: str
+    pieces: list[Piece]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One comparison's part of the page."""
+
+    label: str  # what sets it apart from the others; "" for a single one
+    comparison: Comparison
+    rows: list[Row]
+    verdict: str
+    identity: str
+    differences: list[tuple[Difference, str, str]]  # with its own token and plain decoding's
+    plots: list[Plot]
+    samples: list[Sample]
+    facts: dict[str, str]
+
+
+def write_report(
+    path: Path, comparisons: Sequence[Comparison], decode: Decode | None, costs: Costs | None = None
+) -> None:
+    """Write the report on comparisons of one model and prompt set.
+
+    Args:
+        decode: a tokenizer's; without it, texts are shown as token ids.
+        costs: what passes cost on this machine, for a figure more.
+
+    Raises:
+        RequestError: without a comparison, where a library is missing, and where the file can't be written.
+    """
+    if not comparisons:
+        raise RequestError("there is no comparison to report on")
+    jinja = needs("jinja2")
+    needs("matplotlib")
+    environment = jinja.Environment(
+        loader=jinja.PackageLoader(__package__, "."),
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"rate": _rate, "parts": partial(re.findall, r"[^,:_]*[,:_]?")}
+    page = environment.get_template("report.html.j2").render(_content(comparisons, decode, costs))
+    try:
+        path.write_text(page, encoding="utf-8", errors="replace")  # a token's text may be half a character
+    except OSError as error:
+        raise RequestError(f"report {path}: {error}") from error
+
+
+def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Costs | None) -> dict[str, Any]:
+    styles = styles_of(comparisons)
+    facts = [_facts(comparison) for comparison in comparisons]
+    common = {name: value for name, value in facts[0].items() if all(own.get(name) == value for own in facts)}
+    views = [
+        View(
+            label=label,
+            comparison=comparison,
+            rows=comparison.ranking,
+            verdict=verdict(comparison),
+            identity=identity(comparison),
+            differences=[
+                (found, token_shown(found.token, decode), token_shown(found.expected, decode))
+                for found in comparison.differences[:_MOST_DIFFERENCES]
+            ],
+            plots=draw(comparison, styles, costs, salt=f"specdec {index}"),
+            samples=samples(comparison, decode),
+            facts={name: value for name, value in own.items() if name not in common},
+        )
+        for index, (comparison, own, label) in enumerate(zip(comparisons, facts, _labels(comparisons), strict=True))
+    ]
+    plans = [comparison.plan for comparison in comparisons]
+    strategies = {name: made for plan in plans for name, made in plan.strategies.items()}
+    return {
+        "views": views,
+        "styles": styles,
+        "facts": common,
+        "strategies": strategies,
+        "plan": plans[0],
+        "fewest_prompts": FEWEST_PROMPTS,
+    }
+
+
+def samples(comparison: Comparison, decode: Decode | None) -> list[Sample]:
+    """A text of each category, by the fastest strategy that drafts."""
+    names = [row.strategy for row in comparison.ranking]
+    strategy = next((name for name in names if name != comparison.plan.baseline), names[0])
+    found = []
+    for category in comparison.categories:
+        run = comparison.runs_of(strategy, category)[0]
+        _, name, ids = comparison.plan.prompts[run.prompt]
+        ids = ids[-_MOST_PROMPT_TOKENS:]
+        left_out = len(comparison.plan.prompts[run.prompt][2]) - len(ids)
+        texts = _texts(ids, run, decode)
+        found.append(Sample(category, name, strategy, run, left_out, texts[0], _pieces(run, texts[1:])))
+    return found
+
+
+def _texts(prompt: Sequence[int], run: Run, decode: Decode | None) -> list[str]:
+    """The prompt's text, and what each step added to it.
+
+    Tokens aren't decoded by themselves: one may be half a character, or have its space only behind another. A character
+    belongs to the step that completes it.
+    """
+    if decode is None:
+        ends, shown = [list(prompt)], 0
+        for length in run.accepted_lengths:
+            ends.append(list(run.tokens[shown : shown + length]))
+            shown += length
+        return [" ".join(map(str, ids)) + " " for ids in ends]
+    ids, texts = list(prompt), [decode(prompt)]
+    before, taken = texts[0], 0
+    for step, length in enumerate(run.accepted_lengths, start=1):
+        ids += run.tokens[taken : taken + length]
+        taken += length
+        text = decode(ids)
+        whole = text if step == len(run.accepted_lengths) else text.rstrip("�")
+        if whole.startswith(before):
+            texts.append(whole[len(before) :])
+            before = whole
+        else:  # the tokenizer rewrites what went before, such as spaces round punctuation
+            texts.append(decode(ids[-length:]))
+            before = text
+    return texts
+
+
+def _pieces(run: Run, texts: Sequence[str]) -> list[Piece]:
+    pieces, num_shaded = [], 0
+    for step, (length, text) in enumerate(zip(run.accepted_lengths, texts, strict=True), start=1):
+        num_shaded += length > 1
+        shade = ("even", "odd")[num_shaded % 2] if length > 1 else ""
+        pieces.append(Piece(step, length, text, shade))
+    return pieces
+
+
+def _facts(comparison: Comparison) -> dict[str, str]:
+    """What it takes to repeat a comparison, apart from the strategies."""
+    plan = comparison.plan
+    counts = Counter(category for category, _, _ in plan.prompts)
+    num_planned = len(plan.strategies) * len(plan.prompts) * plan.repeats
+    state = "complete" if comparison.is_complete else "stopped early"
+    return {
+        "model": ", ".join(plan.model.values()),
+        "prompts": f"{len(plan.prompts)} ({', '.join(f'{name} {count}' for name, count in counts.items())})",
+        "settings": ", ".join(f"{name}={value!r}" for name, value in _settings(comparison).items()),
+        "seed": f"{plan.seed}, and one more for each repeat",
+        "repeats": str(plan.repeats),
+        "acceptance rule": plan.verifier,
+        "runs": f"{len(comparison.runs)} of {num_planned}: {state}",
+        "machine": ", ".join(plan.machine.values()),
+        "version": f"specdec {__version__}",
+    }
+
+
+def _labels(comparisons: Sequence[Comparison]) -> list[str]:
+    """What sets each comparison apart: the settings that differ."""
+    if len(comparisons) == 1:
+        return [""]
+    every = [_settings(comparison) for comparison in comparisons]
+    names = dict.fromkeys(name for settings in every for name in settings)
+    differing = [name for name in names if any(own.get(name) != every[0].get(name) for own in every)]
+    labels = [", ".join(f"{name} {own[name]}" for name in differing if name in own) for own in every]
+    return [label or f"comparison {place}" for place, label in enumerate(labels, start=1)]
+
+
+def _settings(comparison: Comparison) -> dict[str, Any]:
+    return {"temperature": Settings.model_fields["temperature"].default} | comparison.plan.settings
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"

@@ -1,0 +1,236 @@
+"""What a comparison came to: speed with intervals, acceptance, time by phase, and whether the texts agree."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from specdec.comparison.extras import needs
+from specdec.comparison.runs import Plan, Run
+from specdec.comparison.statistics import Ratio, speed_ratio
+from specdec.errors import RequestError
+from specdec.stats import PHASES
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where a strategy's text leaves plain decoding's.
+
+    ``agreed`` are the new tokens before it. ``token`` and ``expected`` are the strategy's id there and plain
+    decoding's, None where the text had ended; ``margin`` is by how much the model's logit of ``expected`` exceeds that
+    of ``token``, None where either is missing or the model wasn't asked.
+    """
+
+    strategy: str
+    prompt: int
+    repeat: int
+    agreed: tuple[int, ...]
+    token: int | None
+    expected: int | None
+    margin: float | None = None
+
+    @property
+    def position(self) -> int:
+        """The number of new tokens before it."""
+        return len(self.agreed)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One strategy's figures over the prompts and repeats that every strategy has run.
+
+    ``speed_up`` is over plain decoding. ``seconds`` are per step, by phase. ``differences`` counts texts that aren't
+    plain decoding's, and is None under an acceptance rule that doesn't promise the same tokens.
+    """
+
+    strategy: str
+    tokens_per_second: float
+    tokens_per_step: float
+    speed_up: Ratio
+    nodes_per_step: float
+    seconds: dict[str, float]
+    cache_bytes: int
+    num_texts: int
+    num_different: int | None
+
+
+class Comparison:
+    """Runs of one plan, and their figures.
+
+    Attributes:
+        plan, runs: what was planned, and what was run of it.
+        differences: texts that aren't plain decoding's, one for each; see ``Difference``.
+
+    Raises:
+        RequestError: where no prompt has been run by every strategy.
+    """
+
+    def __init__(self, plan: Plan, runs: Sequence[Run]) -> None:
+        self.plan = plan
+        self.runs = list(runs)
+        self._by_cell = {run.cell: run for run in runs}
+        pairs = sorted({(run.prompt, run.repeat) for run in runs})
+        self.pairs = [pair for pair in pairs if all((name, *pair) in self._by_cell for name in plan.strategies)]
+        if not self.pairs:
+            raise RequestError("nothing to compare yet: no prompt has been run by every strategy")
+        self.prompts = sorted({prompt for prompt, _ in self.pairs})
+        self.differences = self._find_differences() if plan.promises_same_tokens else []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything planned was run."""
+        return len(self.runs) == len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
+
+    @property
+    def categories(self) -> list[str]:
+        """The categories of the prompts that were run, in the order of the prompt set."""
+        return list(dict.fromkeys(self.plan.prompts[prompt][0] for prompt in self.prompts))
+
+    def runs_of(self, strategy: str, category: str | None = None) -> list[Run]:
+        """A strategy's runs that every other strategy has a counterpart of."""
+        return [
+            self._by_cell[strategy, prompt, repeat]
+            for prompt, repeat in self.pairs
+            if category in (None, self.plan.prompts[prompt][0])
+        ]
+
+    def speed_up(self, strategy: str, over: str | None = None, category: str | None = None) -> Ratio:
+        """How many times as fast as another (plain decoding, where none is named), paired by prompt."""
+        return speed_ratio(
+            self._speeds(strategy, category), self._speeds(over or self.plan.baseline, category), self.plan.seed
+        )
+
+    def tokens_per_step(self, strategy: str, category: str | None = None) -> float:
+        """New tokens over forward passes."""
+        lengths = [length for run in self.runs_of(strategy, category) for length in run.accepted_lengths]
+        return float(np.mean(lengths))
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """Every strategy's figures, in the order of the plan."""
+        return [self._row(name) for name in self.plan.strategies]
+
+    @property
+    def ranking(self) -> list[Row]:
+        """The rows, the fastest first."""
+        return sorted(self.rows, key=lambda row: row.speed_up.value, reverse=True)
+
+    @cached_property
+    def winner(self) -> str | None:
+        """The strategy whose interval over each other one lies above 1, if any's does."""
+        fastest, *others = (row.strategy for row in self.ranking)
+        is_clear = others and all(self.speed_up(fastest, over=other).is_faster for other in others)
+        return fastest if is_clear else None
+
+    def to_csv(self) -> str:
+        """A line per run: the raw figures."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=list(self._records[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._records)
+        return text.getvalue()
+
+    def to_data_frame(self) -> Any:
+        """A pandas data frame with a row per run."""
+        return needs("pandas").DataFrame(self._records)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plan, figures and differences; ratios as ``[value, low, high]``, null where there is no interval."""
+        return {
+            "plan": self.plan.model_dump(exclude={"prompts"}),
+            "num_prompts": len(self.prompts),
+            "is_complete": self.is_complete,
+            "winner": self.winner,
+            "strategies": [_row_as_json(row) | {"categories": self._by_category(row.strategy)} for row in self.rows],
+            "differences": [
+                {"category": self.plan.prompts[found.prompt][0], "name": self.plan.prompts[found.prompt][1]}
+                | {name: getattr(found, name) for name in Difference.__slots__ if name != "agreed"}
+                | {"position": found.position}
+                for found in self.differences
+            ],
+        }
+
+    def _by_category(self, name: str) -> dict[str, dict[str, float]]:
+        return {
+            category: {
+                "speed_up": self.speed_up(name, category=category).value,
+                "tokens_per_step": self.tokens_per_step(name, category),
+            }
+            for category in self.categories
+        }
+
+    @cached_property
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "strategy": run.strategy,
+                "category": self.plan.prompts[run.prompt][0],
+                "prompt": self.plan.prompts[run.prompt][1],
+                "repeat": run.repeat,
+                "seconds": run.seconds,
+                "tokens": len(run.tokens),
+                "steps": len(run.accepted_lengths),
+                "nodes": run.num_nodes,
+                "cache_bytes": run.cache_bytes,
+                **{f"{phase}_seconds": run.phases[phase] for phase in PHASES},
+            }
+            for run in self.runs
+        ]
+
+    def _speeds(self, strategy: str, category: str | None) -> np.ndarray:
+        """Tokens and seconds of each prompt, shape ``(2, prompts)``: the medians of its repeats.
+
+        A median leaves out the run that the machine was busy with something else in.
+        """
+        by_prompt: dict[int, list[Run]] = {}
+        for run in self.runs_of(strategy, category):
+            by_prompt.setdefault(run.prompt, []).append(run)
+        return np.array(
+            [
+                [np.median([len(run.tokens) for run in runs]), np.median([run.seconds for run in runs])]
+                for runs in by_prompt.values()
+            ]
+        ).T
+
+    def _row(self, name: str) -> Row:
+        runs = self.runs_of(name)
+        num_steps = sum(len(run.accepted_lengths) for run in runs)
+        tokens, seconds = self._speeds(name, None)
+        return Row(
+            strategy=name,
+            tokens_per_second=float(tokens.sum() / seconds.sum()),
+            tokens_per_step=self.tokens_per_step(name),
+            speed_up=self.speed_up(name),
+            nodes_per_step=sum(run.num_nodes for run in runs) / num_steps,
+            seconds={phase: sum(run.phases[phase] for run in runs) / num_steps for phase in PHASES},
+            cache_bytes=max(run.cache_bytes for run in runs),
+            num_texts=len(runs),
+            num_different=sum(found.strategy == name for found in self.differences)
+            if self.plan.promises_same_tokens
+            else None,
+        )
+
+    def _find_differences(self) -> list[Difference]:
+        found = []
+        for name in self.plan.strategies:
+            for prompt, repeat in self.pairs:
+                ours = self._by_cell[name, prompt, repeat].tokens
+                plain = self._by_cell[self.plan.baseline, prompt, repeat].tokens
+                if ours != plain:
+                    place = next(
+                        (i for i, (own, other) in enumerate(zip(ours, plain, strict=False)) if own != other),
+                        min(len(ours), len(plain)),
+                    )
+                    token, expected = (text[place] if place < len(text) else None for text in (ours, plain))
+                    found.append(Difference(name, prompt, repeat, plain[:place], token, expected))
+        return found
+
+
+def _row_as_json(row: Row) -> dict[str, Any]:
+    entry = {name: getattr(row, name) for name in Row.__slots__}
+    low, high = (bound if np.isfinite(bound) and bound > 0 else None for bound in (row.speed_up.low, row.speed_up.high))
+    return entry | {"speed_up": [row.speed_up.value, low, high]}

@@ -1,0 +1,96 @@
+"""Run files: a comparison as JSON Lines, the plan first and then each run as it ended; to resume, merge and report."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from specdec.comparison.runs import Plan, Run
+from specdec.errors import RequestError
+
+
+class RunFile:
+    """A file that runs are added to; what it has already is kept.
+
+    Raises:
+        RequestError: where the file holds another comparison, by the first thing that differs.
+    """
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.runs: list[Run] = []
+        if path.exists() and path.stat().st_size:
+            before, self.runs = read(path)
+            _check_same(plan, before, path)
+        fresh = path.with_name(path.name + ".new")  # a crash while this is written leaves the old file as it is
+        try:
+            with fresh.open("w", encoding="utf-8") as file:
+                file.writelines(line.model_dump_json() + "\n" for line in (plan, *self.runs))
+            fresh.replace(path)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise RequestError(f"run file {path}: {error}") from error
+
+    def add(self, run: Run) -> None:
+        """Write a run; it is on disk when this returns."""
+        self.runs.append(run)
+        self._file.write(run.model_dump_json() + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read(path: Path) -> tuple[Plan, list[Run]]:
+    """A file's plan and runs; a last line that was cut off is left out.
+
+    Raises:
+        RequestError: for a file that can't be read, or isn't a run file, by line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"run file {path}: {error}") from error
+    try:
+        plan = Plan.model_validate_json(lines[0] if lines else "")
+    except ValidationError:
+        raise RequestError(f"{path} is no run file: its first line isn't a comparison's plan") from None
+    runs = []
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            runs.append(Run.model_validate_json(line))
+        except ValidationError:
+            if number < len(lines):
+                raise RequestError(f"run file {path}: line {number} is no run") from None
+    return plan, runs
+
+
+def merge(paths: Sequence[Path]) -> tuple[Plan, list[Run]]:
+    """Several files of one comparison, each file's repeats after those of the one before.
+
+    Raises:
+        RequestError: where they aren't of one comparison, by the first thing that differs.
+    """
+    first, runs = read(paths[0])
+    repeats = first.repeats
+    for path in paths[1:]:
+        plan, more = read(path)
+        _check_same(first, plan, path)
+        runs += [run.model_copy(update={"repeat": run.repeat + repeats}) for run in more]
+        repeats += plan.repeats
+    return first.model_copy(update={"repeats": repeats}), runs
+
+
+def _check_same(plan: Plan, other: Plan, path: Path) -> None:
+    for name in Plan.model_fields:
+        ours, theirs = getattr(plan, name), getattr(other, name)
+        if name != "repeats" and ours != theirs:
+            raise RequestError(
+                f"run file {path} is of another comparison: its {name} is {_short(theirs)}, not {_short(ours)}; "
+                "name another file"
+            )
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else text[:117] + "…"

@@ -1,0 +1,111 @@
+"""The measurement: every strategy on every prompt, interleaved in random order, and what each run came to."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from specdec.errors import RequestError
+from specdec.generator import Generator, Result
+
+Cell = tuple[str, int, int]  # strategy, prompt, repeat
+Decode = Callable[[int, int], Result]  # (prompt, seed)
+
+
+class Plan(BaseModel):
+    """What is compared, in full: a run file's first line. Runs belong together if all but ``repeats`` is equal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strategies: dict[str, str]  # by name, what each was made of
+    baseline: str  # plain decoding's name among them
+    verifier: str
+    is_lossless: bool
+    promises_same_tokens: bool  # whether every strategy is to write plain decoding's tokens
+    settings: dict[str, Any]
+    seed: int
+    repeats: int
+    prompts: tuple[tuple[str, str, tuple[int, ...]], ...]  # category, name, token ids
+    model: dict[str, str]
+    machine: dict[str, str]
+
+
+class Run(BaseModel):
+    """One prompt, decoded once by one strategy."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    strategy: str
+    prompt: int
+    repeat: int
+    seconds: float
+    tokens: tuple[int, ...]
+    accepted_lengths: tuple[int, ...]
+    num_nodes: int
+    phases: dict[str, float]  # seconds
+    cache_bytes: int
+
+    @property
+    def cell(self) -> Cell:
+        """Which of the planned runs this is."""
+        return self.strategy, self.prompt, self.repeat
+
+
+def decoder(generator: Generator, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> Decode:
+    """A generator as the measurement calls it."""
+
+    def decode(prompt: int, seed: int) -> Result:
+        result: Result = generator.generate(list(prompts[prompt]), seed=seed, **settings)
+        return result
+
+    return decode
+
+
+def measure(
+    plan: Plan,
+    decoders: dict[str, Decode],
+    done: Collection[Cell] = (),
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Run]:
+    """Decode whatever isn't done yet, and yield each run as it ends.
+
+    Within a repeat the prompts come in random order, and for each prompt all strategies, in random order, one right
+    after another: what disturbs the machine for a while disturbs them alike. Every strategy first decodes a prompt that
+    isn't counted. The order is a function of the plan's seed.
+
+    Raises:
+        RequestError: naming strategy and prompt, where a run fails.
+    """
+    rng = np.random.default_rng(plan.seed)
+    for name in plan.strategies:
+        _attempt(plan, decoders, name, prompt=0, seed=plan.seed)
+    for repeat in range(plan.repeats):
+        for prompt in rng.permutation(len(plan.prompts)).tolist():
+            for name in rng.permutation(list(plan.strategies)).tolist():
+                if (name, prompt, repeat) not in done:
+                    began = clock()
+                    result = _attempt(plan, decoders, name, prompt, plan.seed + repeat)
+                    yield _run(name, prompt, repeat, clock() - began, result)
+
+
+def _attempt(plan: Plan, decoders: dict[str, Decode], name: str, prompt: int, seed: int) -> Result:
+    try:
+        return decoders[name](prompt, seed)
+    except Exception as error:  # a third party's code
+        raise RequestError(f"strategy {name!r} failed on prompt {plan.prompts[prompt][1]!r}: {error}") from error
+
+
+def _run(name: str, prompt: int, repeat: int, seconds: float, result: Result) -> Run:
+    return Run(
+        strategy=name,
+        prompt=prompt,
+        repeat=repeat,
+        seconds=seconds,
+        tokens=result.token_ids,
+        accepted_lengths=tuple(result.stats.accepted_lengths),
+        num_nodes=result.stats.num_nodes,
+        phases=result.stats.seconds,
+        cache_bytes=result.stats.peak_cache_bytes,
+    )

@@ -1,0 +1,67 @@
+"""A comparison in sentences, for the terminal and for reports."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from specdec.comparison.results import Comparison
+from specdec.comparison.statistics import FEWEST_PROMPTS
+
+Decode = Callable[[Sequence[int]], str]  # token ids to text
+
+_MOST_DIFFERENCES = 10
+
+
+def verdict(comparison: Comparison) -> str:
+    """Which strategy won, or why none is named."""
+    rows, num_prompts = comparison.ranking, len(comparison.prompts)
+    first, baseline = rows[0], comparison.plan.baseline
+    if len(rows) == 1:
+        return f"Nothing to compare: {first.strategy} is the only strategy."
+    if comparison.winner == baseline:
+        return f"Fastest: {baseline}. The next, {rows[1].strategy}, is {rows[1].speed_up} times as fast."
+    if comparison.winner is not None:
+        return f"Fastest: {first.strategy}, {first.speed_up} times plain decoding."
+    if num_prompts < FEWEST_PROMPTS:
+        few = "1 prompt gives" if num_prompts == 1 else f"{num_prompts} prompts give"
+        return (
+            f"No winner is named: {few} no interval, {FEWEST_PROMPTS} would. "
+            f"Fastest here: {first.strategy}, {first.speed_up.value:.2f} times plain decoding."
+        )
+    over = {row.strategy: comparison.speed_up(first.strategy, over=row.strategy) for row in rows[1:]}
+    second = next(name for name, ratio in over.items() if not ratio.is_faster)
+    return (
+        f"No winner is named: {first.strategy} is {over[second]} times as fast as {second}, and the interval "
+        "contains 1."
+    )
+
+
+def identity(comparison: Comparison) -> str:
+    """Whether the texts are plain decoding's."""
+    plan, num_different = comparison.plan, len(comparison.differences)
+    if not plan.promises_same_tokens:
+        return f"Texts were not compared: {plan.verifier} does not promise plain decoding's tokens."
+    num_texts = len(comparison.pairs) * (len(plan.strategies) - 1)
+    if num_different:
+        verb = "is" if num_different == 1 else "are"
+        return f"{num_different} of {num_texts} texts {verb} NOT plain decoding's."
+    return f"All {num_texts} texts are plain decoding's, token for token." if num_texts else ""
+
+
+def differences(comparison: Comparison, decode: Decode | None) -> Iterator[str]:
+    """A line for each text that isn't plain decoding's, the first few."""
+    for found in comparison.differences[:_MOST_DIFFERENCES]:
+        category, name, _ = comparison.plan.prompts[found.prompt]
+        own, plain = (token_shown(token, decode) for token in (found.token, found.expected))
+        margin = "" if found.margin is None else f"; the model prefers plain decoding's by {found.margin:.3g}"
+        yield (
+            f"{found.strategy}, prompt {name!r} ({category}), repeat {found.repeat + 1}: "
+            f"new token {found.position + 1} is {own}, plain decoding's is {plain}{margin}"
+        )
+    if len(comparison.differences) > _MOST_DIFFERENCES:
+        yield f"and {len(comparison.differences) - _MOST_DIFFERENCES} texts more"
+
+
+def token_shown(token: int | None, decode: Decode | None) -> str:
+    """A token as text and id; None is the end of the text."""
+    if token is None:
+        return "none: the text has ended"
+    return str(token) if decode is None else f"{decode([token])!r} ({token})"

@@ -1,0 +1,206 @@
+"""Run strategies side by side on the same prompts: which is faster, by how much, and do the texts agree?"""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specdec.comparison.machine import machine_facts, model_facts
+from specdec.comparison.prompts import EvaluationPrompt, demo_prompts
+from specdec.comparison.results import Comparison, Difference
+from specdec.comparison.runfile import RunFile
+from specdec.comparison.runs import Plan, Run, decoder, measure
+from specdec.driver import Driver
+from specdec.errors import RequestError
+from specdec.generator import Generator
+from specdec.prompts import encode
+from specdec.settings import Settings
+from specdec.strategies.autoregressive import AutoregressiveProposer
+from specdec.tree import ROOT
+
+PLAIN = "autoregressive"
+MAX_NEW_TOKENS = 64  # enough for a repetition to show, and a comparison ends in minutes
+
+
+class Session:
+    """Strategies made ready to be compared: a generator for each, and the plan.
+
+    ``strategies`` maps names to proposers, or to generators that were made with ``model``; plain decoding is added
+    where it isn't among them. Other arguments are those of ``compare``.
+
+    Raises:
+        SpecdecError: for whatever can't be compared, before anything is run.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        strategies: Mapping[str, Any],
+        prompts: Sequence[EvaluationPrompt | Any] | None = None,
+        *,
+        tokenizer: Any | None = None,
+        verifier: Any = "match",
+        repeats: int = 3,
+        seed: int = 0,
+        **settings: Any,
+    ) -> None:
+        if not isinstance(repeats, int) or repeats < 1:
+            raise RequestError(f"repeats={repeats!r}: it must be an integer of at least 1")
+        chosen = [
+            _as_prompt(given, index) for index, given in enumerate(demo_prompts() if prompts is None else prompts)
+        ]
+        if not chosen:
+            raise RequestError("there are no prompts to compare on")
+        for name in ("seed", "logits_processor"):
+            if name in settings:
+                raise RequestError(f"{name} can't be among the settings of a comparison")
+        given = Settings.make({"max_new_tokens": MAX_NEW_TOKENS, **settings})
+        self.generators = {
+            name: made if isinstance(made, Generator) else _generator(model, tokenizer, made, verifier)
+            for name, made in strategies.items()
+        }
+        baseline = next((name for name, made in self.generators.items() if _is_plain(made)), PLAIN)
+        if baseline not in self.generators:
+            self.generators[baseline] = Generator(model, tokenizer, proposer=PLAIN)
+        elif not _is_plain(self.generators[baseline]):
+            raise RequestError(f"the name {PLAIN!r} is plain decoding's: give the other strategy another name")
+        plain = self.generators[baseline]
+        ids = [encode(prompt.prompt, plain.tokenizer, plain.vocab_size) for prompt in chosen]
+        self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
+        self.plan = Plan(
+            strategies={name: repr(made.proposer) for name, made in self.generators.items()},
+            baseline=baseline,
+            verifier=", ".join(dict.fromkeys(type(made.verifier).__name__ for made in self.generators.values())),
+            is_lossless=all(made.verifier.lossless for made in self.generators.values()),
+            promises_same_tokens=all(
+                made.verifier.lossless and (made.verifier.is_keyed or given.temperature == 0.0)
+                for made in self.generators.values()
+            ),
+            settings=given.model_dump(mode="json", exclude_unset=True),
+            seed=seed,
+            repeats=repeats,
+            prompts=tuple((p.category, p.name, tuple(i)) for p, i in zip(chosen, ids, strict=True)),
+            model=model_facts(plain.model),
+            machine=machine_facts(),
+        )
+
+    @property
+    def model(self) -> Any:
+        """The model, loaded."""
+        return self.generators[self.plan.baseline].model
+
+    @property
+    def tokenizer(self) -> Any | None:
+        """What turns the strategies' tokens into text."""
+        return self.generators[self.plan.baseline].tokenizer
+
+    def driver(self) -> Driver:
+        """The model driven with a cache of its own: to measure or question it."""
+        return self.generators[self.plan.baseline].driver()
+
+    @property
+    def num_runs(self) -> int:
+        """How many runs the plan has."""
+        return len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
+
+    def run(
+        self,
+        run_file: Path | None = None,
+        on_run: Callable[[Run], None] | None = None,
+        seconds: float | None = None,
+    ) -> Comparison:
+        """Measure; an interrupt (Ctrl-C) ends it early with what there is.
+
+        Args:
+            run_file: every run is added to it as it ends, and those that it has already aren't run again.
+            on_run: called with each run.
+            seconds: no run begins later than this, once every strategy has run a prompt.
+
+        Raises:
+            KeyboardInterrupt: where an interrupt came before every strategy had run a prompt.
+        """
+        file = RunFile(run_file, self.plan) if run_file is not None else None
+        runs: list[Run] = list(file.runs) if file is not None else []
+        ids = [prompt[2] for prompt in self.plan.prompts]
+        decoders = {name: decoder(made, ids, self.settings) for name, made in self.generators.items()}
+        interrupt: KeyboardInterrupt | None = None
+        began, most = time.perf_counter(), math.inf if seconds is None else seconds
+        try:
+            for run in measure(self.plan, decoders, {run.cell for run in runs}):
+                runs.append(run)
+                if file is not None:
+                    file.add(run)
+                if on_run is not None:
+                    on_run(run)
+                if time.perf_counter() - began > most and len(runs) >= len(self.generators):
+                    break
+        except KeyboardInterrupt as stopped:
+            interrupt = stopped
+        finally:
+            if file is not None:
+                file.close()
+        try:
+            comparison = Comparison(self.plan, runs)
+        except RequestError:
+            if interrupt is None:
+                raise
+            raise interrupt from None
+        comparison.differences = list(map(self._with_margin, comparison.differences))
+        return comparison
+
+    def _with_margin(self, found: Difference) -> Difference:
+        """The same, with what the model itself says about the two tokens."""
+        if found.token is None or found.expected is None:
+            return found
+        text = [*self.plan.prompts[found.prompt][2], *found.agreed]
+        logits = self.driver().open(text, len(text)).logits(ROOT)
+        return replace(found, margin=float(logits[found.expected] - logits[found.token]))
+
+
+def compare(  # noqa: PLR0913 - each is the caller's to choose
+    model: Any,
+    strategies: Mapping[str, Any],
+    prompts: Sequence[EvaluationPrompt | Any] | None = None,
+    *,
+    tokenizer: Any | None = None,
+    verifier: Any = "match",
+    repeats: int = 3,
+    seed: int = 0,
+    run_file: Path | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Compare strategies: which is faster, by how much, and do they write the same text?
+
+    Every strategy decodes every prompt ``repeats`` times, one at a time, interleaved in random order; see ``measure``.
+
+    Args:
+        model: as for ``Generator``.
+        strategies: by name, a proposer, its string, or a generator that was made with this model. Plain decoding is
+            added where it isn't among them.
+        prompts: text, token ids, chat messages or ``EvaluationPrompt``; the built-in ones where none are given.
+        tokenizer, verifier: as for ``Generator``.
+        seed: of the order of runs, and of sampling: repeat r draws with seed + r.
+        run_file: every run is added to it as it ends; runs that it has already aren't repeated.
+        settings: as for ``Generator.generate``; 64 new tokens unless told otherwise.
+
+    Raises:
+        SpecdecError: for whatever can't be compared, before anything is run; and where a strategy fails.
+    """
+    options: dict[str, Any] = {"tokenizer": tokenizer, "verifier": verifier, "repeats": repeats, "seed": seed}
+    return Session(model, strategies, prompts, **options, **settings).run(run_file)
+
+
+def _as_prompt(given: Any, index: int) -> EvaluationPrompt:
+    return given if isinstance(given, EvaluationPrompt) else EvaluationPrompt("prompts", f"prompt {index}", given)
+
+
+def _generator(model: Any, tokenizer: Any | None, proposer: Any, verifier: Any) -> Generator:
+    """Plain decoding is plain whatever the rule: it is what the others' texts are held against."""
+    made = Generator(model, tokenizer, proposer=proposer, verifier=verifier)
+    return Generator(model, tokenizer, proposer=proposer) if _is_plain(made) else made
+
+
+def _is_plain(generator: Generator) -> bool:
+    return isinstance(generator.proposer, AutoregressiveProposer)

@@ -1,0 +1,131 @@
+"""The commands that compare: their tables, files and exit codes."""
+
+import csv
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specdec import MatchVerifier, hookimpl
+from specdec.verifiers.base import Verdict, Verifier
+from tests.test_plugins import FakeEntryPoint
+
+FEW = ("--max-new-tokens", "8", "--per-category", "2", "--repeats", "1")
+
+
+def test_compare_prints_both_tables_and_the_verdict(run: Any) -> None:
+    code, out, _ = run("compare", "jacobi:n=2", "look=prompt_lookup", *FEW)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].split()[:3] == ["strategy", "tokens/s", "tokens/step"]
+    assert [line.split()[0] for line in lines[1:4]] == ["jacobi:n=2", "look", "autoregressive"]
+    assert all(line.endswith(" yes") for line in lines[1:4])
+    assert lines[5].split()[:3] == ["ms", "per", "step"]
+    assert "All 16 texts are plain decoding's, token for token." in out
+    assert "No winner is named: " in out or "Fastest: " in out
+
+
+def test_compare_writes_json_csv_and_a_report(run: Any, tmp_path: Path) -> None:
+    files = {name: tmp_path / f"out.{name}" for name in ("csv", "html", "jsonl")}
+    outputs = ("--csv", str(files["csv"]), "--report", str(files["html"]), "--run", str(files["jsonl"]))
+    code, out, _ = run("compare", "jacobi", *FEW, "--json", *outputs)
+    assert code == 0
+    told = json.loads(out)
+    assert [entry["strategy"] for entry in told["strategies"]] == ["jacobi", "autoregressive"]
+    assert told["num_prompts"] == 8
+    assert len(list(csv.DictReader(files["csv"].read_text().splitlines()))) == 16
+    assert "<html" in files["html"].read_text(encoding="utf-8")
+    code, out, _ = run("report", str(files["jsonl"]), str(files["jsonl"]), "--json")
+    assert code == 0
+    assert json.loads(out)["plan"]["repeats"] == 2
+
+
+def test_bench_has_a_column_for_each_category_and_a_table_for_each_temperature(run: Any) -> None:
+    code, out, _ = run("bench", "jacobi:n=2", *FEW, "--temperature", "0", "--temperature", "0.8")
+    assert code == 0
+    lines = [line.split() for line in out.splitlines()]
+    assert lines.count(["category", "jacobi:n=2"]) == 2
+    for name in ("code", "documentation", "dialogue", "arithmetic", "mean", "overall"):
+        assert sum(line[:1] == [name] for line in lines) == 2
+    assert [line for line in out.splitlines() if line.startswith("temperature")] == ["temperature 0", "temperature 0.8"]
+
+
+def test_bench_is_in_spec_benchs_layout_where_the_terminal_is_wide_enough(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    _, out, _ = run("bench", "jacobi:n=2", *FEW)
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[1][:5] == ["strategy", "code", "documentation", "dialogue", "arithmetic"]
+    assert lines[2][0] == "jacobi:n=2"
+    assert len(lines[2]) == 1 + 4 + 1 + 3
+
+
+def test_tune_prints_a_string_for_proposer(run: Any, tmp_path: Path) -> None:
+    plot = tmp_path / "plot.svg"
+    few = ("--max-new-tokens", "8", "--per-category", "2", "--minutes", "0.05", "--plot", str(plot))
+    code, out, _ = run("tune", "jacobi:noise_aware=false", "--option", "n=1,2,3", *few)
+    assert code == 0
+    (best,) = [line for line in out.splitlines() if line.startswith("best: --proposer ")]
+    assert best.split()[2] in {f"jacobi:noise_aware=false,n={n}" for n in (1, 2, 3)}
+    assert "settings screened" in out
+    assert "<svg" in plot.read_text(encoding="utf-8")
+
+
+class _Wrong(MatchVerifier):
+    """Match, but for token id 7 in place of the last token of each step that ends at a fifth position."""
+
+    def verify(self, tree: Any, target: Any, randomness: Any) -> Verdict:
+        verdict = super().verify(tree, target, randomness)
+        is_fifth = (target.position(0) + len(verdict.tokens) - 1) % 5 == 0
+        return Verdict(verdict.path, (*verdict.tokens[:-1], 7)) if is_fifth else verdict
+
+
+@hookimpl
+def specdec_verifiers() -> dict[str, type[Verifier]]:
+    return {"wrong": _Wrong}
+
+
+def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, monkeypatch: Any) -> None:
+    entry = FakeEntryPoint("wrong", lambda: SimpleNamespace(specdec_verifiers=specdec_verifiers))
+    monkeypatch.setattr("specdec.plugins.entry_points", lambda **_: [entry])
+    code, out, _ = run("compare", "jacobi", "--verifier", "wrong", *FEW, "--category", "arithmetic")
+    assert code == 1
+    assert " of 2 texts " in out
+    assert " NOT plain decoding's." in out
+    assert "jacobi, prompt 'sheet 1' (arithmetic), repeat 1: new token " in out
+    assert " (7), plain decoding's is " in out
+    assert "the model prefers plain decoding's by " in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("compare", "jacoby"), "unknown proposer 'jacoby': did you mean jacobi"),
+        (("compare", "jacobi", "jacobi"), "two strategies are called 'jacobi'"),
+        (("compare", "jacobi", "--repeats", "0"), "repeats=0: it must be an integer of at least 1"),
+        (("compare", "jacobi", "--prompts", "/nowhere.jsonl"), "No such file"),
+        (("compare", "jacobi", "--prompts", "{empty}"), "the file has no prompts"),
+        (("compare", "jacobi", "--prompts", "{broken}"), "line 2: not JSON"),
+        (("compare", "jacobi", "--category", "verse"), "category 'verse' is unknown"),
+        (("compare", "jacobi", "--report", "/nowhere/out.html"), "can't be written"),
+        (("compare", "jacobi", "--run", "{broken}"), "is no run file"),
+        (("compare", "jacobi", "--temperature", "-1"), "temperature"),
+        (("compare", "autoregressive=jacobi"), "'autoregressive' is plain decoding's"),
+        (("bench", "jacoby"), "unknown proposer 'jacoby'"),
+        (("tune", "autoregressive"), "autoregressive has no options to tune"),
+        (("tune", "jacobi", "--option", "m=1,2"), "m"),
+        (("tune", "jacobi", "--option", "n"), "not of the form NAME=VALUE"),
+        (("tune", "jacobi", "--minutes", "0"), "minutes=0.0: it must be above 0"),
+        (("tune", "jacobi", "--plot", "/tmp/x.gif"), "ends in .svg or .png"),
+        (("report", "/nowhere.jsonl"), "No such file"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(run: Any, tmp_path: Path, arguments: Any, fault: str) -> None:
+    names = {"empty": tmp_path / "empty.jsonl", "broken": tmp_path / "broken.jsonl"}
+    names["empty"].write_text("")
+    names["broken"].write_text('{"prompt": "good"}\n{')
+    code, out, err = run(*(argument.format(**names) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert fault in err
+    assert len(err.strip().splitlines()) == 1

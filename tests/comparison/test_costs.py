@@ -1,0 +1,50 @@
+"""c(T): what is measured, by a clock of its own, and what is read off between."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from specdec import ToyModel
+from specdec.backends.toy import ToyBackend
+from specdec.comparison.costs import Costs, measure_costs
+from specdec.driver import Driver
+from specdec.masks.dense import DenseCompiler
+
+
+def test_between_sizes_and_beyond_them_costs_are_linear() -> None:
+    costs = Costs((1, 4, 8), (1.0, 4.0, 6.0))
+    assert [costs.at(size) for size in (1, 2.5, 4, 6, 8, 12)] == [1.0, 2.5, 4.0, 5.0, 6.0, 8.0]
+    assert costs.relative == (1.0, 4.0, 6.0)
+    assert Costs((1, 4), (2.0, 1.9)).at(100) == 1.9  # noise is not a promise
+
+
+def test_the_median_time_of_each_size_is_what_it_costs() -> None:
+    """A driver whose pass takes 10 + T by its own clock, every fifth pass a hundred times as long."""
+    now, passes, open_rows = [0.0], [0], [0]
+
+    def forward(trees: list[Any]) -> None:
+        passes[0] += 1
+        now[0] += (10 + len(trees[0])) * (100 if passes[0] % 5 == 0 else 1)
+
+    def count(by: int) -> None:
+        open_rows[0] += by
+
+    shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=True)
+    driver: Any = SimpleNamespace(
+        shapes=shapes, open=lambda *_: count(1), forward=forward, release=lambda *_: count(-1)
+    )
+    costs = measure_costs(driver, sizes=(1, 3, 20), clock=lambda: now[0])
+    assert costs == Costs((1, 3, 20), (11.0, 13.0, 30.0))
+    assert open_rows == [0]
+
+
+@pytest.mark.parametrize("max_positions", [None, 64])
+def test_a_real_driver_takes_it(max_positions: int | None) -> None:
+    compiler = DenseCompiler()
+    model = ToyModel(lambda _: [0.25] * 4, 4, max_positions)
+    costs = measure_costs(
+        Driver(ToyBackend.load(model, compiler.compile), compiler.compile), sizes=(1, 2, 8), repeats=1
+    )
+    assert costs.sizes == (1, 2, 8)
+    assert all(seconds > 0 for seconds in costs.seconds)

@@ -1,0 +1,63 @@
+"""Prompt files in each form they come in, and what is said of those that are damaged."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specdec import RequestError
+from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, load_prompts, select
+
+MESSAGES = [{"role": "user", "content": "Hello?"}]
+
+
+def written(tmp_path: Path, *lines: object) -> Path:
+    path = tmp_path / "set.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    return path
+
+
+def test_each_form_is_read(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        {"prompt": "text", "category": "qa", "name": "first"},
+        {"prompt_ids": [1, 2, 3]},
+        "",
+        {"messages": MESSAGES, "id": 7},
+        {"question_id": 81, "category": "writing", "turns": ["first turn", "second turn"]},
+        {"task_id": "HumanEval/0", "prompt": "def f():", "canonical_solution": "", "test": "", "entry_point": "f"},
+    )
+    assert load_prompts(path) == [
+        EvaluationPrompt("qa", "first", "text"),
+        EvaluationPrompt("set", "line 2", [1, 2, 3]),
+        EvaluationPrompt("set", "7", MESSAGES),
+        EvaluationPrompt("writing", "81", "first turn"),
+        EvaluationPrompt("set", "HumanEval/0", "def f():"),
+    ]
+
+
+def test_malformed_lines_are_named_by_number(tmp_path: Path) -> None:
+    path = written(tmp_path, {"prompt": "good"}, "{", [1], {"prompt": ""}, {"prompt_ids": [1.5]}, {"turns": []})
+    with pytest.raises(RequestError) as caught:
+        load_prompts(path)
+    told = str(caught.value)
+    assert "line 2: not JSON" in told
+    assert "line 3: a list, not an object" in told
+    assert "line 4: no 'prompt'" in told
+    assert told.endswith("(and 2 more)")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_file_without_prompts_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(RequestError, match="has no prompts"):
+        load_prompts(written(tmp_path, text))
+    with pytest.raises(RequestError, match=r"nothing\.jsonl"):
+        load_prompts(tmp_path / "nothing.jsonl")
+
+
+def test_categories_and_how_many_of_each() -> None:
+    chosen = select(demo_prompts(), ["code", "dialogue"], 2)
+    assert [prompt.category for prompt in chosen] == ["code", "code", "dialogue", "dialogue"]
+    assert select(demo_prompts()) == demo_prompts()
+    with pytest.raises(RequestError, match="category 'verse' is unknown: there are code"):
+        select(demo_prompts(), ["verse"])

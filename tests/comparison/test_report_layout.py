@@ -1,0 +1,116 @@
+"""The report in a real browser, at a desk's width and a telephone's."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec.comparison.report import write_report
+from tests.comparison.reported import COSTS, EIGHT, FIGURES, HOSTILE, build, letters
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+LAYOUT = """
+const box = (element) => { const r = element.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
+const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
+document.querySelectorAll("details").forEach((details) => { details.open = true; });
+return {
+  width: innerWidth,
+  scrollWidth: document.documentElement.scrollWidth,
+  sections: all("section, header").map(box),
+  figures: all("figure").map(box),
+  svgs: all("svg").map((svg) => ({
+    title: svg.getAttribute("aria-label"),
+    box: box(svg),
+    texts: all("text", svg).map((text) => {
+      const m = text.getScreenCTM();
+      const size = parseFloat(getComputedStyle(text).fontSize) * Math.hypot(m.a, m.b);
+      return {text: text.textContent, box: box(text), size};
+    }),
+  })),
+  clipped: all("td, th, dd, summary, figcaption, .sample, p, h2").filter((e) => e.scrollWidth > e.clientWidth + 1
+    && getComputedStyle(e).display !== "inline").map((e) => e.textContent),
+  outside: all("td, th").filter((e) => {
+    const scroll = e.closest(".scroll"), offset = e.getBoundingClientRect().right - scroll.getBoundingClientRect().left;
+    return offset + scroll.scrollLeft > scroll.scrollWidth + 1;
+  }).map((e) => e.textContent),
+};
+"""
+
+
+@pytest.fixture(scope="module", name="browser")
+def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    service = pytest.importorskip("selenium.webdriver.chrome.service")
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        pytest.skip("chromium and chromedriver aren't installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in (
+        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+        "disable-component-update", "disable-sync", f"user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    browser = webdriver.Chrome(options=options, service=service.Service(driver))
+    yield browser
+    browser.quit()
+
+
+def overlap(one: Sequence[float], other: Sequence[float], tolerance: float) -> bool:
+    across, down = (min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in (0, 1))
+    return across > tolerance and down > tolerance
+
+
+def overlaps(boxes: Sequence[Sequence[float]], tolerance: float = 1.0) -> list[tuple[int, int]]:
+    return [
+        (first, second)
+        for second in range(len(boxes))
+        for first in range(second)
+        if overlap(boxes[first], boxes[second], tolerance)
+    ]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("speeds", [{"fast": 4.0, "slow": 0.5}, EIGHT, HOSTILE], ids=["few", "eight", "hostile"])
+def test_the_page_fits(browser: Any, tmp_path: Path, width: int, speeds: dict[str, float]) -> None:
+    path = tmp_path / "report.html"
+    comparison = build(
+        speeds, num_prompts=8, lengths=[3, 1, 4, 17, 2], categories=["code", "p" * 60], wrong=list(speeds)
+    )
+    write_report(path, [comparison, build(speeds, settings={"temperature": 1.0})], letters, COSTS)
+    metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(path.as_uri())
+    layout = browser.execute_script(LAYOUT)
+    assert layout["width"] == width
+    assert layout["scrollWidth"] <= width
+    assert overlaps(layout["sections"]) == []
+    assert overlaps(layout["figures"]) == []
+    assert layout["clipped"] == []
+    assert layout["outside"] == []
+    assert len(layout["svgs"]) == 2 * len(FIGURES)
+    for svg in layout["svgs"]:
+        left, top, right, bottom = svg["box"]
+        assert 0 <= left < right <= width
+        for text in svg["texts"]:
+            assert text["size"] >= 8, (svg["title"], text)
+            own = text["box"]
+            assert own[0] >= left - 1, (svg["title"], text)
+            assert own[1] >= top - 1, (svg["title"], text)
+            assert own[2] <= right + 1, (svg["title"], text)
+            assert own[3] <= bottom + 1, (svg["title"], text)
+        pairs = overlaps([text["box"] for text in svg["texts"]], tolerance=3.0)
+        assert [(svg["texts"][first], svg["texts"][second]) for first, second in pairs] == [], svg["title"]
+
+
+def test_nothing_in_the_page_runs_or_is_refused(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, [build(HOSTILE)], lambda ids: "<script>document.title = 'run'</script>" * len(ids), COSTS)
+    browser.get(path.as_uri())
+    assert browser.title.startswith("specdec")
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    assert browser.execute_script("return document.scripts.length") == 0

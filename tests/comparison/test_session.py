@@ -1,0 +1,162 @@
+"""Comparing real generators: figures by phase, planted faults, interrupts."""
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specdec import (
+    ROOT,
+    Budget,
+    Drafter,
+    DraftTree,
+    Generator,
+    MatchVerifier,
+    Proposer,
+    Request,
+    SpecdecError,
+    ToyModel,
+    compare,
+)
+from specdec.comparison import EvaluationPrompt, Session
+from specdec.comparison.runfile import read
+from specdec.comparison.runs import Run
+from specdec.verifiers.base import Verdict
+
+MODEL = ToyModel.random(8, order=2, seed=3, sharpness=4.0)
+PROMPTS = [[1, 2, n, *([4, 5] if n == 3 else [])] for n in range(6)]  # prompt 3 is the longest
+FEW: dict[str, Any] = {"max_new_tokens": 12}
+
+
+class WrongOnce(MatchVerifier):
+    """Match, but for the token at position 16, which only prompt 3 comes to: its last."""
+
+    def verify(self, tree: DraftTree, target: Any, randomness: Any) -> Verdict:
+        verdict = super().verify(tree, target, randomness)
+        place = 16 - target.position(ROOT)
+        tokens = [(token + (index == place)) % 8 for index, token in enumerate(verdict.tokens)]
+        return Verdict(verdict.path, tuple(tokens))
+
+
+class Idle(Proposer):
+    """Proposes nothing, and takes its time over it."""
+
+    seconds: float = 0.002
+
+    def start(self, request: Request) -> Drafter:
+        return _Idle(request, self.seconds)
+
+
+class _Idle(Drafter):
+    def __init__(self, request: Request, seconds: float) -> None:
+        super().__init__(request)
+        self._seconds = seconds
+
+    def propose(self, budget: Budget) -> DraftTree:
+        until = time.perf_counter() + self._seconds
+        while time.perf_counter() < until:
+            pass
+        return DraftTree(self.request.root)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_strategies_agree_with_plain_decoding_which_is_added(temperature: float) -> None:
+    comparison = compare(
+        MODEL, {"lookup": "prompt_lookup", "jacobi": "jacobi:n=3"}, PROMPTS, temperature=temperature, seed=5, **FEW
+    )
+    assert list(comparison.plan.strategies) == ["lookup", "jacobi", "autoregressive"]
+    assert comparison.is_complete
+    assert len(comparison.runs) == 3 * 6 * 3
+    assert [row.num_different for row in comparison.rows] == [0, 0, 0]
+    plain = Generator(MODEL, proposer="autoregressive")
+    for run in comparison.runs:
+        alone = plain.generate(PROMPTS[run.prompt], temperature=temperature, seed=5 + run.repeat, **FEW)
+        assert run.tokens == alone.token_ids
+    assert comparison.rows[2].tokens_per_step == 1.0
+
+
+def test_time_spent_in_propose_shows_there() -> None:
+    """How much is a matter for a machine without other load; that it goes to the right phase is not."""
+    comparison = compare(MODEL, {"idle": Idle()}, PROMPTS[:2], repeats=1, **FEW)
+    seconds = comparison.rows[0].seconds
+    assert seconds["propose"] >= 0.002
+    assert comparison.rows[1].seconds["propose"] < 0.002
+
+
+def test_a_planted_wrong_token_is_found_with_prompt_position_and_margin() -> None:
+    wrong = Generator(MODEL, proposer="jacobi", verifier=WrongOnce())
+    comparison = compare(MODEL, {"wrong": wrong}, PROMPTS, repeats=1, **FEW)
+    (found,) = comparison.differences
+    plain = Generator(MODEL, proposer="autoregressive").generate(PROMPTS[3], **FEW).token_ids
+    assert (found.strategy, found.prompt, found.position) == ("wrong", 3, 11)
+    assert (found.expected, found.token) == (plain[11], (plain[11] + 1) % 8)
+    law = MODEL.law((*PROMPTS[3], *plain[:11]))
+    assert found.margin == pytest.approx(math.log(law[plain[11]] / law[(plain[11] + 1) % 8]))
+
+
+def test_a_rule_that_promises_the_law_alone_is_not_held_to_the_tokens() -> None:
+    comparison = compare(MODEL, {"a": "jacobi"}, PROMPTS, verifier="rejection", temperature=1.0, repeats=1, **FEW)
+    assert [row.num_different for row in comparison.rows] == [None, None]
+    greedy = compare(MODEL, {"a": "jacobi"}, PROMPTS, verifier="rejection", repeats=1, **FEW)
+    assert [row.num_different for row in greedy.rows] == [0, 0]
+
+
+def test_an_interrupt_keeps_what_was_run_and_a_run_file_goes_on_from_there(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    seen: list[Run] = []
+
+    def interrupt(run: Run) -> None:
+        seen.append(run)
+        if len(seen) == 5:
+            raise KeyboardInterrupt
+
+    session = Session(MODEL, {"a": "jacobi"}, PROMPTS, repeats=1, **FEW)
+    comparison = session.run(path, on_run=interrupt)
+    assert not comparison.is_complete
+    assert len(comparison.pairs) == 2
+    assert read(path)[1] == seen
+    more: list[Run] = []
+    whole = Session(MODEL, {"a": "jacobi"}, PROMPTS, repeats=1, **FEW).run(path, on_run=more.append)
+    assert whole.is_complete
+    assert read(path)[1] == seen + more
+    assert len(more) == 12 - 5
+
+
+def test_an_interrupt_before_there_is_anything_to_compare_is_passed_on() -> None:
+    def interrupt(run: Run) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Session(MODEL, {"a": "jacobi"}, PROMPTS, **FEW).run(on_run=interrupt)
+
+
+def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> None:
+    comparison = Session(MODEL, {"a": "jacobi"}, PROMPTS, repeats=50, **FEW).run(seconds=0.0)
+    assert len(comparison.runs) == 2
+
+
+@pytest.mark.parametrize(
+    ("strategies", "prompts", "options", "fault"),
+    [
+        ({"a": "jacobi"}, [], {}, "there are no prompts"),
+        ({"a": "jacoby"}, PROMPTS, {}, "unknown proposer 'jacoby': did you mean jacobi"),
+        ({"a": "jacobi"}, PROMPTS, {"repeats": 0}, "repeats=0: it must be an integer of at least 1"),
+        ({"a": "jacobi"}, [[1], []], {}, "the prompt is empty"),
+        ({"autoregressive": "jacobi"}, PROMPTS, {}, "'autoregressive' is plain decoding's"),
+        ({"a": "jacobi"}, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens"),
+        ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "logits_processor can't be among the settings"),
+    ],
+)
+def test_what_cant_be_compared_is_refused_before_anything_runs(
+    strategies: dict[str, Any], prompts: Any, options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(SpecdecError, match=fault):
+        Session(MODEL, strategies, prompts, **options)
+
+
+def test_prompts_keep_their_category_and_name() -> None:
+    prompts = [EvaluationPrompt("verse", "one", [1]), EvaluationPrompt("prose", "two", [2]), [3]]
+    plan = Session(MODEL, {}, prompts, **FEW).plan
+    assert plan.prompts == (("verse", "one", (1,)), ("prose", "two", (2,)), ("prompts", "prompt 2", (3,)))

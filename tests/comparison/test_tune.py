@@ -1,0 +1,68 @@
+"""The search: what it tries, what it keeps, what it refuses."""
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from specdec import SpecdecError, ToyModel
+from specdec.comparison import EvaluationPrompt
+from specdec.comparison.trade_off import save_trade_off
+from specdec.comparison.tune import Trial, Tuner
+
+MODEL = ToyModel.random(8, order=2, seed=3, sharpness=4.0)
+PROMPTS = [EvaluationPrompt("toy", str(n), [1, 2, n]) for n in range(6)]
+
+
+def tuner(strategy: str, **options: Any) -> Tuner:
+    return Tuner(MODEL, strategy, PROMPTS, **{"max_new_tokens": 12, "minutes": 0.1, **options})
+
+
+def test_every_setting_is_screened_where_there_is_time_and_the_best_are_run(tmp_path: Path) -> None:
+    heard: list[Trial] = []
+    tuning = tuner("jacobi:noise_aware=false").run(heard.append)
+    assert sorted(trial.strategy for trial in tuning.trials) == sorted(
+        f"jacobi:noise_aware=false,n={n}" for n in (1, 2, 3, 4, 6, 8, 12, 16)
+    )
+    assert tuple(heard) == tuning.trials
+    finalists = list(tuning.comparison.plan.strategies)
+    best = sorted(tuning.trials, key=lambda trial: -trial.tokens_per_step / trial.seconds_per_step)[:4]
+    assert finalists == [*(trial.strategy for trial in best), "autoregressive"]
+    assert tuning.strategy in finalists
+    assert tuning.gain == tuning.comparison.speed_up(tuning.strategy)
+    assert tuning.gain.value == max(tuning.comparison.speed_up(name).value for name in finalists[:-1])
+    for name in ("plot.svg", "plot.png"):
+        save_trade_off(tmp_path / name, tuning)
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert ElementTree.parse(tmp_path / "plot.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def test_a_space_of_ones_own_replaces_the_strategys() -> None:
+    tuning = tuner("lookahead:N=3", space={"W": [2, 3], "G": [1]}).run()
+    assert {trial.strategy for trial in tuning.trials} == {"lookahead:N=3,W=2,G=1", "lookahead:N=3,W=3,G=1"}
+
+
+def test_when_time_is_short_something_is_still_found() -> None:
+    tuning = tuner("lookahead", minutes=0.001).run()
+    assert len(tuning.trials) == 1
+    assert tuning.strategy == tuning.trials[0].strategy
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "fault"),
+    [
+        ("autoregressive", {}, "autoregressive has no options to tune"),
+        ("jacobi:n=3", {}, "jacobi:n=3 has no options to tune"),
+        ("jacobi:n=3", {"space": {"n": [1, 2]}}, "leave it out of 'jacobi:n=3'"),
+        ("jacobi", {"space": {"n": []}}, "option n: give at least one value"),
+        ("jacobi", {"space": {"n": [0]}}, "n"),
+        ("jacobi", {"space": {"m": [1]}}, "m"),
+        ("jacoby", {}, "unknown proposer 'jacoby'"),
+        ("jacobi", {"minutes": 0}, "minutes=0: it must be above 0"),
+        ("jacobi", {"minutes": float("nan")}, "must be above 0"),
+    ],
+)
+def test_what_cant_be_searched_is_refused(strategy: str, options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(SpecdecError, match=fault):
+        tuner(strategy, **options)
