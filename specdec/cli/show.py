@@ -1,0 +1,214 @@
+"""Commands that show decoding: the mask of a step, a generation step by step, and two strategies side by side."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from specdec.cli.decode import figures
+from specdec.cli.drawing import lane_line, mask_lines, panels, step_lines
+from specdec.cli.options import (
+    EXIT_ERROR,
+    MaxNewTokens,
+    ModelOption,
+    ProposerOption,
+    Seed,
+    Temperature,
+    before_anything_runs,
+    check_outputs,
+    load_model,
+)
+from specdec.errors import RequestError
+
+if TYPE_CHECKING:
+    from specdec.pictures.race import Lane
+    from specdec.pictures.trace import Recorder, Trace
+
+_PROMPT = (  # one of the built-in model's: each of the pictures has something to show on it
+    "Worked arithmetic, sheet 1\n\n1. What does a coat marked 600 euros cost after a reduction of 20 per cent? "
+    "One per cent is 6.00 euros, hence"
+)
+_WARM_UP = 8  # tokens: a model's first passes are slower than those after
+_REFRESH = 0.05  # seconds between two pictures of a race
+
+_SHOWN_DEFAULT = "a sheet of arithmetic"
+
+Prompt = Annotated[str, typer.Option(help="the prompt", show_default=_SHOWN_DEFAULT)]
+
+
+def mask(
+    proposer: ProposerOption = "lookahead:N=4,W=5,G=2",
+    model: ModelOption = "demo",
+    prompt: Prompt = _PROMPT,
+    step: Annotated[int | None, typer.Option(min=1, help="counted from 1; without it, a telling one is chosen")] = None,
+    max_new_tokens: MaxNewTokens = 64,
+    out: Annotated[Path | None, typer.Option(help="draw a figure as well, as .svg or .png")] = None,
+) -> None:
+    """Draw the attention mask of one step of decoding: which nodes of the draft tree see which."""
+    from specdec.pictures.mask import MaskPicture, check_path, save, telling_step
+
+    with before_anything_runs():
+        if out is not None:
+            check_path(out)
+        check_outputs(out)
+        recorder = _recorder(proposer, model, prompt, {"max_new_tokens": max_new_tokens})
+    with _refusing(), recorder.generator:
+        trace = recorder.trace(prompt, max_new_tokens=max_new_tokens, seed=0)
+        number = telling_step(trace) if step is None else step
+        picture = MaskPicture.of(trace, number, recorder.generator.driver().shapes)
+        if out is not None:
+            save(picture, out)
+    console = Console(highlight=False)
+    for line in mask_lines(picture, console.width):
+        console.print(line, soft_wrap=True)
+
+
+def trace(  # noqa: PLR0913, PLR0917 - as above
+    prompt: Annotated[str, typer.Argument(help="the prompt", show_default=_SHOWN_DEFAULT)] = _PROMPT,
+    proposer: ProposerOption = "lookahead:N=5,W=7,G=7",
+    model: ModelOption = "demo",
+    max_new_tokens: MaxNewTokens = 24,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    all_nodes: Annotated[bool, typer.Option("--all-nodes", help="show probes and support nodes too")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the trace as JSON")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="write the trace as a page")] = None,
+) -> None:
+    """Show one generation step by step: the tree that was drafted, what of it was accepted, and the text."""
+    from specdec.pictures.page import check_page, save_page
+
+    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    with before_anything_runs():
+        if html_file is not None:
+            check_page()
+        check_outputs(json_file, html_file)
+        recorder = _recorder(proposer, model, prompt, settings)
+    with _refusing(), recorder.generator:
+        traced = recorder.trace(prompt, **settings)
+        if json_file is not None:
+            _write_json(traced, json_file)
+        if html_file is not None:
+            save_page(traced, html_file)
+    console = Console(highlight=False)
+    text = prompt
+    for number, taken in enumerate(traced.steps, start=1):
+        for line in step_lines(taken, number, text, all_nodes, console.width):
+            console.print(line)
+        console.print()
+        text += taken.text
+    console.print(figures(traced.result), style="dim", soft_wrap=True)
+
+
+def race(
+    first: Annotated[str, typer.Argument(metavar="A", help="a strategy, as for --proposer")],
+    second: Annotated[str, typer.Argument(metavar="B", help="another one")],
+    prompt: Prompt = _PROMPT,
+    model: ModelOption = "demo",
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+) -> None:
+    """Decode one prompt with two strategies side by side; the machine's time is shared so that neither is favoured.
+
+    Exit code 1 if their texts differ.
+    """
+    from specdec.pictures.race import Lane, first_difference
+    from specdec.pictures.race import race as advance
+
+    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+    with before_anything_runs():
+        generators = _generators((first, second), model, prompt, settings)
+    names = (first, second) if first != second else (f"{first} (left)", f"{second} (right)")
+    lanes = [Lane(name, generator) for name, generator in zip(names, generators, strict=True)]
+    with _refusing(), generators[0], generators[1]:
+        for generator in generators:
+            generator.generate(prompt, **{**settings, "max_new_tokens": min(_WARM_UP, max_new_tokens)})
+        _show(lanes, advance(lanes, prompt, **settings))
+    place = first_difference(lanes)
+    for line in _outcome(lanes, place):
+        typer.echo(line)
+    if place is not None:
+        raise typer.Exit(EXIT_ERROR)
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """A request that only the running model can refuse is wrong usage too; whatever else goes wrong is a failure."""
+    try:
+        yield
+    except RequestError as error:
+        with before_anything_runs():
+            raise error from None
+
+
+def _recorder(proposer: str, model: str, prompt: str, settings: dict[str, Any]) -> "Recorder":
+    from specdec.pictures.trace import Recorder
+    from specdec.plugins import load_plugins
+
+    _check(prompt, settings)
+    load_plugins().make("proposers", proposer)  # what is wrong is said before seconds go into loading
+    return Recorder(*load_model(model), proposer)
+
+
+def _generators(proposers: tuple[str, str], model: str, prompt: str, settings: dict[str, Any]) -> list[Any]:
+    from specdec.generator import Generator
+    from specdec.plugins import load_plugins
+
+    _check(prompt, settings)
+    registry = load_plugins()
+    strategies = [registry.make("proposers", proposer) for proposer in proposers]
+    loaded, tokenizer = load_model(model)
+    return [Generator(loaded, tokenizer, proposer=strategy) for strategy in strategies]
+
+
+def _check(prompt: str, settings: dict[str, Any]) -> None:
+    from specdec.settings import Settings
+
+    if not prompt:
+        raise RequestError("the prompt is empty: give at least one token")
+    Settings.make(settings)
+
+
+def _write_json(traced: "Trace", path: Path) -> None:
+    text = json.dumps(traced.to_json(), ensure_ascii=False, indent=1)
+    try:
+        path.write_text(text + "\n", encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise RequestError(f"{path} can't be written: {error}") from error
+
+
+def _show(lanes: list["Lane"], progress: Iterator["Lane"]) -> None:
+    """Two panels that fill up in a terminal; elsewhere a line for each strategy at the end."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        for _ in progress:
+            pass
+        for lane in lanes:
+            console.print(lane_line(lane), soft_wrap=True, markup=False)
+        return
+    with Live(panels(lanes, console), console=console, auto_refresh=False) as live:
+        shown = time.perf_counter()
+        for lane in progress:
+            # Drawn between steps and at times only: the lanes' seconds are measured without it.
+            if lane.result is not None or time.perf_counter() - shown > _REFRESH:
+                live.update(panels(lanes, console), refresh=True)
+                shown = time.perf_counter()
+
+
+def _outcome(lanes: list["Lane"], difference: int | None) -> Iterator[str]:
+    quick, slow = sorted(lanes, key=lambda lane: lane.seconds)
+    yield (
+        f"{quick.name} finished first: {quick.seconds:.2f} s of its own against {slow.seconds:.2f} s, "
+        f"{slow.seconds / quick.seconds:.2f} times as fast"
+    )
+    yield "one race proves nothing: `specdec compare` measures"
+    if difference is None:
+        yield "the texts are identical"
+    else:
+        yield f"the texts DIFFER, from new token {difference + 1} on"

@@ -1,0 +1,38 @@
+"""A trace as one HTML file, which opens offline, on a telephone as well."""
+
+from pathlib import Path
+
+from specdec.comparison.extras import needs
+from specdec.errors import RequestError
+from specdec.pictures.trace import Trace
+
+
+def check_page() -> None:
+    """Find out before anything runs whether a page can be made.
+
+    Raises:
+        RequestError: where jinja2 isn't installed.
+    """
+    needs("jinja2")
+
+
+def save_page(trace: Trace, path: Path) -> None:
+    """Write the trace as a page.
+
+    Raises:
+        RequestError: where jinja2 isn't installed, and where the file can't be written.
+    """
+    jinja = needs("jinja2")
+    environment = jinja.Environment(
+        loader=jinja.PackageLoader(__package__, "."),
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = repr
+    page = environment.get_template("trace.html.j2").render(trace=trace, stats=trace.result.stats)
+    try:
+        path.write_text(page, encoding="utf-8", errors="replace")  # an argument's text may be half a character
+    except OSError as error:
+        raise RequestError(f"{path} can't be written: {error}") from error

@@ -1,0 +1,63 @@
+"""Two strategies side by side on one machine, each as if it had the machine for itself."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specdec.generator import Generator, Result
+
+
+@dataclass(slots=True)
+class Lane:
+    """One strategy's progress; ``seconds`` are those of its own decoding."""
+
+    name: str
+    generator: Generator
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    num_steps: int = 0
+    seconds: float = 0.0
+    result: Result | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens over the lane's own seconds."""
+        return len(self.token_ids) / self.seconds if self.seconds else 0.0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """New tokens over forward passes."""
+        return len(self.token_ids) / self.num_steps if self.num_steps else 0.0
+
+
+def race(lanes: Sequence[Lane], prompt: Any, **settings: Any) -> Iterator[Lane]:
+    """Decode one prompt in every lane; yields the lane that has just advanced.
+
+    The lane whose own seconds are fewest takes the next step, so the lanes keep abreast in time, not in steps.
+    """
+    streams: list[Any] = [lane.generator.stream(prompt, **settings) for lane in lanes]
+    try:
+        while running := [place for place, lane in enumerate(lanes) if lane.result is None]:
+            place = min(running, key=lambda place: lanes[place].seconds)
+            lane = lanes[place]
+            began = time.perf_counter()
+            chunk = next(streams[place])
+            lane.seconds += time.perf_counter() - began
+            lane.token_ids += chunk.token_ids
+            lane.text += chunk.text
+            lane.num_steps += 1
+            lane.result = chunk.result
+            yield lane
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def first_difference(lanes: Sequence[Lane]) -> int | None:
+    """The place of the first new token, from 0, in which two lanes' texts differ; None where they are identical."""
+    first, second = (lane.token_ids for lane in lanes)
+    for place, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return place
+    return None if len(first) == len(second) else min(len(first), len(second))

@@ -1,0 +1,237 @@
+"""One generation, step by step: the trees that were drafted, the paths that were accepted, and the text."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import create_model
+
+from specdec.generator import Chunk, Generator, Result
+from specdec.plugins import load_plugins
+from specdec.prompts import encode
+from specdec.strategies.base import Drafter, Engine, Host, Nodes, Proposer, Request, What
+from specdec.tree import ROOT, Budget, DraftTree, Role
+
+
+class _Recording(Proposer):
+    """Another proposer, whose drafts are appended to ``trees`` as they are made."""
+
+    inner: Any
+    trees: Any  # the caller's list itself: validating a list would copy it
+
+    def wants(self) -> frozenset[tuple[Nodes, What]]:
+        return frozenset(self.inner.wants())
+
+    def bind(self, host: Host) -> Engine:
+        return _RecordingEngine(self.inner.bind(host), self.trees)
+
+    def start(self, request: Request) -> Drafter:
+        drafter: Drafter = self.inner.start(request)
+        return drafter
+
+
+class _RecordingEngine(Engine):
+    def __init__(self, inner: Engine, trees: list[DraftTree | Exception]) -> None:
+        super().__init__(inner.start)
+        self._inner = inner
+        self._trees = trees
+
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        proposals = list(self._inner.propose_many(drafters, budgets))
+        self._trees += proposals
+        return proposals
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def recording(proposer: Proposer, trees: list[Any]) -> Proposer:
+    """The same strategy, with every draft (or the exception in place of one) appended to ``trees``."""
+    # A class of the strategy's own name: errors name it, and the random stream that it drafts with is derived from it.
+    named = create_model(type(proposer).__name__, __base__=_Recording)
+    return named(inner=proposer, trees=trees)
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A run of nodes without a split, nearest the root first, and what it splits into."""
+
+    nodes: tuple[int, ...]
+    children: tuple["Branch", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceStep:
+    """One step of a generation.
+
+    Attributes:
+        tree: the drafts that were verified, below the last committed token.
+        labels: each node's token as text.
+        prefix_length: the tokens before the root, which every node sees.
+        path: the accepted nodes, root first.
+        tokens: what was committed: the accepted tokens, then the model's own next one, unless the text ends before it.
+        token_labels: the committed tokens as text.
+        text: what the step added to the text; it may lag behind the tokens, where a character takes several.
+    """
+
+    tree: DraftTree
+    labels: tuple[str, ...]
+    prefix_length: int
+    path: tuple[int, ...]
+    tokens: tuple[int, ...]
+    token_labels: tuple[str, ...]
+    text: str
+
+    @property
+    def num_accepted(self) -> int:
+        """Drafted tokens that were committed."""
+        return len(self.path) - 1
+
+    def branches(self, role: Role = Role.CANDIDATE) -> tuple[Branch, ...]:
+        """The tree below the root, as far as each node on the way carries any of the given roles."""
+        children: dict[int, list[int]] = {}
+        for node in self.tree.nodes_with(role):
+            children.setdefault(self.tree.parents[node], []).append(node)
+        return _branches(children, ROOT)
+
+    @property
+    def num_left_out(self) -> int:
+        """Nodes below the root that ``branches`` leaves out: those that can't be accepted."""
+        queue, num_shown = list(self.branches()), 0
+        while queue:
+            branch = queue.pop()
+            num_shown += len(branch.nodes)
+            queue += branch.children
+        return len(self.tree) - 1 - num_shown
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as plain data."""
+        nodes = [
+            {
+                "token_id": token,
+                "text": self.labels[node],
+                "parent": self.tree.parents[node],
+                "depth": self.tree.depths[node],
+                "roles": list(role_names(self.tree, node)),
+            }
+            for node, token in enumerate(self.tree.tokens)
+        ]
+        return {
+            "root": self.tree.tokens[ROOT],
+            "prefix_length": self.prefix_length,
+            "nodes": nodes,
+            "path": list(self.path),
+            "tokens": list(self.tokens),
+            "text": self.text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A generation: its strategy as it was given, its prompt, its steps and its result."""
+
+    proposer: str
+    prompt: str
+    steps: tuple[TraceStep, ...]
+    result: Result
+
+    def to_json(self) -> dict[str, Any]:
+        """The trace as plain data; a node's parent is its place in the step's list of nodes, -1 for the root."""
+        return {
+            "proposer": self.proposer,
+            "prompt": self.prompt,
+            "text": self.result.text,
+            "token_ids": list(self.result.token_ids),
+            "finish_reason": self.result.finish_reason,
+            "seed": self.result.seed,
+            "tokens_per_step": self.result.stats.tokens_per_step,
+            "steps": [step.to_json() for step in self.steps],
+        }
+
+
+class Recorder:
+    """A generator whose drafts are kept.
+
+    Raises:
+        ModelError: when the model or tokenizer can't be driven.
+        PluginError: for a strategy that is unknown or misconfigured.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any | None, proposer: Proposer | str) -> None:
+        self._trees: list[Any] = []
+        self._name = proposer if isinstance(proposer, str) else repr(proposer)
+        strategy = load_plugins().make("proposers", proposer)
+        self.generator = Generator(model, tokenizer, proposer=recording(strategy, self._trees))
+
+    def trace(self, prompt: Any, **settings: Any) -> Trace:
+        """Decode one prompt, as ``Generator.generate`` does, and keep every step.
+
+        Raises:
+            SpecdecError: for a prompt or settings that are refused, and where decoding fails.
+        """
+        tokenizer = self.generator.tokenizer
+        tokens = encode(prompt, tokenizer, self.generator.vocab_size)
+        self._trees.clear()
+        chunks = list(self.generator.stream(tokens, **settings))
+        steps = []
+        for tree, chunk in zip(self._trees, chunks, strict=True):
+            verified = tree if self.generator.takes_trees else tree.longest_chain()
+            steps.append(_step(verified, tokens, chunk, tokenizer))
+            tokens += chunk.token_ids
+        result = chunks[-1].result
+        assert result is not None, "the last chunk of a request has its result"
+        return Trace(self._name, str(prompt), tuple(steps), result)
+
+
+def role_names(tree: DraftTree, node: int) -> tuple[str, ...]:
+    """What a node is for, in words; the root, which is committed already, is no candidate."""
+    roles = tree.roles[node] & ~Role.CANDIDATE if node == ROOT else tree.roles[node]
+    return (*(("root",) if node == ROOT else ()), *(role.name.lower() for role in Role if role & roles and role.name))
+
+
+def _step(tree: DraftTree, tokens: Sequence[int], chunk: Chunk, tokenizer: Any | None) -> TraceStep:
+    """The step that led from ``tokens`` to them and the chunk's."""
+    path = [ROOT]
+    for token in chunk.token_ids:
+        child = tree.child(path[-1], token)
+        if child is None:
+            break
+        path.append(child)
+    root = _label(tokens[-1], tokens[-2] if len(tokens) > 1 else None, tokenizer)
+    drafted = [
+        _label(token, tree.tokens[parent], tokenizer)
+        for token, parent in zip(tree.tokens[1:], tree.parents[1:], strict=True)
+    ]
+    before = (tokens[-1], *chunk.token_ids)
+    committed = [_label(token, last, tokenizer) for last, token in zip(before, chunk.token_ids, strict=False)]
+    return TraceStep(
+        tree=tree,
+        labels=(root, *drafted),
+        prefix_length=len(tokens) - 1,
+        path=tuple(path),
+        tokens=chunk.token_ids,
+        token_labels=tuple(committed),
+        text=chunk.text,
+    )
+
+
+def _label(token: int, before: int | None, tokenizer: Any | None) -> str:
+    """A token's text, decoded behind another one where that shows its leading space; its id without a tokenizer."""
+    if tokenizer is None:
+        return str(token)
+    alone = str(tokenizer.decode([token]))
+    if before is None:
+        return alone
+    start, both = str(tokenizer.decode([before])), str(tokenizer.decode([before, token]))
+    text = both[len(start) :] if both.startswith(start) else ""
+    return text or alone
+
+
+def _branches(children: Mapping[int, Sequence[int]], parent: int) -> tuple[Branch, ...]:
+    found = []
+    for child in children.get(parent, ()):
+        run = [child]
+        while len(below := children.get(run[-1], ())) == 1:
+            run += below
+        found.append(Branch(tuple(run), _branches(children, run[-1])))
+    return tuple(found)
