@@ -39,7 +39,9 @@ def _load_model(name: str, dtype: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     with as_file(files(__package__) / name) as folder:
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
+        loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
+    loaded.name_or_path = f"specdec's built-in {name}"  # rather than where it happens to be installed
+    return loaded
 
 
 def prompts() -> list[Prompt]:
