@@ -3,8 +3,9 @@
 from specdec.backends.toy import ToyModel
 from specdec.comparison import compare
 from specdec.errors import ModelError, NumericsError, PluginError, RequestError, SpecdecError
-from specdec.generator import Chunk, Generator, Result
+from specdec.generator import Generator
 from specdec.hookspecs import hookimpl
+from specdec.result import Chunk, Result
 from specdec.settings import Settings
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, What

@@ -4,7 +4,6 @@ import os
 import secrets
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Self
 
@@ -15,8 +14,9 @@ from specdec.loading import OwnSettings, check_tokenizer, load_pretrained
 from specdec.loop import Parts, run
 from specdec.plugins import Registry, load_plugins
 from specdec.randomness import Randomness
+from specdec.result import Chunk, Result
 from specdec.sampling import Warper, impure
-from specdec.sequence import FinishReason, Sequence
+from specdec.sequence import Sequence
 from specdec.settings import Settings
 from specdec.stats import Stats
 from specdec.strategies.base import Host, Proposer
@@ -25,39 +25,6 @@ from specdec.verifiers.base import Verifier
 
 # A limit against runaway proposers; the largest published lookahead setting has 480 nodes.
 MAX_NODES = 512
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one request came to.
-
-    ``token_ids`` are new tokens only, an end-of-text id that was generated included; a stop string cuts ``text`` alone,
-    which is None without a tokenizer. ``seed`` reproduces the text. ``notes`` says what was left out, if anything.
-    ``lossless`` is False where the acceptance rule doesn't promise the model's own law.
-    """
-
-    token_ids: tuple[int, ...]
-    text: str | None
-    finish_reason: FinishReason
-    stats: Stats
-    seed: int
-    error: Exception | None = None
-    notes: tuple[str, ...] = ()
-    lossless: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Text and tokens that one step committed.
-
-    ``text`` ends at a whole character and never has the beginning of a stop string in it, so it may lag behind
-    ``token_ids``; the chunk that has a ``result`` is the last of its request and has the rest.
-    """
-
-    token_ids: tuple[int, ...]
-    text: str
-    index: int = 0
-    result: Result | None = None
 
 
 class Generator:
@@ -184,6 +151,15 @@ class Generator:
             if chunk.result is not None and chunk.result.error is not None and not is_list:
                 raise chunk.result.error
             yield chunk
+
+    def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:
+        """Why ``generate`` would refuse each of these prompts, None where it wouldn't; nothing is decoded.
+
+        Raises:
+            SpecdecError: for settings that are refused.
+        """
+        requests = self._requests(prompts, None, settings, wants_text=False)
+        return [request if isinstance(request, Exception) else None for request in requests]
 
     def close(self) -> None:
         """Release what the proposer holds."""

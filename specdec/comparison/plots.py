@@ -267,8 +267,7 @@ def _row_axes(
         for place, line in enumerate(lines):
             axes.text(0 if y_label else -_SIDE / (_WIDTH - 2 * _SIDE), top + place * _LINE, line, **placed)
         if figures:
-            behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # a line may pass here
-            axes.text(1, top, figures, horizontalalignment="right", bbox=behind, **placed)
+            axes.text(1, top, figures, horizontalalignment="right", **placed)
     return figure, axes, bottoms
 
 

@@ -83,7 +83,7 @@ class Comparison:
     @property
     def is_complete(self) -> bool:
         """Whether everything planned was run."""
-        return len(self.runs) == len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
+        return len(self.runs) >= len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
 
     @property
     def categories(self) -> list[str]:

@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from specdec.errors import RequestError
-from specdec.generator import Generator, Result
+from specdec.generator import Generator
+from specdec.result import Result
 
 Cell = tuple[str, int, int]  # strategy, prompt, repeat
 Decode = Callable[[int, int], Result]  # (prompt, seed)

@@ -1,6 +1,7 @@
 """Run strategies side by side on the same prompts: which is faster, by how much, and do the texts agree?"""
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from specdec.comparison.runs import Plan, Run, decoder, measure
 from specdec.driver import Driver
 from specdec.errors import RequestError
 from specdec.generator import Generator
+from specdec.loading import load_pretrained
 from specdec.prompts import encode
 from specdec.settings import Settings
 from specdec.strategies.autoregressive import AutoregressiveProposer
@@ -48,40 +50,32 @@ class Session:
     ) -> None:
         if not isinstance(repeats, int) or repeats < 1:
             raise RequestError(f"repeats={repeats!r}: it must be an integer of at least 1")
-        chosen = [
-            _as_prompt(given, index) for index, given in enumerate(demo_prompts() if prompts is None else prompts)
-        ]
-        if not chosen:
-            raise RequestError("there are no prompts to compare on")
         for name in ("seed", "logits_processor"):
             if name in settings:
                 raise RequestError(f"{name} can't be among the settings of a comparison")
         given = Settings.make({"max_new_tokens": MAX_NEW_TOKENS, **settings})
+        if isinstance(model, str | os.PathLike):
+            model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
+        self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
         self.generators = {
             name: made if isinstance(made, Generator) else _generator(model, tokenizer, made, verifier)
             for name, made in strategies.items()
         }
         baseline = next((name for name, made in self.generators.items() if _is_plain(made)), PLAIN)
-        if baseline not in self.generators:
-            self.generators[baseline] = Generator(model, tokenizer, proposer=PLAIN)
-        elif not _is_plain(self.generators[baseline]):
+        plain = self.generators.setdefault(baseline, Generator(model, tokenizer, proposer=PLAIN))
+        if not _is_plain(plain):
             raise RequestError(f"the name {PLAIN!r} is plain decoding's: give the other strategy another name")
-        plain = self.generators[baseline]
-        ids = [encode(prompt.prompt, plain.tokenizer, plain.vocab_size) for prompt in chosen]
-        self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
+        rules = [made.verifier for made in self.generators.values()]
         self.plan = Plan(
             strategies={name: repr(made.proposer) for name, made in self.generators.items()},
             baseline=baseline,
-            verifier=", ".join(dict.fromkeys(type(made.verifier).__name__ for made in self.generators.values())),
-            is_lossless=all(made.verifier.lossless for made in self.generators.values()),
-            promises_same_tokens=all(
-                made.verifier.lossless and (made.verifier.is_keyed or given.temperature == 0.0)
-                for made in self.generators.values()
-            ),
+            verifier=", ".join(dict.fromkeys(type(rule).__name__ for rule in rules)),
+            is_lossless=all(rule.lossless for rule in rules),
+            promises_same_tokens=all(rule.lossless and (rule.is_keyed or given.temperature == 0.0) for rule in rules),
             settings=given.model_dump(mode="json", exclude_unset=True),
             seed=seed,
             repeats=repeats,
-            prompts=tuple((p.category, p.name, tuple(i)) for p, i in zip(chosen, ids, strict=True)),
+            prompts=_encoded(demo_prompts() if prompts is None else prompts, plain, self.settings),
             model=model_facts(plain.model),
             machine=machine_facts(),
         )
@@ -192,8 +186,23 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     return Session(model, strategies, prompts, **options, **settings).run(run_file)
 
 
-def _as_prompt(given: Any, index: int) -> EvaluationPrompt:
-    return given if isinstance(given, EvaluationPrompt) else EvaluationPrompt("prompts", f"prompt {index}", given)
+def _encoded(
+    prompts: Sequence[EvaluationPrompt | Any], plain: Generator, settings: dict[str, Any]
+) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    """Each prompt's category, name and token ids; refused here is what would be refused when it is decoded."""
+    chosen = [
+        given if isinstance(given, EvaluationPrompt) else EvaluationPrompt("prompts", f"prompt {index}", given)
+        for index, given in enumerate(prompts)
+    ]
+    if not chosen:
+        raise RequestError("there are no prompts to compare on")
+    for prompt, refusal in zip(chosen, plain.refusals([prompt.prompt for prompt in chosen], **settings), strict=True):
+        if refusal is not None:
+            raise RequestError(f"prompt {prompt.name!r} ({prompt.category}): {refusal}") from refusal
+    return tuple(
+        (prompt.category, prompt.name, tuple(encode(prompt.prompt, plain.tokenizer, plain.vocab_size)))
+        for prompt in chosen
+    )
 
 
 def _generator(model: Any, tokenizer: Any | None, proposer: Any, verifier: Any) -> Generator:

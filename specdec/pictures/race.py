@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec.generator import Generator, Result
+from specdec.generator import Generator
+from specdec.result import Result
 
 
 @dataclass(slots=True)

@@ -6,9 +6,10 @@ from typing import Any
 
 from pydantic import create_model
 
-from specdec.generator import Chunk, Generator, Result
+from specdec.generator import Generator
 from specdec.plugins import load_plugins
 from specdec.prompts import encode
+from specdec.result import Chunk, Result
 from specdec.strategies.base import Drafter, Engine, Host, Nodes, Proposer, Request, What
 from specdec.tree import ROOT, Budget, DraftTree, Role
 

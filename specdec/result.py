@@ -1,0 +1,39 @@
+"""What a caller gets back: a result for each request, and chunks of it while it is decoded."""
+
+from dataclasses import dataclass
+
+from specdec.sequence import FinishReason
+from specdec.stats import Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one request came to.
+
+    ``token_ids`` are new tokens only, an end-of-text id that was generated included; a stop string cuts ``text`` alone,
+    which is None without a tokenizer. ``seed`` reproduces the text. ``notes`` says what was left out, if anything.
+    ``lossless`` is False where the acceptance rule doesn't promise the model's own law.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str | None
+    finish_reason: FinishReason
+    stats: Stats
+    seed: int
+    error: Exception | None = None
+    notes: tuple[str, ...] = ()
+    lossless: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Text and tokens that one step committed.
+
+    ``text`` ends at a whole character and never has the beginning of a stop string in it, so it may lag behind
+    ``token_ids``; the chunk that has a ``result`` is the last of its request and has the rest.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    index: int = 0
+    result: Result | None = None
