@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from specdec.cli.evaluate import print_comparison
 from specdec.cli.options import (
+    EXIT_ERROR,
     Category,
     ModelOption,
     NewTokens,
@@ -25,6 +25,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.tables import speed_table
 from specdec.comparison.extras import needs
+from specdec.comparison.sentences import differences, identity
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     from specdec.comparison.tune import Tuner
 
     with before_anything_runs():
-        needs("optuna")
+        for module in ("scipy.stats", "optuna"):
+            needs(module)
         _check_plot(plot)
         chosen = read_prompts(prompts, category, per_category)
         space = dict(map(_values, option)) if option else None
@@ -70,14 +72,20 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console = Console(highlight=False, markup=False)
     console.print(_trial_table(tuning))
     console.print()
-    print_comparison(tuning.comparison, tokenizer, speed_table)
+    console.print(speed_table(tuning.comparison))
+    for line in (identity(tuning.comparison), *differences(tuning.comparison, tokenizer.decode if tokenizer else None)):
+        console.print(line, soft_wrap=True)
     console.print(f"\nbest: --proposer {tuning.strategy}   {tuning.gain} times plain decoding", soft_wrap=True)
     if tuning.gain.value < 1.0:
         console.print("no setting that was tried beats plain decoding here: --proposer autoregressive", soft_wrap=True)
+    elif not tuning.gain.is_faster:
+        console.print("that it beats plain decoding is not shown: the interval holds 1", soft_wrap=True)
     if plot is not None:
         from specdec.comparison.trade_off import save_trade_off
 
         save_trade_off(plot, tuning)
+    if tuning.comparison.differences:
+        raise typer.Exit(EXIT_ERROR)
 
 
 def _values(given: str) -> tuple[str, list[Any]]:
@@ -104,12 +112,12 @@ def _trial_table(tuning: "Tuning") -> Table:
     table.add_column(f"{len(tuning.trials)} settings screened; predicted fastest", overflow="fold")
     for heading in ("tokens/step", "nodes/step", "ms/step", "tokens/s"):
         table.add_column(heading, justify="right")
-    for trial in sorted(tuning.trials, key=lambda trial: -trial.tokens_per_second)[:_MOST_TRIALS_SHOWN]:
+    for trial in tuning.trials[:_MOST_TRIALS_SHOWN]:
         table.add_row(
             trial.strategy,
             f"{trial.tokens_per_step:.2f}",
             f"{trial.nodes_per_step:.1f}",
-            f"{1000 * trial.seconds_per_step:.2f}",
-            f"{trial.tokens_per_second:.0f}",
+            f"{1000 * trial.seconds_per_step(tuning.costs):.2f}",
+            f"{trial.tokens_per_second(tuning.costs):.0f}",
         )
     return table

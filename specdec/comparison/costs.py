@@ -58,7 +58,8 @@ def measure_costs(
             if repeat:  # the first pass of a shape makes room and plans
                 times[size].append(clock() - began)
     driver.release(0)
-    return Costs(tuple(sizes), tuple(statistics.median(times[size]) for size in sizes))
+    medians = [statistics.median(times[size]) for size in sizes]
+    return Costs(tuple(sizes), tuple(np.maximum.accumulate(medians).tolist()))  # a larger pass is never cheaper
 
 
 def _tree(rng: np.random.Generator, vocab_size: int, size: int, takes_trees: bool, most_deep: int) -> DraftTree:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from specdec.comparison.machine import machine_facts, model_facts
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts
@@ -56,6 +56,7 @@ class Session:
         given = Settings.make({"max_new_tokens": MAX_NEW_TOKENS, **settings})
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
+        self._verifier = verifier
         self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
         self.generators = {
             name: made if isinstance(made, Generator) else _generator(model, tokenizer, made, verifier)
@@ -90,6 +91,21 @@ class Session:
         """What turns the strategies' tokens into text."""
         return self.generators[self.plan.baseline].tokenizer
 
+    def generator(self, proposer: Any) -> Generator:
+        """Another strategy's, with the model and acceptance rule of this session."""
+        return _generator(self.model, self.tokenizer, proposer, self._verifier)
+
+    def close(self) -> None:
+        """Release what the strategies hold."""
+        for made in self.generators.values():
+            made.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     def driver(self) -> Driver:
         """The model driven with a cache of its own: to measure or question it."""
         return self.generators[self.plan.baseline].driver()
@@ -103,14 +119,15 @@ class Session:
         self,
         run_file: Path | None = None,
         on_run: Callable[[Run], None] | None = None,
-        seconds: float | None = None,
+        seconds: float = math.inf,
+        fewest_prompts: int = 1,
     ) -> Comparison:
         """Measure; an interrupt (Ctrl-C) ends it early with what there is.
 
         Args:
             run_file: every run is added to it as it ends, and those that it has already aren't run again.
             on_run: called with each run.
-            seconds: no run begins later than this, once every strategy has run a prompt.
+            seconds: no run begins later than this, once every strategy has run ``fewest_prompts`` prompts.
 
         Raises:
             KeyboardInterrupt: where an interrupt came before every strategy had run a prompt.
@@ -120,7 +137,7 @@ class Session:
         ids = [prompt[2] for prompt in self.plan.prompts]
         decoders = {name: decoder(made, ids, self.settings) for name, made in self.generators.items()}
         interrupt: KeyboardInterrupt | None = None
-        began, most = time.perf_counter(), math.inf if seconds is None else seconds
+        began, fewest = time.perf_counter(), fewest_prompts * len(self.generators)
         try:
             for run in measure(self.plan, decoders, {run.cell for run in runs}):
                 runs.append(run)
@@ -128,7 +145,7 @@ class Session:
                     file.add(run)
                 if on_run is not None:
                     on_run(run)
-                if time.perf_counter() - began > most and len(runs) >= len(self.generators):
+                if time.perf_counter() - began > seconds and len(runs) >= fewest:
                     break
         except KeyboardInterrupt as stopped:
             interrupt = stopped
@@ -183,7 +200,8 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
         SpecdecError: for whatever can't be compared, before anything is run; and where a strategy fails.
     """
     options: dict[str, Any] = {"tokenizer": tokenizer, "verifier": verifier, "repeats": repeats, "seed": seed}
-    return Session(model, strategies, prompts, **options, **settings).run(run_file)
+    with Session(model, strategies, prompts, **options, **settings) as session:
+        return session.run(run_file)
 
 
 def _encoded(

@@ -17,7 +17,7 @@ def save_trade_off(path: Path, tuning: Tuning) -> None:
     """
     figure = needs("matplotlib.figure").Figure(figsize=(7, 5), layout="constrained")
     axes = figure.subplots()
-    milliseconds = np.array([1000 * trial.seconds_per_step for trial in tuning.trials])
+    milliseconds = np.array([1000 * trial.seconds_per_step(tuning.costs) for trial in tuning.trials])
     tokens = np.array([trial.tokens_per_step for trial in tuning.trials])
     plain = 1000 * tuning.costs.seconds[0]
     widest = 1.05 * float(milliseconds.max())
@@ -30,12 +30,14 @@ def save_trade_off(path: Path, tuning: Tuning) -> None:
     axes.scatter(milliseconds, tokens, s=18, color=_BLUE, label="screened")
     finalists = [trial for trial in tuning.trials if trial.strategy in tuning.comparison.plan.strategies]
     axes.scatter(
-        [1000 * trial.seconds_per_step for trial in finalists],
+        [1000 * trial.seconds_per_step(tuning.costs) for trial in finalists],
         [trial.tokens_per_step for trial in finalists],
         s=60, facecolors="none", edgecolors=_ORANGE, label="run in earnest",
     )  # fmt: skip
     (best,) = (trial for trial in finalists if trial.strategy == tuning.strategy)
-    axes.scatter(1000 * best.seconds_per_step, best.tokens_per_step, s=150, marker="*", color=_ORANGE, label="best")
+    axes.scatter(
+        1000 * best.seconds_per_step(tuning.costs), best.tokens_per_step, s=150, marker="*", color=_ORANGE, label="best"
+    )
     axes.set_title(f"{tuning.strategy}: {tuning.gain.value:.2f} times plain decoding, measured", fontsize=10, wrap=True)
     axes.set_xlabel("milliseconds per step, predicted from its nodes")
     axes.set_ylabel("tokens per step")

@@ -5,6 +5,7 @@ measures it once for each setting that is tried; what a step costs follows from 
 once for all. Only the settings that this predicts to be the fastest are run against each other in earnest.
 """
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,15 +17,15 @@ from specdec.comparison.extras import needs
 from specdec.comparison.prompts import EvaluationPrompt
 from specdec.comparison.results import Comparison
 from specdec.comparison.session import Session
-from specdec.comparison.statistics import Ratio
-from specdec.errors import RequestError
-from specdec.generator import Generator
+from specdec.comparison.statistics import FEWEST_PROMPTS, Ratio
+from specdec.errors import RequestError, SpecdecError
 from specdec.plugins import load_plugins
 from specdec.strategies.base import Proposer
 
-_NUM_FINALISTS = 4
-_SCREENING_SHARE = 0.55  # of the time; what is left is for the finalists
+_SCREENING, _AGAIN = 0.4, 0.55  # of the time, when the first and the second screening are over
 _MOST_SCREENED = 60  # settings that the time is meant to be enough for
+_NUM_AGAIN = 12  # of the settings screened, those worth a longer look
+_MOST_FINALISTS = 5
 _SAMPLE_PROMPTS = 4
 _LEAST_SAMPLE_TOKENS = 24
 _MOST_REPEATS = 5
@@ -33,20 +34,41 @@ _MOST_OLD_SUGGESTIONS = 50  # in a row: the search has nothing new to ask
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting, screened.
-
-    ``seconds_per_step`` is predicted: c(T) of its mean number of nodes, and what its host work took.
-    """
+    """One setting, screened: what its steps brought, fed and took outside the model, in all."""
 
     strategy: str
-    tokens_per_step: float
-    nodes_per_step: float
-    seconds_per_step: float
+    num_tokens: int
+    num_steps: int
+    num_nodes: int
+    host_seconds: float
+
+    def plus(self, other: "Trial") -> "Trial":
+        """Both samples together."""
+        return Trial(
+            self.strategy,
+            self.num_tokens + other.num_tokens,
+            self.num_steps + other.num_steps,
+            self.num_nodes + other.num_nodes,
+            self.host_seconds + other.host_seconds,
+        )
 
     @property
-    def tokens_per_second(self) -> float:
+    def tokens_per_step(self) -> float:
+        """tau, measured."""
+        return self.num_tokens / self.num_steps
+
+    @property
+    def nodes_per_step(self) -> float:
+        """The mean, measured."""
+        return self.num_nodes / self.num_steps
+
+    def seconds_per_step(self, costs: Costs) -> float:
+        """Predicted: c(T) of the mean number of nodes, and the host's work."""
+        return costs.at(self.nodes_per_step) + self.host_seconds / self.num_steps
+
+    def tokens_per_second(self, costs: Costs) -> float:
         """Predicted."""
-        return self.tokens_per_step / self.seconds_per_step
+        return self.tokens_per_step / self.seconds_per_step(costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +76,14 @@ class Tuning:
     """What a search came to.
 
     ``strategy`` is the best setting's string, ready for ``proposer=``; ``gain`` is over plain decoding, from
-    ``comparison``, the finalists' runs.
+    ``comparison``, the finalists' runs: being the best of several there, it is flattered a little. ``trials`` are the
+    settings screened, those predicted fastest first; ``num_refused`` counts those that the strategy refused.
     """
 
     strategy: str
     gain: Ratio
     trials: tuple[Trial, ...]
+    num_refused: int
     comparison: Comparison
     costs: Costs
 
@@ -69,9 +93,9 @@ class Tuner:
 
     Args:
         strategy: ``"lookahead"``, or with options that are to stay as they are, ``"lookahead:pool_from_prompt=false"``.
-        space: the values to try of each option; the strategy's own ``tunable`` where it is None.
-        minutes: when the search is to be over.
-        options: ``seed``, and settings as for ``Generator.generate``.
+        space: values to try of some options, in place of the strategy's own ``tunable`` ones.
+        minutes: when the search is to be over; it takes longer only where one setting and six prompts do.
+        options: ``verifier``, ``seed``, and settings as for ``Generator.generate``.
 
     Raises:
         SpecdecError: for a strategy without options to vary, values that it refuses, and whatever can't be compared.
@@ -88,97 +112,140 @@ class Tuner:
         minutes: float = 5.0,
         **options: Any,
     ) -> None:
-        if not minutes > 0:
-            raise RequestError(f"minutes={minutes!r}: it must be above 0")
+        if not 0 < minutes < math.inf:
+            raise RequestError(f"minutes={minutes!r}: it must be above 0, and finite")
         self._seconds = 60 * minutes
-        self._space = _Space(strategy, space)
+        self._space = _Space(strategy, space or {})
         self._session = Session(model, {}, prompts, tokenizer=tokenizer, **options)
         self._prompts, self._options = prompts, options
 
     def run(self, on_trial: Callable[[Trial], None] | None = None) -> Tuning:
-        """Measure costs, screen settings, and run the best of them in earnest; ``on_trial`` hears of each screened."""
+        """Measure costs, screen settings twice, run the best in earnest; ``on_trial`` hears of each screening."""
         session, began = self._session, time.perf_counter()
         costs = measure_costs(session.driver())
-        screen = _Screening(session, costs, self._space.num_settings, self._seconds * _SCREENING_SHARE)
-        trials = self._space.search(screen, began + self._seconds * _SCREENING_SHARE, session.plan.seed, on_trial)
-        best = sorted(trials, key=lambda trial: -trial.tokens_per_second)[:_NUM_FINALISTS]
-        finalists = {trial.strategy: trial.strategy for trial in best}
-        left = began + self._seconds - time.perf_counter()
-        speeds = (1 / costs.seconds[0], *(trial.tokens_per_second for trial in best))
-        seconds_per_repeat = len(self._prompts) * session.settings["max_new_tokens"] * sum(1 / s for s in speeds)
-        options = {**self._options, "repeats": max(1, min(_MOST_REPEATS, math.ceil(left / seconds_per_repeat)))}
-        final = Session(session.model, finalists, self._prompts, tokenizer=session.tokenizer, **options)
-        comparison = final.run(seconds=left)
-        fastest = max(finalists, key=lambda name: comparison.speed_up(name).value)
-        return Tuning(fastest, comparison.speed_up(fastest), tuple(trials), comparison, costs)
+        screen = _Screening(session, costs, self._space.num_settings, self._seconds * _SCREENING, on_trial)
+        screened = self._space.search(screen, costs, began + self._seconds * _SCREENING)
+
+        def fastest_first() -> list[Trial]:
+            return sorted(screened, key=lambda trial: trial.tokens_per_second(costs), reverse=True)
+
+        for trial in fastest_first()[:_NUM_AGAIN]:
+            if time.perf_counter() < began + self._seconds * _AGAIN:
+                screened[screened.index(trial)] = trial.plus(screen(trial.strategy, is_second=True))
+        # Another busy second must not decide: of two measurements of c(T), the undisturbed one.
+        costs = min(costs, measure_costs(session.driver()), key=lambda measured: sum(measured.seconds))
+        comparison = self._run_finalists(fastest_first(), costs, began + self._seconds)
+        rows = [row for row in comparison.ranking if row.strategy != comparison.plan.baseline]
+        best = next((row for row in rows if not row.num_different), rows[0])
+        return Tuning(best.strategy, best.speed_up, tuple(fastest_first()), self._space.num_refused, comparison, costs)
+
+    def _run_finalists(self, trials: Sequence[Trial], costs: Costs, deadline: float) -> Comparison:
+        """As many of the best, on as many prompts, as often as there is time for."""
+        left = deadline - time.perf_counter()
+        num_tokens = self._session.settings["max_new_tokens"]
+        seconds = [num_tokens * costs.seconds[0]]  # for a prompt: plain decoding, then the finalists
+        seconds += [num_tokens / trial.tokens_per_second(costs) for trial in trials[:_MOST_FINALISTS]]
+        num_prompts = min(FEWEST_PROMPTS, len(self._prompts))
+        while len(seconds) > 2 and num_prompts * sum(seconds) > left:
+            seconds.pop()
+        num_prompts = max(num_prompts, min(len(self._prompts), int(left / sum(seconds))))
+        repeats = max(1, min(_MOST_REPEATS, math.ceil(left / (num_prompts * sum(seconds)))))
+        finalists = {trial.strategy: trial.strategy for trial in trials[: len(seconds) - 1]}
+        spread = [self._prompts[index * len(self._prompts) // num_prompts] for index in range(num_prompts)]
+        options: dict[str, Any] = {**self._options, "tokenizer": self._session.tokenizer, "repeats": repeats}
+        with Session(self._session.model, finalists, spread, **options) as session:
+            return session.run(seconds=left, fewest_prompts=min(FEWEST_PROMPTS, num_prompts))
 
 
 class _Screening:
-    """A short run of a setting: what a step brings, and what it should cost."""
+    """A short run of a setting: what a step brings, what it feeds, and the host's work."""
 
-    def __init__(self, session: Session, costs: Costs, num_settings: int, seconds: float) -> None:
-        self._session, self._costs = session, costs
-        prompts = session.plan.prompts
-        self._prompts = [list(ids) for *_, ids in prompts[:: max(1, len(prompts) // _SAMPLE_PROMPTS)]][:_SAMPLE_PROMPTS]
+    def __init__(
+        self,
+        session: Session,
+        costs: Costs,
+        num_settings: int,
+        seconds: float,
+        on_trial: Callable[[Trial], None] | None,
+    ) -> None:
+        self._session = session
+        self._on_trial = on_trial
+        ids = [list(tokens) for _, _, tokens in session.plan.prompts]
+        spread = [ids[index * len(ids) // (2 * _SAMPLE_PROMPTS)] for index in range(2 * _SAMPLE_PROMPTS)]
+        self._samples = spread[::2], spread[1::2]
         # As many tokens as let most settings be tried, if a token costs them what it costs plain decoding, twice.
-        tokens = seconds / (2 * costs.seconds[0]) / min(num_settings, _MOST_SCREENED) / len(self._prompts)
-        most = session.settings["max_new_tokens"]
-        self._num_tokens = min(most, max(_LEAST_SAMPLE_TOKENS, int(tokens)))
+        tokens = seconds / (2 * costs.seconds[0]) / min(num_settings, _MOST_SCREENED) / _SAMPLE_PROMPTS
+        self._num_tokens = min(session.settings["max_new_tokens"], max(_LEAST_SAMPLE_TOKENS, int(tokens)))
 
-    def __call__(self, strategy: str) -> Trial:
-        session = self._session
-        generator = Generator(session.model, session.tokenizer, proposer=strategy)
-        settings = {**session.settings, "max_new_tokens": self._num_tokens}
-        runs = [generator.generate(ids, seed=session.plan.seed, **settings).stats for ids in self._prompts]
-        num_steps = sum(stats.steps for stats in runs)
-        nodes = sum(stats.num_nodes for stats in runs) / num_steps
-        host = sum(stats.total_seconds - stats.seconds["forward"] for stats in runs) / num_steps
-        tokens = sum(stats.num_tokens for stats in runs)
-        return Trial(strategy, tokens / num_steps, nodes, self._costs.at(nodes) + host)
+    def __call__(self, strategy: str, is_second: bool = False) -> Trial:
+        settings = {**self._session.settings, "seed": self._session.plan.seed}
+        settings["max_new_tokens"] = min(settings["max_new_tokens"], self._num_tokens * (1 + is_second))
+        with self._session.generator(strategy) as generator:
+            runs = [generator.generate(ids, **settings).stats for ids in self._samples[is_second]]
+        trial = Trial(
+            strategy,
+            sum(stats.num_tokens for stats in runs),
+            sum(stats.steps for stats in runs),
+            sum(stats.num_nodes for stats in runs),
+            sum(stats.total_seconds - stats.seconds["forward"] for stats in runs),
+        )
+        if self._on_trial is not None:
+            self._on_trial(trial)
+        return trial
 
 
 class _Space:
     """The settings of a strategy."""
 
-    def __init__(self, strategy: str, space: Mapping[str, Sequence[Any]] | None) -> None:
-        registry = load_plugins()
+    def __init__(self, strategy: str, space: Mapping[str, Sequence[Any]]) -> None:
+        self._registry = load_plugins()
         self._name, _, self._fixed = strategy.partition(":")
-        proposer: Proposer = registry.make("proposers", strategy)
-        fixed = proposer.model_fields_set
-        self._space = {
-            name: tuple(values) for name, values in (space or proposer.tunable).items() if space or name not in fixed
-        }
-        if not self._space:
-            raise RequestError(f"{strategy} has no options to tune: name them, with the values to try")
-        for name, values in self._space.items():
+        fixed, tunable = self._fixed_options(strategy)
+        for name, values in space.items():
             if not values or name in fixed:
                 raise RequestError(f"option {name}: give at least one value, and leave it out of {strategy!r}")
+        self._space = {name: tuple(values) for name, values in {**tunable, **space}.items() if name not in fixed}
+        if not self._space:
+            raise RequestError(f"{strategy} has no options to tune: name them, with the values to try")
         self.num_settings = math.prod(map(len, self._space.values()))
-        for name, values in self._space.items():  # a wrong name or value is refused before anything runs
-            for value in values:
-                registry.make("proposers", self._string({name: value}))
+        self.num_refused = 0
+        self._check()
+
+    def _fixed_options(self, strategy: str) -> tuple[set[str], Mapping[str, Sequence[Any]]]:
+        cls = self._registry.find("proposers", self._name.strip())
+        assert issubclass(cls, Proposer), "it was registered as one"
+        if not self._fixed:
+            return set(), cls.tunable
+        proposer: Proposer = self._registry.make("proposers", strategy)
+        return proposer.model_fields_set, cls.tunable
+
+    def _check(self) -> None:
+        """Raises the strategy's own refusal where it takes none of the settings."""
+        refusal: SpecdecError | None = None
+        for chosen in itertools.product(*self._space.values()):
+            try:
+                self._registry.make("proposers", self._string(dict(zip(self._space, chosen, strict=True))))
+                return
+            except SpecdecError as error:
+                refusal = error
+        assert refusal is not None, "there is at least one setting"
+        raise refusal
 
     def _string(self, options: Mapping[str, Any]) -> str:
         """A setting as ``proposer=`` takes it."""
         given = [self._fixed] if self._fixed else []
         return f"{self._name}:{','.join([*given, *(f'{name}={_text(value)}' for name, value in options.items())])}"
 
-    def search(
-        self,
-        screen: Callable[[str], Trial],
-        deadline: float,
-        seed: int,
-        on_trial: Callable[[Trial], None] | None,
-    ) -> list[Trial]:
+    def search(self, screen: Callable[[str], Trial], costs: Costs, deadline: float) -> list[Trial]:
         """Screen settings, those likely to be fast first, until the deadline or until there is nothing new.
 
-        The next setting is optuna's to choose (tree-structured Parzen estimators: Bergstra et al. 2011).
+        The next setting is optuna's to choose (tree-structured Parzen estimators: Bergstra et al. 2011). A setting that
+        the strategy refuses is left out.
         """
         optuna = needs("optuna")
         optuna.logging.disable_default_handler()
-        sampler = optuna.samplers.TPESampler(seed=seed)
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        screened: dict[str, Trial] = {}
+        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
+        screened: dict[str, Trial | SpecdecError] = {}
         num_old = 0
         while len(screened) < self.num_settings and num_old < _MOST_OLD_SUGGESTIONS:
             asked = study.ask()
@@ -187,13 +254,19 @@ class _Space:
             strategy = self._string(chosen)
             num_old = num_old + 1 if strategy in screened else 0
             if strategy not in screened:
-                screened[strategy] = screen(strategy)
-                if on_trial is not None:
-                    on_trial(screened[strategy])
-            study.tell(asked, screened[strategy].tokens_per_second)
-            if time.perf_counter() > deadline:
+                try:
+                    screened[strategy] = screen(strategy)
+                except SpecdecError as refusal:
+                    screened[strategy] = refusal
+            trial = screened[strategy]
+            study.tell(asked, 0.0 if isinstance(trial, SpecdecError) else trial.tokens_per_second(costs))
+            if time.perf_counter() > deadline and any(isinstance(trial, Trial) for trial in screened.values()):
                 break
-        return list(screened.values())
+        found = [trial for trial in screened.values() if isinstance(trial, Trial)]
+        self.num_refused = len(screened) - len(found)
+        if not found:
+            raise next(refusal for refusal in screened.values() if isinstance(refusal, SpecdecError))
+        return found
 
 
 def _text(value: Any) -> str:

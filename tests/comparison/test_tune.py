@@ -25,10 +25,18 @@ def test_every_setting_is_screened_where_there_is_time_and_the_best_are_run(tmp_
     assert sorted(trial.strategy for trial in tuning.trials) == sorted(
         f"jacobi:noise_aware=false,n={n}" for n in (1, 2, 3, 4, 6, 8, 12, 16)
     )
-    assert tuple(heard) == tuning.trials
+    assert {trial.strategy for trial in heard} == {trial.strategy for trial in tuning.trials}
+    for trial in tuning.trials:  # screened once, or once more
+        samples = [sample for sample in heard if sample.strategy == trial.strategy]
+        assert trial.num_steps == sum(sample.num_steps for sample in samples)
+        assert trial.tokens_per_step == sum(sample.num_tokens for sample in samples) / trial.num_steps
+    speeds = [
+        trial.tokens_per_step / (tuning.costs.at(trial.nodes_per_step) + trial.host_seconds / trial.num_steps)
+        for trial in tuning.trials
+    ]
+    assert speeds == sorted(speeds, reverse=True)
     finalists = list(tuning.comparison.plan.strategies)
-    best = sorted(tuning.trials, key=lambda trial: -trial.tokens_per_step / trial.seconds_per_step)[:4]
-    assert finalists == [*(trial.strategy for trial in best), "autoregressive"]
+    assert finalists == [*(trial.strategy for trial in tuning.trials[: len(finalists) - 1]), "autoregressive"]
     assert tuning.strategy in finalists
     assert tuning.gain == tuning.comparison.speed_up(tuning.strategy)
     assert tuning.gain.value == max(tuning.comparison.speed_up(name).value for name in finalists[:-1])
@@ -39,8 +47,15 @@ def test_every_setting_is_screened_where_there_is_time_and_the_best_are_run(tmp_
 
 
 def test_a_space_of_ones_own_replaces_the_strategys() -> None:
-    tuning = tuner("lookahead:N=3", space={"W": [2, 3], "G": [1]}).run()
+    tuning = tuner("lookahead:N=3", space={"W": [2, 3], "G": [1]}).run()  # N stays, W and G are given
     assert {trial.strategy for trial in tuning.trials} == {"lookahead:N=3,W=2,G=1", "lookahead:N=3,W=3,G=1"}
+
+
+def test_settings_that_the_strategy_refuses_are_left_out_and_counted() -> None:
+    space = {"max_ngram": [1, 3], "min_ngram": [1, 2], "num_tokens": [2], "num_matches": [1]}
+    tuning = tuner("prompt_lookup", space=space).run()
+    assert len(tuning.trials) == 3
+    assert tuning.num_refused == 1
 
 
 def test_when_time_is_short_something_is_still_found() -> None:
@@ -61,6 +76,7 @@ def test_when_time_is_short_something_is_still_found() -> None:
         ("jacoby", {}, "unknown proposer 'jacoby'"),
         ("jacobi", {"minutes": 0}, "minutes=0: it must be above 0"),
         ("jacobi", {"minutes": float("nan")}, "must be above 0"),
+        ("jacobi", {"minutes": float("inf")}, "and finite"),
     ],
 )
 def test_what_cant_be_searched_is_refused(strategy: str, options: dict[str, Any], fault: str) -> None:
