@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,7 @@ from specdec.cli.options import (
     load_model,
     read_prompts,
     use_threads,
+    write_text,
 )
 from specdec.cli.tables import bench_table, speed_table, step_table
 from specdec.comparison.extras import needs
@@ -73,17 +75,21 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     with before_anything_runs():
         _check_ready(report, csv)
         chosen = read_prompts(prompts, category, per_category)
-        session = _session(model, strategies, chosen, threads, settings | {"repeats": repeats, "seed": seed})
+        named = _named(strategies)
+        use_threads(threads)
+        loaded = load_model(model)
+        session = _session(loaded, named, chosen, settings | {"repeats": repeats, "seed": seed})
         _check_run_file(run_file, session)
-    comparison = _run(session, run_file)
-    if as_json:
-        typer.echo(json.dumps(comparison.to_json()))
-    else:
-        print_comparison(comparison, session.tokenizer, speed_table, step_table)
-    if csv is not None:
-        csv.write_text(comparison.to_csv(), encoding="utf-8")
-    if report is not None:
-        _write_report(report, [comparison], session)
+    with session:
+        comparison = _run(session, run_file)
+        if as_json:
+            typer.echo(json.dumps(comparison.to_json()))
+        else:
+            _print(comparison, session.tokenizer, speed_table, step_table)
+        if csv is not None:
+            write_text(csv, comparison.to_csv())
+        if report is not None:
+            _write_report(report, [comparison], session)
     _leave([comparison])
 
 
@@ -115,18 +121,21 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     with before_anything_runs():
         _check_ready(report)
         chosen = read_prompts(prompts, category, per_category)
-        named = strategies or _USUAL
-        sessions = [_session(model, named, chosen, threads, settings | {"temperature": t}) for t in temperatures]
+        named = _named(strategies or _USUAL)
+        use_threads(threads)
+        loaded = load_model(model)
+        sessions = [_session(loaded, named, chosen, settings | {"temperature": t}) for t in temperatures]
         files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
         for file, session in zip(files, sessions, strict=True):
             _check_run_file(file, session)
-    comparisons = []
+    comparisons: list[Comparison] = []
     for each, file, session in zip(temperatures, files, sessions, strict=True):
-        comparisons.append(_run(session, file))
-        if not as_json:
-            typer.echo(f"temperature {each:g}")
-            print_comparison(comparisons[-1], session.tokenizer, partial(bench_table, width=Console().width))
-        if not comparisons[-1].is_complete:
+        with suppress(KeyboardInterrupt) if comparisons else nullcontext(), session:
+            comparisons.append(_run(session, file))
+            if not as_json:
+                typer.echo(f"temperature {each:g}")
+                _print(comparisons[-1], session.tokenizer, partial(bench_table, width=Console().width))
+        if len(comparisons) < len(temperatures) and not comparisons[-1].is_complete:
             break
     if as_json:
         typer.echo(json.dumps([comparison.to_json() for comparison in comparisons]))
@@ -151,19 +160,16 @@ def report(
     if as_json:
         typer.echo(json.dumps(comparison.to_json()))
     else:
-        print_comparison(comparison, None, speed_table, step_table)
+        _print(comparison, None, speed_table, step_table)
     if csv is not None:
-        csv.write_text(comparison.to_csv(), encoding="utf-8")
+        write_text(csv, comparison.to_csv())
     if out is not None:
         _write_report(out, [comparison], None)
-    _leave([comparison])
+    if comparison.differences:
+        raise typer.Exit(EXIT_ERROR)
 
 
-def _session(
-    model: str, strategies: list[str], prompts: list["EvaluationPrompt"], threads: int | None, options: dict[str, Any]
-) -> "Session":
-    """Everything that can be refused is refused here."""
-    from specdec.comparison import Session
+def _named(strategies: list[str]) -> dict[str, Any]:
     from specdec.plugins import load_plugins
 
     registry, named = load_plugins(), dict[str, Any]()
@@ -172,11 +178,19 @@ def _session(
         if name in named:
             raise RequestError(f"two strategies are called {name!r}: name one of them, as NAME={strategy}")
         named[name] = registry.make("proposers", strategy)
-    use_threads(threads)
-    loaded, tokenizer = load_model(model)
+    return named
+
+
+def _session(
+    loaded: tuple[Any, Any], named: dict[str, Any], prompts: list["EvaluationPrompt"], options: dict[str, Any]
+) -> "Session":
+    """Everything that can be refused is refused here."""
+    from specdec.comparison import Session
+
+    model, tokenizer = loaded
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands beside the figures
-        return Session(loaded, named, prompts, tokenizer=tokenizer, **options)
+        return Session(model, named, prompts, tokenizer=tokenizer, **options)
 
 
 def _split(given: str) -> tuple[str, str]:
@@ -186,20 +200,26 @@ def _split(given: str) -> tuple[str, str]:
 
 
 def _run(session: "Session", run_file: Path | None) -> "Comparison":
-    """Measure, with a progress bar on standard error."""
+    """Measure, with a progress bar on standard error, drawn between runs only: they are timed."""
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=session.num_runs)
-        return session.run(run_file, on_run=lambda _: progress.advance(task))
+
+        def show(run: Any) -> None:
+            progress.update(task, completed=len(session.runs), refresh=True)
+
+        return session.run(run_file, on_run=show)
 
 
-def print_comparison(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table]) -> None:
+def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table]) -> None:
     """Tables, the verdict, and each text that isn't plain decoding's."""
     console = Console(highlight=False, markup=False)
     for table in tables:
         console.print(table(comparison))
         console.print()
     stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
+    stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
     decode = tokenizer.decode if tokenizer is not None else None
     for line in (verdict(comparison), *stopped, identity(comparison), *differences(comparison, decode)):
         console.print(line, soft_wrap=True)
@@ -226,12 +246,14 @@ def _write_report(path: Path, comparisons: list["Comparison"], session: "Session
     if session is None:
         write_report(path, comparisons, decode=None)
         return
-    costs = measure_costs(session.driver())
+    is_complete = all(comparison.is_complete for comparison in comparisons)
+    costs = measure_costs(session.driver()) if is_complete else None  # whoever stopped it won't wait for more
     write_report(path, comparisons, decode=session.tokenizer.decode if session.tokenizer else None, costs=costs)
 
 
 def _leave(comparisons: list["Comparison"]) -> None:
-    if any(comparison.differences for comparison in comparisons):
+    """Exit code 1 for a strategy that failed or wrote another text, 130 for an interrupt."""
+    if any(comparison.differences or comparison.failure for comparison in comparisons):
         raise typer.Exit(EXIT_ERROR)
     if not all(comparison.is_complete for comparison in comparisons):
         raise typer.Exit(EXIT_INTERRUPTED)

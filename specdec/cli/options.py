@@ -1,5 +1,6 @@
 """What commands have in common: their options, loading a model, and how wrong usage ends."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,8 +68,18 @@ def check_outputs(*paths: Path | None) -> None:
         RequestError: naming the file.
     """
     for path in paths:
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            raise RequestError(f"{path} can't be written: give a file in a folder that exists")
+        if path is not None:
+            folder = path.absolute().parent
+            if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+                raise RequestError(f"{path} can't be written: give a file in a folder that exists and is yours")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Raises RequestError where the file can't be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RequestError(f"{path} can't be written: {error}") from error
 
 
 def use_threads(count: int | None) -> None:

@@ -74,5 +74,5 @@ def _table(first: str, *headings: str) -> Table:
 
 def _identity(row: Row, plan: Plan) -> str:
     if row.num_different is None:
-        return "by law" if plan.is_lossless else "LOSSY"
+        return "by law" if plan.promises[row.strategy] == "law" else "LOSSY"
     return "yes" if row.num_different == 0 else f"NO: {row.num_different} of {row.num_texts}"

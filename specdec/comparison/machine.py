@@ -12,6 +12,7 @@ import torch
 def machine_facts() -> dict[str, str]:
     """Processor, cores, threads in use and versions."""
     return {
+        "specdec": f"specdec {version('specdec')}",
         "processor": _processor(),
         "cores": f"{os.cpu_count()} cores, torch threads: {torch.get_num_threads()}",
         "system": platform.system(),
@@ -26,6 +27,8 @@ def model_facts(model: Any) -> dict[str, str]:
     facts = {"model": getattr(model, "name_or_path", "") or type(model).__name__}
     if hasattr(model, "num_parameters"):
         facts["parameters"] = f"{model.num_parameters() / 1e6:.4g} million parameters"
+    if getattr(model, "device", None) is not None and model.device.type == "cuda":
+        facts["accelerator"] = torch.cuda.get_device_name(model.device)
     if hasattr(model, "dtype"):
         facts["dtype"] = f"{str(model.dtype).removeprefix('torch.')} on {model.device}"
     return facts

@@ -37,7 +37,7 @@ def load_prompts(path: Path) -> list[EvaluationPrompt]:
         RequestError: for a file that can't be read or has no prompts; and for lines that are none of these, by number.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split at U+2028 as well
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"prompts {path}: {error}") from error
     found: list[EvaluationPrompt] = []

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specdec import __version__
 from specdec.comparison.costs import Costs
 from specdec.comparison.extras import needs
 from specdec.comparison.plots import Plot, draw, styles_of
@@ -189,10 +188,9 @@ def _facts(comparison: Comparison) -> dict[str, str]:
         "settings": ", ".join(f"{name}={value!r}" for name, value in _settings(comparison).items()),
         "seed": f"{plan.seed}, and one more for each repeat",
         "repeats": str(plan.repeats),
-        "acceptance rule": plan.verifier,
+        "acceptance rule": ", ".join(dict.fromkeys(plan.verifiers.values())),
         "runs": f"{len(comparison.runs)} of {num_planned}: {state}",
         "machine": ", ".join(plan.machine.values()),
-        "version": f"specdec {__version__}",
     }
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from specdec.comparison.extras import needs
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.statistics import Ratio, speed_ratio
-from specdec.errors import RequestError
+from specdec.errors import RequestError, SpecdecError
 from specdec.stats import PHASES
 
 
@@ -64,6 +64,7 @@ class Comparison:
     Attributes:
         plan, runs: what was planned, and what was run of it.
         differences: texts that aren't plain decoding's, one for each; see ``Difference``.
+        failure: what ended the runs early, where a strategy failed.
 
     Raises:
         RequestError: where no prompt has been run by every strategy.
@@ -78,12 +79,13 @@ class Comparison:
         if not self.pairs:
             raise RequestError("nothing to compare yet: no prompt has been run by every strategy")
         self.prompts = sorted({prompt for prompt, _ in self.pairs})
-        self.differences = self._find_differences() if plan.promises_same_tokens else []
+        self.differences = self._find_differences()
+        self.failure: SpecdecError | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether everything planned was run."""
-        return len(self.runs) >= len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
+        return len(self._by_cell) >= len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
 
     @property
     def categories(self) -> list[str]:
@@ -210,14 +212,14 @@ class Comparison:
             cache_bytes=max(run.cache_bytes for run in runs),
             num_texts=len(runs),
             num_different=sum(found.strategy == name for found in self.differences)
-            if self.plan.promises_same_tokens
+            if self.plan.promises[name] == "tokens"
             else None,
         )
 
     def _find_differences(self) -> list[Difference]:
         found = []
-        for name in self.plan.strategies:
-            for prompt, repeat in self.pairs:
+        for name, promise in self.plan.promises.items():
+            for prompt, repeat in self.pairs if promise == "tokens" else ():
                 ours = self._by_cell[name, prompt, repeat].tokens
                 plain = self._by_cell[self.plan.baseline, prompt, repeat].tokens
                 if ours != plain:

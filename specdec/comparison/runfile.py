@@ -31,7 +31,7 @@ class RunFile:
             raise RequestError(f"run file {path}: {error}") from error
 
     def add(self, run: Run) -> None:
-        """Write a run; it is on disk when this returns."""
+        """Write a run; nothing of it is held back."""
         self.runs.append(run)
         self._file.write(run.model_dump_json() + "\n")
         self._file.flush()
@@ -48,7 +48,7 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
         RequestError: for a file that can't be read, or isn't a run file, by line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would split at U+2028 as well
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"run file {path}: {error}") from error
     try:
@@ -57,6 +57,8 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
         raise RequestError(f"{path} is no run file: its first line isn't a comparison's plan") from None
     runs = []
     for number, line in enumerate(lines[1:], start=2):
+        if not line:
+            continue
         try:
             runs.append(Run.model_validate_json(line))
         except ValidationError:
@@ -71,13 +73,15 @@ def merge(paths: Sequence[Path]) -> tuple[Plan, list[Run]]:
     Raises:
         RequestError: where they aren't of one comparison, by the first thing that differs.
     """
+    if len(set(map(Path.resolve, paths))) < len(paths):
+        raise RequestError("a run file was given twice")
     first, runs = read(paths[0])
-    repeats = first.repeats
     for path in paths[1:]:
         plan, more = read(path)
         _check_same(first, plan, path)
-        runs += [run.model_copy(update={"repeat": run.repeat + repeats}) for run in more]
-        repeats += plan.repeats
+        start = 1 + max((run.repeat for run in runs), default=-1)
+        runs += [run.model_copy(update={"repeat": run.repeat + start}) for run in more]
+    repeats = max(first.repeats, 1 + max((run.repeat for run in runs), default=-1))
     return first.model_copy(update={"repeats": repeats}), runs
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +11,7 @@ from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.result import Result
 
+Promise = Literal["tokens", "law", "nothing"]
 Cell = tuple[str, int, int]  # strategy, prompt, repeat
 Decode = Callable[[int, int], Result]  # (prompt, seed)
 
@@ -22,9 +23,8 @@ class Plan(BaseModel):
 
     strategies: dict[str, str]  # by name, what each was made of
     baseline: str  # plain decoding's name among them
-    verifier: str
-    is_lossless: bool
-    promises_same_tokens: bool  # whether every strategy is to write plain decoding's tokens
+    verifiers: dict[str, str]
+    promises: dict[str, Promise]  # by strategy: plain decoding's tokens, or their law alone, or neither
     settings: dict[str, Any]
     seed: int
     repeats: int

@@ -37,13 +37,14 @@ def verdict(comparison: Comparison) -> str:
 def identity(comparison: Comparison) -> str:
     """Whether the texts are plain decoding's."""
     plan, num_different = comparison.plan, len(comparison.differences)
-    if not plan.promises_same_tokens:
-        return f"Texts were not compared: {plan.verifier} does not promise plain decoding's tokens."
-    num_texts = len(comparison.pairs) * (len(plan.strategies) - 1)
+    others = [name for name in plan.strategies if name != plan.baseline]
+    num_texts = len(comparison.pairs) * sum(plan.promises[name] == "tokens" for name in others)
+    told = [f"All {num_texts} texts are plain decoding's, token for token."] if num_texts else []
     if num_different:
-        verb = "is" if num_different == 1 else "are"
-        return f"{num_different} of {num_texts} texts {verb} NOT plain decoding's."
-    return f"All {num_texts} texts are plain decoding's, token for token." if num_texts else ""
+        told = [f"{num_different} of {num_texts} texts {'is' if num_different == 1 else 'are'} NOT plain decoding's."]
+    if free := [name for name in others if plan.promises[name] != "tokens"]:
+        told.append(f"Not compared, as their rule does not promise plain decoding's tokens: {', '.join(free)}.")
+    return " ".join(told)
 
 
 def differences(comparison: Comparison, decode: Decode | None) -> Iterator[str]:
@@ -51,7 +52,7 @@ def differences(comparison: Comparison, decode: Decode | None) -> Iterator[str]:
     for found in comparison.differences[:_MOST_DIFFERENCES]:
         category, name, _ = comparison.plan.prompts[found.prompt]
         own, plain = (token_shown(token, decode) for token in (found.token, found.expected))
-        margin = "" if found.margin is None else f"; the model prefers plain decoding's by {found.margin:.3g}"
+        margin = "" if found.margin is None else f"; the logit of plain decoding's is higher by {found.margin:.3g}"
         yield (
             f"{found.strategy}, prompt {name!r} ({category}), repeat {found.repeat + 1}: "
             f"new token {found.position + 1} is {own}, plain decoding's is {plain}{margin}"

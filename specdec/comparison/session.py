@@ -12,17 +12,20 @@ from specdec.comparison.machine import machine_facts, model_facts
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts
 from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runfile import RunFile
-from specdec.comparison.runs import Plan, Run, decoder, measure
+from specdec.comparison.runs import Plan, Promise, Run, decoder, measure
 from specdec.driver import Driver
-from specdec.errors import RequestError
+from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
 from specdec.loading import load_pretrained
 from specdec.prompts import encode
 from specdec.settings import Settings
 from specdec.strategies.autoregressive import AutoregressiveProposer
+from specdec.strategies.base import Proposer
 from specdec.tree import ROOT
+from specdec.verifiers.base import Verifier
 
 PLAIN = "autoregressive"
+_MOST_MARGINS = 20  # each takes a pass over the text
 MAX_NEW_TOKENS = 64  # enough for a repetition to show, and a comparison ends in minutes
 
 
@@ -50,13 +53,13 @@ class Session:
     ) -> None:
         if not isinstance(repeats, int) or repeats < 1:
             raise RequestError(f"repeats={repeats!r}: it must be an integer of at least 1")
-        for name in ("seed", "logits_processor"):
-            if name in settings:
-                raise RequestError(f"{name} can't be among the settings of a comparison")
-        given = Settings.make({"max_new_tokens": MAX_NEW_TOKENS, **settings})
+        if "logits_processor" in settings:
+            raise RequestError("logits_processor can't be among the settings of a comparison: requests would share it")
+        given = Settings.make({"max_new_tokens": MAX_NEW_TOKENS, "seed": seed, **settings})
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self._verifier = verifier
+        self.runs: list[Run] = []  # of the last call of ``run``, whatever became of it
         self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
         self.generators = {
             name: made if isinstance(made, Generator) else _generator(model, tokenizer, made, verifier)
@@ -64,16 +67,17 @@ class Session:
         }
         baseline = next((name for name, made in self.generators.items() if _is_plain(made)), PLAIN)
         plain = self.generators.setdefault(baseline, Generator(model, tokenizer, proposer=PLAIN))
+        for name, made in self.generators.items():
+            if made.model is not plain.model:
+                raise RequestError(f"strategy {name!r} is a generator of another model: make it with the same object")
         if not _is_plain(plain):
             raise RequestError(f"the name {PLAIN!r} is plain decoding's: give the other strategy another name")
-        rules = [made.verifier for made in self.generators.values()]
         self.plan = Plan(
-            strategies={name: repr(made.proposer) for name, made in self.generators.items()},
+            strategies={name: _described(made.proposer) for name, made in self.generators.items()},
             baseline=baseline,
-            verifier=", ".join(dict.fromkeys(type(rule).__name__ for rule in rules)),
-            is_lossless=all(rule.lossless for rule in rules),
-            promises_same_tokens=all(rule.lossless and (rule.is_keyed or given.temperature == 0.0) for rule in rules),
-            settings=given.model_dump(mode="json", exclude_unset=True),
+            verifiers={name: repr(made.verifier) for name, made in self.generators.items()},
+            promises={name: _promise(made.verifier, given.temperature) for name, made in self.generators.items()},
+            settings=given.model_dump(mode="json", exclude_unset=True, exclude={"seed"}),
             seed=seed,
             repeats=repeats,
             prompts=_encoded(demo_prompts() if prompts is None else prompts, plain, self.settings),
@@ -117,12 +121,12 @@ class Session:
 
     def run(
         self,
-        run_file: Path | None = None,
+        run_file: str | Path | None = None,
         on_run: Callable[[Run], None] | None = None,
         seconds: float = math.inf,
         fewest_prompts: int = 1,
     ) -> Comparison:
-        """Measure; an interrupt (Ctrl-C) ends it early with what there is.
+        """Measure; an interrupt (Ctrl-C) or a strategy that fails ends it early with what there is.
 
         Args:
             run_file: every run is added to it as it ends, and those that it has already aren't run again.
@@ -130,13 +134,13 @@ class Session:
             seconds: no run begins later than this, once every strategy has run ``fewest_prompts`` prompts.
 
         Raises:
-            KeyboardInterrupt: where an interrupt came before every strategy had run a prompt.
+            KeyboardInterrupt, SpecdecError: where that came before every strategy had run a prompt.
         """
-        file = RunFile(run_file, self.plan) if run_file is not None else None
-        runs: list[Run] = list(file.runs) if file is not None else []
+        file = RunFile(Path(run_file), self.plan) if run_file is not None else None
+        self.runs = runs = list(file.runs) if file is not None else []
         ids = [prompt[2] for prompt in self.plan.prompts]
         decoders = {name: decoder(made, ids, self.settings) for name, made in self.generators.items()}
-        interrupt: KeyboardInterrupt | None = None
+        stopped: KeyboardInterrupt | SpecdecError | None = None
         began, fewest = time.perf_counter(), fewest_prompts * len(self.generators)
         try:
             for run in measure(self.plan, decoders, {run.cell for run in runs}):
@@ -147,26 +151,30 @@ class Session:
                     on_run(run)
                 if time.perf_counter() - began > seconds and len(runs) >= fewest:
                     break
-        except KeyboardInterrupt as stopped:
-            interrupt = stopped
+        except (KeyboardInterrupt, SpecdecError) as error:
+            stopped = error
         finally:
             if file is not None:
                 file.close()
         try:
             comparison = Comparison(self.plan, runs)
         except RequestError:
-            if interrupt is None:
+            if stopped is None:
                 raise
-            raise interrupt from None
-        comparison.differences = list(map(self._with_margin, comparison.differences))
+            raise stopped from None
+        comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
+        if comparison.differences:
+            driver, known = self.driver(), comparison.differences[:_MOST_MARGINS]
+            comparison.differences[:_MOST_MARGINS] = [self._with_margin(found, driver) for found in known]
         return comparison
 
-    def _with_margin(self, found: Difference) -> Difference:
+    def _with_margin(self, found: Difference, driver: Driver) -> Difference:
         """The same, with what the model itself says about the two tokens."""
         if found.token is None or found.expected is None:
             return found
         text = [*self.plan.prompts[found.prompt][2], *found.agreed]
-        logits = self.driver().open(text, len(text)).logits(ROOT)
+        logits = driver.open(text, len(text)).logits(ROOT)
+        driver.release(0)
         return replace(found, margin=float(logits[found.expected] - logits[found.token]))
 
 
@@ -179,7 +187,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     verifier: Any = "match",
     repeats: int = 3,
     seed: int = 0,
-    run_file: Path | None = None,
+    run_file: str | Path | None = None,
     **settings: Any,
 ) -> Comparison:
     """Compare strategies: which is faster, by how much, and do they write the same text?
@@ -201,13 +209,18 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     """
     options: dict[str, Any] = {"tokenizer": tokenizer, "verifier": verifier, "repeats": repeats, "seed": seed}
     with Session(model, strategies, prompts, **options, **settings) as session:
-        return session.run(run_file)
+        comparison = session.run(run_file)
+    if comparison.failure is not None:
+        raise comparison.failure
+    return comparison
 
 
 def _encoded(
     prompts: Sequence[EvaluationPrompt | Any], plain: Generator, settings: dict[str, Any]
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """Each prompt's category, name and token ids; refused here is what would be refused when it is decoded."""
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        raise RequestError("one prompt was given: give a list of them")
     chosen = [
         given if isinstance(given, EvaluationPrompt) else EvaluationPrompt("prompts", f"prompt {index}", given)
         for index, given in enumerate(prompts)
@@ -227,6 +240,23 @@ def _generator(model: Any, tokenizer: Any | None, proposer: Any, verifier: Any) 
     """Plain decoding is plain whatever the rule: it is what the others' texts are held against."""
     made = Generator(model, tokenizer, proposer=proposer, verifier=verifier)
     return Generator(model, tokenizer, proposer=proposer) if _is_plain(made) else made
+
+
+def _described(proposer: Proposer) -> str:
+    """What a strategy is made of, a model among its options by name."""
+    hidden = {name for name, field in type(proposer).model_fields.items() if not field.repr}
+    values = {name: getattr(proposer, name) for name in sorted(hidden) if getattr(proposer, name) is not None}
+    named = {
+        name: value if isinstance(value, str) else getattr(value, "name_or_path", type(value).__name__)
+        for name, value in values.items()
+    }
+    return " ".join([repr(proposer), *(f"{name}={value}" for name, value in named.items())])
+
+
+def _promise(verifier: Verifier, temperature: float) -> Promise:
+    if not verifier.lossless:
+        return "nothing"
+    return "tokens" if verifier.is_keyed or temperature == 0.0 else "law"
 
 
 def _is_plain(generator: Generator) -> bool:

@@ -22,7 +22,7 @@ from specdec.errors import RequestError, SpecdecError
 from specdec.plugins import load_plugins
 from specdec.strategies.base import Proposer
 
-_SCREENING, _AGAIN = 0.4, 0.55  # of the time, when the first and the second screening are over
+_SCREENING, _AGAIN, _END = 0.4, 0.55, 0.98  # of the time: the ends of both screenings, and when no run begins
 _MOST_SCREENED = 60  # settings that the time is meant to be enough for
 _NUM_AGAIN = 12  # of the settings screened, those worth a longer look
 _MOST_FINALISTS = 5
@@ -134,7 +134,7 @@ class Tuner:
                 screened[screened.index(trial)] = trial.plus(screen(trial.strategy, is_second=True))
         # Another busy second must not decide: of two measurements of c(T), the undisturbed one.
         costs = min(costs, measure_costs(session.driver()), key=lambda measured: sum(measured.seconds))
-        comparison = self._run_finalists(fastest_first(), costs, began + self._seconds)
+        comparison = self._run_finalists(fastest_first(), costs, began + self._seconds * _END)
         rows = [row for row in comparison.ranking if row.strategy != comparison.plan.baseline]
         best = next((row for row in rows if not row.num_different), rows[0])
         return Tuning(best.strategy, best.speed_up, tuple(fastest_first()), self._space.num_refused, comparison, costs)

@@ -37,7 +37,9 @@ def test_compare_writes_json_csv_and_a_report(run: Any, tmp_path: Path) -> None:
     assert told["num_prompts"] == 8
     assert len(list(csv.DictReader(files["csv"].read_text().splitlines()))) == 16
     assert "<html" in files["html"].read_text(encoding="utf-8")
-    code, out, _ = run("report", str(files["jsonl"]), str(files["jsonl"]), "--json")
+    again = tmp_path / "again.jsonl"
+    again.write_text(files["jsonl"].read_text())
+    code, out, _ = run("report", str(files["jsonl"]), str(again), "--json")
     assert code == 0
     assert json.loads(out)["plan"]["repeats"] == 2
 
@@ -95,7 +97,7 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
     assert " NOT plain decoding's." in out
     assert "jacobi, prompt 'sheet 1' (arithmetic), repeat 1: new token " in out
     assert " (7), plain decoding's is " in out
-    assert "the model prefers plain decoding's by " in out
+    assert "the logit of plain decoding's is higher by " in out
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,9 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
         (("tune", "jacobi", "--minutes", "0"), "minutes=0.0: it must be above 0"),
         (("tune", "jacobi", "--plot", "/tmp/x.gif"), "ends in .svg or .png"),
         (("report", "/nowhere.jsonl"), "No such file"),
+        (("report", "{broken}", "{broken}"), "a run file was given twice"),
+        (("compare", "jacobi", "--seed", "-1"), "seed"),
+        (("tune", "jacobi", "--minutes", "inf"), "and finite"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(run: Any, tmp_path: Path, arguments: Any, fault: str) -> None:

@@ -45,9 +45,8 @@ def build(
     given: dict[str, Any] = {
         "strategies": {PLAIN: "AutoregressiveProposer()"} | {name: f"Made({name})" for name in speeds},
         "baseline": PLAIN,
-        "verifier": "MatchVerifier",
-        "is_lossless": True,
-        "promises_same_tokens": True,
+        "verifiers": dict.fromkeys([PLAIN, *speeds], "MatchVerifier()"),
+        "promises": dict.fromkeys([PLAIN, *speeds], "tokens"),
         "settings": {"max_new_tokens": num_tokens},
         "seed": 5,
         "repeats": 1,
@@ -55,7 +54,7 @@ def build(
             (categories[index % len(categories)], f"prompt {index}", (index, 70, 71)) for index in range(num_prompts)
         ),
         "model": {"model": "test model", "parameters": "7 million parameters"},
-        "machine": {"processor": "abacus", "cores": "2 cores (1 threads used)"},
+        "machine": {"specdec": "specdec 0.0", "processor": "abacus", "cores": "2 cores (1 threads used)"},
     }
     runs = []
     for prompt in range(num_prompts):

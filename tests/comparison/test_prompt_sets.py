@@ -36,6 +36,12 @@ def test_each_form_is_read(tmp_path: Path) -> None:
     ]
 
 
+def test_a_line_ends_at_a_newline_and_nowhere_else(tmp_path: Path) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('\ufeff{"prompt": "one\u2028line"}\r\n{"prompt": "two"}\n', encoding="utf-8")
+    assert [prompt.prompt for prompt in load_prompts(path)] == ["one\u2028line", "two"]
+
+
 def test_malformed_lines_are_named_by_number(tmp_path: Path) -> None:
     path = written(tmp_path, {"prompt": "good"}, "{", [1], {"prompt": ""}, {"prompt_ids": [1.5]}, {"turns": []})
     with pytest.raises(RequestError) as caught:

@@ -149,8 +149,8 @@ def test_texts_that_differ_are_listed_with_both_tokens_and_the_margin(page: Any)
 
 def test_every_text_the_same_is_said_and_a_rule_without_that_promise_too(page: Any) -> None:
     assert identity(build({"good": 2.0, "other": 2.0})) == "All 12 texts are plain decoding's, token for token."
-    sampled = build({"good": 2.0}, wrong=["good"], promises_same_tokens=False, verifier="RejectionVerifier")
-    assert identity(sampled) == "Texts were not compared: RejectionVerifier does not promise plain decoding's tokens."
+    sampled = build({"good": 2.0}, wrong=["good"], promises={PLAIN: "tokens", "good": "law"})
+    assert identity(sampled) == "Not compared, as their rule does not promise plain decoding's tokens: good."
     shown = page(sampled)
     assert shown.rows[1][5] == "by law"
     assert "Texts that differ" not in shown.text

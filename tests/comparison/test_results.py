@@ -69,8 +69,8 @@ def test_the_first_difference_from_plain_decoding_is_found(
     assert (found.strategy, found.prompt, found.position) == ("a", 1, place)
     assert (found.agreed, found.token, found.expected) == (TEXT[:place], token, expected)
     assert [row.num_different for row in comparison.rows] == [0, 1]
-    by_law = Comparison(plan.model_copy(update={"promises_same_tokens": False}), comparison.runs)
-    assert [row.num_different for row in by_law.rows] == [None, None]
+    by_law = Comparison(plan.model_copy(update={"promises": {"plain": "tokens", "a": "law"}}), comparison.runs)
+    assert [row.num_different for row in by_law.rows] == [0, None]
     assert not by_law.differences
 
 

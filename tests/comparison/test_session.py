@@ -11,6 +11,7 @@ from specdec import (
     ROOT,
     Budget,
     Drafter,
+    DraftModelProposer,
     DraftTree,
     Generator,
     MatchVerifier,
@@ -96,11 +97,47 @@ def test_a_planted_wrong_token_is_found_with_prompt_position_and_margin() -> Non
     assert found.margin == pytest.approx(math.log(law[plain[11]] / law[(plain[11] + 1) % 8]))
 
 
+def test_a_lossy_strategy_is_marked_and_the_others_are_still_checked() -> None:
+    with pytest.warns(UserWarning, match="lossy"):
+        lossy = Generator(MODEL, proposer="jacobi", verifier="typical")
+    comparison = compare(MODEL, {"lossy": lossy, "a": "jacobi"}, PROMPTS, temperature=1.0, repeats=1, **FEW)
+    assert comparison.plan.promises == {"lossy": "nothing", "a": "tokens", "autoregressive": "tokens"}
+    assert [row.num_different for row in comparison.rows] == [None, 0, 0]
+
+
+def test_a_plan_names_the_models_that_strategies_bring() -> None:
+    drafter = ToyModel.random(8, seed=1)
+    plan = Session(MODEL, {"a": DraftModelProposer(model=drafter), "b": "jacobi:n=2"}, PROMPTS).plan
+    assert plan.strategies["a"].endswith("model=ToyModel")
+    assert plan.strategies["b"] == "JacobiProposer(n=2, noise_aware=True)"
+    assert plan.verifiers["a"] == "MatchVerifier()"
+
+
 def test_a_rule_that_promises_the_law_alone_is_not_held_to_the_tokens() -> None:
     comparison = compare(MODEL, {"a": "jacobi"}, PROMPTS, verifier="rejection", temperature=1.0, repeats=1, **FEW)
-    assert [row.num_different for row in comparison.rows] == [None, None]
+    assert [row.num_different for row in comparison.rows] == [None, 0]
     greedy = compare(MODEL, {"a": "jacobi"}, PROMPTS, verifier="rejection", repeats=1, **FEW)
     assert [row.num_different for row in greedy.rows] == [0, 0]
+
+
+class Failing(Idle):
+    """Fails on prompt 3, the longest."""
+
+    seconds: float = 0.0
+
+    def start(self, request: Request) -> Drafter:
+        if request.prompt_length == 5:
+            raise ZeroDivisionError("by nought")
+        return super().start(request)
+
+
+def test_a_strategy_that_fails_ends_it_with_the_figures_of_what_was_run(tmp_path: Path) -> None:
+    comparison = Session(MODEL, {"a": Failing()}, PROMPTS, repeats=1, seed=1, **FEW).run()
+    assert "strategy 'a' failed on prompt 'prompt 3'" in str(comparison.failure)
+    assert not comparison.is_complete
+    with pytest.raises(SpecdecError, match="by nought"):
+        compare(MODEL, {"a": Failing()}, PROMPTS, repeats=1, seed=1, run_file=str(tmp_path / "run.jsonl"), **FEW)
+    assert len(read(tmp_path / "run.jsonl")[1]) == len(comparison.runs)
 
 
 def test_an_interrupt_keeps_what_was_run_and_a_run_file_goes_on_from_there(tmp_path: Path) -> None:
@@ -147,6 +184,10 @@ def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> No
         ({"a": "jacobi"}, [[1], [99]], {}, "prompt 'prompt 1' .prompts.: .* is 99, but ids go from 0 to 7"),
         ({"autoregressive": "jacobi"}, PROMPTS, {}, "'autoregressive' is plain decoding's"),
         ({"a": "jacobi"}, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens"),
+        ({"a": "jacobi"}, PROMPTS, {"seed": -1}, "seed"),
+        ({"a": "jacobi"}, [1, 2, 3], {}, "one prompt was given: give a list of them"),
+        ({"a": "jacobi"}, "text", {}, "one prompt was given: give a list of them"),
+        ({"a": Generator(ToyModel.random(8), proposer="jacobi")}, PROMPTS, {}, "'a' is a generator of another model"),
         ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "logits_processor can't be among the settings"),
     ],
 )
