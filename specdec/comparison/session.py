@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -137,31 +137,36 @@ class Session:
             KeyboardInterrupt, SpecdecError: where that came before every strategy had run a prompt.
         """
         file = RunFile(Path(run_file), self.plan) if run_file is not None else None
-        self.runs = runs = list(file.runs) if file is not None else []
-        ids = [prompt[2] for prompt in self.plan.prompts]
-        decoders = {name: decoder(made, ids, self.settings) for name, made in self.generators.items()}
-        stopped: KeyboardInterrupt | SpecdecError | None = None
+        self.runs = list(file.runs) if file is not None else []
         began, fewest = time.perf_counter(), fewest_prompts * len(self.generators)
+        stopped: KeyboardInterrupt | SpecdecError | None = None
         try:
-            for run in measure(self.plan, decoders, {run.cell for run in runs}):
-                runs.append(run)
+            for run in self._measured():
+                self.runs.append(run)
                 if file is not None:
                     file.add(run)
                 if on_run is not None:
                     on_run(run)
-                if time.perf_counter() - began > seconds and len(runs) >= fewest:
+                if time.perf_counter() - began > seconds and len(self.runs) >= fewest:
                     break
         except (KeyboardInterrupt, SpecdecError) as error:
             stopped = error
         finally:
             if file is not None:
                 file.close()
+        return self._compared(stopped)
+
+    def _measured(self) -> Iterator[Run]:
+        ids = [prompt[2] for prompt in self.plan.prompts]
+        decoders = {name: decoder(made, ids, self.settings) for name, made in self.generators.items()}
+        return measure(self.plan, decoders, {run.cell for run in self.runs})
+
+    def _compared(self, stopped: KeyboardInterrupt | SpecdecError | None) -> Comparison:
+        """What was run, compared; where that is nothing, what stopped it is raised."""
         try:
-            comparison = Comparison(self.plan, runs)
-        except RequestError:
-            if stopped is None:
-                raise
-            raise stopped from None
+            comparison = Comparison(self.plan, self.runs)
+        except RequestError as nothing:
+            raise stopped or nothing from None
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
         if comparison.differences:
             driver, known = self.driver(), comparison.differences[:_MOST_MARGINS]
