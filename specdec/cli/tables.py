@@ -9,7 +9,7 @@ from specdec.stats import PHASES
 
 def speed_table(comparison: Comparison) -> Table:
     """Speed, acceptance, and whether the texts are plain decoding's."""
-    table = _table("strategy", "tokens/s", "tokens/step", "times plain [95 %]", "same text")
+    table = figures_table("strategy", "tokens/s", "tokens/step", "times plain [95 %]", "same text")
     for row in comparison.rows:
         is_plain = row.strategy == comparison.plan.baseline
         table.add_row(
@@ -24,7 +24,7 @@ def speed_table(comparison: Comparison) -> Table:
 
 def step_table(comparison: Comparison) -> Table:
     """What a step costs: its time by phase, the nodes fed, and the cache held."""
-    table = _table("ms per step", *PHASES, "sum", "nodes", "cache")
+    table = figures_table("ms per step", *PHASES, "sum", "nodes", "cache")
     for row in comparison.rows:
         seconds = [*row.seconds.values(), sum(row.seconds.values())]
         cache = f"{row.cache_bytes / 2**20:.1f}M"
@@ -41,7 +41,7 @@ def bench_table(comparison: Comparison, width: int) -> Table:
     headings = [*comparison.categories, "mean accepted", "overall [95 %]"]
     figures = [
         [
-            *(f"{comparison.speed_up(row.strategy, category=name).value:.2f}" for name in comparison.categories),
+            *(f"{comparison.category_speed_up(row.strategy, name):.2f}" for name in comparison.categories),
             f"{row.tokens_per_step:.2f}",
             str(row.speed_up),
         ]
@@ -50,7 +50,7 @@ def bench_table(comparison: Comparison, width: int) -> Table:
     names = [row.strategy for row in rows]
     needed = max(map(len, names), default=0) + sum(2 + max(14, len(heading)) for heading in headings)
     if needed <= width:
-        table = _table("strategy", *headings)
+        table = figures_table("strategy", *headings)
         for name, line in zip(names, figures, strict=True):
             table.add_row(name, *line)
         return table
@@ -63,7 +63,7 @@ def bench_table(comparison: Comparison, width: int) -> Table:
     return table
 
 
-def _table(first: str, *headings: str) -> Table:
+def figures_table(first: str, *headings: str) -> Table:
     """Names on the left, which may wrap; numbers on the right, which may not."""
     table = Table(box=None, pad_edge=False)
     table.add_column(first, overflow="fold")

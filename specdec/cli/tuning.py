@@ -16,6 +16,7 @@ from specdec.cli.options import (
     OrderSeed,
     PerCategory,
     Prompts,
+    Temperature,
     Threads,
     before_anything_runs,
     check_outputs,
@@ -23,7 +24,7 @@ from specdec.cli.options import (
     read_prompts,
     use_threads,
 )
-from specdec.cli.tables import speed_table
+from specdec.cli.tables import figures_table, speed_table
 from specdec.comparison.extras import needs
 from specdec.comparison.sentences import differences, identity
 from specdec.errors import RequestError
@@ -43,7 +44,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token")] = 0.0,
+    temperature: Temperature = 0.0,
     seed: OrderSeed = 0,
     threads: Threads = None,
     plot: Annotated[Path | None, typer.Option(help="draw the trade-off, as .svg or .png")] = None,
@@ -108,10 +109,8 @@ def _check_plot(path: Path | None) -> None:
 
 def _trial_table(tuning: "Tuning") -> Table:
     """What was screened, the fastest first."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column(f"{len(tuning.trials)} settings screened; predicted fastest", overflow="fold")
-    for heading in ("tokens/step", "nodes/step", "ms/step", "tokens/s"):
-        table.add_column(heading, justify="right")
+    heading = f"{len(tuning.trials)} settings screened; predicted fastest"
+    table = figures_table(heading, "tokens/step", "nodes/step", "ms/step", "tokens/s")
     for trial in tuning.trials[:_MOST_TRIALS_SHOWN]:
         table.add_row(
             trial.strategy,

@@ -16,3 +16,19 @@ def needs(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise RequestError(f"this needs {module.partition('.')[0]}: pip install 'specdec[compare]'") from error
+
+
+def page_environment(package: str) -> Any:
+    """jinja2 for the HTML templates that lie in a package: everything escaped, nothing undefined.
+
+    Raises:
+        RequestError: where jinja2 isn't installed.
+    """
+    jinja = needs("jinja2")
+    return jinja.Environment(
+        loader=jinja.PackageLoader(package, "."),
+        autoescape=True,
+        undefined=jinja.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.comparison.costs import Costs
-from specdec.comparison.extras import needs
+from specdec.comparison.extras import needs, page_environment
 from specdec.comparison.plots import Plot, draw, styles_of
 from specdec.comparison.results import Comparison, Difference, Row
 from specdec.comparison.runs import Run
@@ -74,15 +74,9 @@ def write_report(
     """
     if not comparisons:
         raise RequestError("there is no comparison to report on")
-    jinja = needs("jinja2")
+    needs("jinja2")
     needs("matplotlib")
-    environment = jinja.Environment(
-        loader=jinja.PackageLoader(__package__, "."),
-        autoescape=True,
-        undefined=jinja.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment("specdec.comparison")
     environment.filters |= {"rate": _rate, "parts": partial(re.findall, r"[^,:_]*[,:_]?")}
     page = environment.get_template("report.html.j2").render(_content(comparisons, decode, costs))
     try:

@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.comparison.extras import needs
 from specdec.comparison.runs import Plan, Run
-from specdec.comparison.statistics import Ratio, speed_ratio
+from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
 from specdec.errors import RequestError, SpecdecError
 from specdec.stats import PHASES
 
@@ -43,7 +43,7 @@ class Difference:
 class Row:
     """One strategy's figures over the prompts and repeats that every strategy has run.
 
-    ``speed_up`` is over plain decoding. ``seconds`` are per step, by phase. ``differences`` counts texts that aren't
+    ``speed_up`` is over plain decoding. ``seconds`` are per step, by phase. ``num_different`` counts texts that aren't
     plain decoding's, and is None under an acceptance rule that doesn't promise the same tokens.
     """
 
@@ -106,6 +106,10 @@ class Comparison:
             self._speeds(strategy, category), self._speeds(over or self.plan.baseline, category), self.plan.seed
         )
 
+    def category_speed_up(self, strategy: str, category: str) -> float:
+        """How many times as fast as plain decoding on one category's prompts, without an interval."""
+        return speed_value(self._speeds(strategy, category), self._speeds(self.plan.baseline, category))
+
     def tokens_per_step(self, strategy: str, category: str | None = None) -> float:
         """New tokens over forward passes."""
         lengths = [length for run in self.runs_of(strategy, category) for length in run.accepted_lengths]
@@ -159,7 +163,7 @@ class Comparison:
     def _by_category(self, name: str) -> dict[str, dict[str, float]]:
         return {
             category: {
-                "speed_up": self.speed_up(name, category=category).value,
+                "speed_up": self.category_speed_up(name, category),
                 "tokens_per_step": self.tokens_per_step(name, category),
             }
             for category in self.categories
@@ -222,14 +226,19 @@ class Comparison:
             for prompt, repeat in self.pairs if promise == "tokens" else ():
                 ours = self._by_cell[name, prompt, repeat].tokens
                 plain = self._by_cell[self.plan.baseline, prompt, repeat].tokens
-                if ours != plain:
-                    place = next(
-                        (i for i, (own, other) in enumerate(zip(ours, plain, strict=False)) if own != other),
-                        min(len(ours), len(plain)),
-                    )
+                place = first_difference(ours, plain)
+                if place is not None:
                     token, expected = (text[place] if place < len(text) else None for text in (ours, plain))
                     found.append(Difference(name, prompt, repeat, plain[:place], token, expected))
         return found
+
+
+def first_difference(first: Sequence[int], second: Sequence[int]) -> int | None:
+    """The place, from 0, where two texts part; None where they are identical."""
+    for place, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return place
+    return None if len(first) == len(second) else min(len(first), len(second))
 
 
 def _row_as_json(row: Row) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from specdec.driver import Driver
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
 from specdec.loading import load_pretrained
+from specdec.plugins import load_plugins
 from specdec.prompts import encode
 from specdec.settings import Settings
 from specdec.strategies.autoregressive import AutoregressiveProposer
@@ -66,7 +67,9 @@ class Session:
             for name, made in strategies.items()
         }
         baseline = next((name for name, made in self.generators.items() if _is_plain(made)), PLAIN)
-        plain = self.generators.setdefault(baseline, Generator(model, tokenizer, proposer=PLAIN))
+        if baseline not in self.generators:
+            self.generators[baseline] = Generator(model, tokenizer, proposer=PLAIN)
+        plain = self.generators[baseline]
         for name, made in self.generators.items():
             if made.model is not plain.model:
                 raise RequestError(f"strategy {name!r} is a generator of another model: make it with the same object")
@@ -243,8 +246,9 @@ def _encoded(
 
 def _generator(model: Any, tokenizer: Any | None, proposer: Any, verifier: Any) -> Generator:
     """Plain decoding is plain whatever the rule: it is what the others' texts are held against."""
-    made = Generator(model, tokenizer, proposer=proposer, verifier=verifier)
-    return Generator(model, tokenizer, proposer=proposer) if _is_plain(made) else made
+    strategy = load_plugins().make("proposers", proposer)
+    rule = "match" if isinstance(strategy, AutoregressiveProposer) else verifier
+    return Generator(model, tokenizer, proposer=strategy, verifier=rule)
 
 
 def _described(proposer: Proposer) -> str:

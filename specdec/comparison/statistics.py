@@ -46,7 +46,7 @@ def speed_ratio(own: np.ndarray, other: np.ndarray, seed: int = 0) -> Ratio:
     Should Know About the Bootstrap", The American Statistician 69, section 5.3).
     """
     stats = needs("scipy.stats")
-    value = float(_ratio(*own, *other))
+    value = speed_value(own, other)
     num_prompts = own.shape[1]
     if num_prompts < FEWEST_PROMPTS:
         return Ratio(value, 0.0, math.inf)
@@ -65,6 +65,11 @@ def speed_ratio(own: np.ndarray, other: np.ndarray, seed: int = 0) -> Ratio:
         rng=np.random.default_rng(seed),
     ).confidence_interval
     return Ratio(value, float(interval.low), float(interval.high))
+
+
+def speed_value(own: np.ndarray, other: np.ndarray) -> float:
+    """``speed_ratio``'s value alone."""
+    return float(_ratio(*own, *other))
 
 
 def _ratio(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specdec.comparison.extras import needs
+from specdec.comparison.extras import needs, page_environment
 from specdec.errors import RequestError
 from specdec.pictures.trace import Trace
 
@@ -22,14 +22,7 @@ def save_page(trace: Trace, path: Path) -> None:
     Raises:
         RequestError: where jinja2 isn't installed, and where the file can't be written.
     """
-    jinja = needs("jinja2")
-    environment = jinja.Environment(
-        loader=jinja.PackageLoader(__package__, "."),
-        autoescape=True,
-        undefined=jinja.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment("specdec.pictures")
     environment.filters["shown"] = repr
     page = environment.get_template("trace.html.j2").render(trace=trace, stats=trace.result.stats)
     try:

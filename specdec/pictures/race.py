@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from specdec.comparison import results
 from specdec.generator import Generator
 from specdec.result import Result
 
@@ -57,8 +58,5 @@ def race(lanes: Sequence[Lane], prompt: Any, **settings: Any) -> Iterator[Lane]:
 
 def first_difference(lanes: Sequence[Lane]) -> int | None:
     """The place of the first new token, from 0, in which two lanes' texts differ; None where they are identical."""
-    first, second = (lane.token_ids for lane in lanes)
-    for place, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return place
-    return None if len(first) == len(second) else min(len(first), len(second))
+    first, second = lanes
+    return results.first_difference(first.token_ids, second.token_ids)
