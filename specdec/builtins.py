@@ -6,6 +6,7 @@ from specdec.backends.base import Backend
 from specdec.hookspecs import hookimpl
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
+from specdec.masks.exact import ExactCompiler
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.draft_model import DraftModelProposer
@@ -42,7 +43,7 @@ def specdec_verifiers() -> Mapping[str, type[Verifier]]:
 
 @hookimpl
 def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
-    return {"dense": DenseCompiler}
+    return {"dense": DenseCompiler, "exact": ExactCompiler}
 
 
 @hookimpl

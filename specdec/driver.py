@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from specdec.backends.base import Backend, Compile, OutputRow
+from specdec.backends.base import Backend, OutputRow
 from specdec.layout import Shapes
+from specdec.masks.base import MaskCompiler
 from specdec.tree import ROOT, DraftTree
 
 
@@ -13,9 +14,9 @@ class Driver:
     Trees are forwarded for all rows at once and committed, or dropped, by ``keep``; ``rollback`` takes tokens back.
     """
 
-    def __init__(self, backend: Backend, compile_masks: Compile) -> None:
+    def __init__(self, backend: Backend, compiler: MaskCompiler) -> None:
         self._backend = backend
-        self._compile = compile_masks
+        self._compiler = compiler
         self.lengths: list[int] = []
 
     @property
@@ -35,7 +36,7 @@ class Driver:
 
     def forward(self, trees: Sequence[DraftTree]) -> list[OutputRow]:
         """One pass over a tree for each row, whose root comes behind the row's committed tokens."""
-        output = self._backend.forward(self._compile(trees, self.lengths, self.shapes))
+        output = self._backend.forward(self._compiler.compile(trees, self.lengths, self.shapes))
         return [output.row(row) for row in range(len(trees))]
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

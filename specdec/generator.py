@@ -8,10 +8,14 @@ from itertools import chain
 from typing import Any, Self
 
 from specdec import prompts
+from specdec.backends.base import Backend
 from specdec.driver import Driver
 from specdec.errors import ModelError, PluginError, RequestError, SpecdecError
 from specdec.loading import OwnSettings, check_tokenizer, load_pretrained
 from specdec.loop import Parts, run
+from specdec.masks.base import MaskCompiler
+from specdec.masks.dense import DenseCompiler
+from specdec.numerics import Mode, Numerics, drive
 from specdec.plugins import Registry, load_plugins
 from specdec.randomness import Randomness
 from specdec.result import Chunk, Result
@@ -36,6 +40,9 @@ class Generator:
         tokenizer: its tokenizer; without one, prompts are token ids and results have no text.
         proposer, verifier, mask, backend: an object, or a string that names an installed plug-in with its options, such
             as ``"lookahead:N=5,W=15,G=15"``.
+        numerics: "exact" for text that is the same to the bit for every strategy, batch and prompt, "fast" for the
+            fastest attention, "auto" for exact wherever a probe of model and machine passes. A ``mask`` that is given
+            decides instead.
         max_batch_size: requests of a list decoded side by side; the others wait.
 
     Raises:
@@ -53,7 +60,8 @@ class Generator:
         *,
         proposer: Proposer | str = "lookahead",
         verifier: Verifier | str = "match",
-        mask: Any = "dense",
+        numerics: Mode = "auto",
+        mask: Any = None,
         backend: str = "auto",
         max_batch_size: int = 8,
     ) -> None:
@@ -65,18 +73,25 @@ class Generator:
         if not self.verifier.lossless:
             name = type(self.verifier).__name__
             warnings.warn(f"{name} is lossy: the text is not what the model alone would write", stacklevel=2)
-        compiler = registry.make("masks", mask)
+        compiler = None if mask is None else registry.make("masks", mask)
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.model, self.tokenizer = model, tokenizer
-        driver = _backend_class(registry, backend, model).load(model, compiler.compile)
+
+        def load(compiler: MaskCompiler) -> Backend:
+            loaded: Backend = _backend_class(registry, backend, model).load(model, compiler)
+            return loaded
+
+        self._load = load
+        self._driven = drive(load, model, numerics, compiler)
+        driver = self._driven.backend
         check_tokenizer(tokenizer, driver.shapes.vocab_size)
         proposer_name = type(self.proposer).__name__
 
         def open_driver(other: Any) -> Driver:
-            return Driver(_backend_class(registry, "auto", other).load(other, compiler.compile), compiler.compile)
+            compiler = DenseCompiler()  # a draft's last bits are nobody's concern
+            return Driver(_backend_class(registry, "auto", other).load(other, compiler), compiler)
 
-        self._open_driver = open_driver
         try:
             reads_q = self.verifier.reads_q
             host = Host(model, tokenizer, driver.shapes.vocab_size, reads_q, load_pretrained, open_driver)
@@ -91,7 +106,7 @@ class Generator:
             engine=engine,
             proposer_name=proposer_name,
             wants=wants,
-            compile_masks=compiler.compile,
+            compiler=self._driven.compiler,
             backend=driver,
             verifier=self.verifier,
             fallback=registry.make("verifiers", "match"),
@@ -102,13 +117,18 @@ class Generator:
         self._is_busy = False
 
     @property
+    def numerics(self) -> Numerics:
+        """Which numerics it decodes with, and whether they are bit-exact for this model on this machine."""
+        return self._driven.numerics_now()
+
+    @property
     def vocab_size(self) -> int:
         """Entries of the model's logits."""
         return self._parts.backend.shapes.vocab_size
 
     def driver(self) -> Driver:
         """The same model driven beside this generator, with a cache of its own: to measure or question it."""
-        return self._open_driver(self.model)
+        return Driver(self._load(self._parts.compiler), self._parts.compiler)
 
     @property
     def takes_trees(self) -> bool:
@@ -181,7 +201,7 @@ class Generator:
         try:
             for index, request in enumerate(requests):
                 if isinstance(request, Exception):
-                    yield Chunk((), "", index, Result((), None, "error", Stats(), 0, request))
+                    yield Chunk((), "", index, Result((), None, "error", Stats(), 0, self.numerics, request))
             sequences = [request for request in requests if isinstance(request, Sequence)]
             for advanced in run(sequences, self._parts, self._max_batch_size):
                 yield from map(self._chunk, advanced)
@@ -268,6 +288,7 @@ class Generator:
             error=sequence.error,
             notes=self._own.take_notes(),
             lossless=self.verifier.lossless,
+            numerics=self.numerics,
         )
         return Chunk(tokens, text, sequence.index, result)
 

@@ -23,7 +23,8 @@ class Shapes:
     """What a compiler and the core must know of a backend.
 
     ``attention`` names each kind of attention layer, with its window if it has one. ``max_positions`` of None means no
-    limit. A backend that takes chains only is never given a branching tree.
+    limit. A backend that takes chains only is never given a branching tree. ``row_multiple``: what the number of rows
+    in a matrix product must be a multiple of, lest a row get other bits; layouts are padded to it.
     """
 
     vocab_size: int
@@ -32,15 +33,17 @@ class Shapes:
     attention: Mapping[str, Window | None]
     dtype: torch.dtype
     device: torch.device
+    row_multiple: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
     """One forward pass, laid out.
 
-    ``input_ids`` and ``positions``: (rows, width). ``masks``: per kind of attention, additive, 0 where visible,
-    (rows, 1, width, slots); empty where each row is a chain that the model's own causal mask serves.
-    ``columns``: the nodes whose logits are wanted in any row, ascending.
+    ``input_ids`` and ``positions``: (rows, width). ``masks``: per kind of attention, (rows, 1, width, slots), boolean
+    or additive (0 where visible); empty where each row is a chain that the model's own causal mask serves.
+    ``columns``: the nodes whose logits are wanted in any row, ascending. ``attention``: the name of the attention that
+    reads the masks, None for the model's own.
     """
 
     lengths: tuple[int, ...]
@@ -49,8 +52,14 @@ class Layout:
     positions: torch.Tensor
     masks: Mapping[str, torch.Tensor]
     columns: tuple[int, ...]
+    attention: str | None = None
 
     @property
     def width(self) -> int:
         """Nodes per row, padding included."""
         return self.input_ids.shape[1]
+
+    def visible(self, kind: str) -> torch.Tensor:
+        """Which slots each node sees in a kind of layer that has a mask, boolean, (rows, width, slots)."""
+        mask = self.masks[kind][:, 0]
+        return mask if mask.dtype == torch.bool else mask == 0

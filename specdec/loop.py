@@ -6,8 +6,9 @@ from collections.abc import Sequence as ReadOnly
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from specdec.backends.base import Backend, Compile, Output
+from specdec.backends.base import Backend, Output
 from specdec.errors import PluginError, SpecdecError
+from specdec.masks.base import MaskCompiler
 from specdec.sampling import NO_TOKEN, SequenceTarget
 from specdec.sequence import Sequence
 from specdec.stats import Clock
@@ -28,7 +29,7 @@ class Parts:
     engine: Engine
     proposer_name: str
     wants: frozenset[tuple[Nodes, What]]
-    compile_masks: Compile
+    compiler: MaskCompiler
     backend: Backend
     verifier: Verifier
     fallback: Verifier
@@ -42,7 +43,7 @@ def step(sequences: ReadOnly[Sequence], parts: Parts) -> None:
         trees = propose(sequences, parts)
     with clock.phase("compile"):
         lengths = [len(sequence.tokens) - 1 for sequence in sequences]
-        layout = parts.compile_masks(trees, lengths, parts.backend.shapes)
+        layout = parts.compiler.compile(trees, lengths, parts.backend.shapes)
     with clock.phase("forward"):
         output = parts.backend.forward(layout)
     commits = conclude(sequences, trees, output, parts, clock)
@@ -121,10 +122,12 @@ def start(sequence: Sequence, parts: Parts) -> None:
 def propose(sequences: ReadOnly[Sequence], parts: Parts) -> list[DraftTree]:
     """One checked tree per sequence; a sequence whose proposal fails ends, and goes along with its root alone."""
     shapes = parts.backend.shapes
+    most_depth = UNLIMITED if parts.compiler.max_depth is None else parts.compiler.max_depth
+    most_positions = UNLIMITED if shapes.max_positions is None else shapes.max_positions
     budgets = [
         Budget(
             num_nodes=parts.max_nodes,
-            depth=UNLIMITED if shapes.max_positions is None else shapes.max_positions - len(sequence.tokens),
+            depth=min(most_depth, most_positions - len(sequence.tokens)),
             num_tokens=sequence.num_remaining,
         )
         for sequence in sequences

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from specdec.numerics import Numerics
 from specdec.sequence import FinishReason
 from specdec.stats import Stats
 
@@ -12,7 +13,8 @@ class Result:
 
     ``token_ids`` are new tokens only, an end-of-text id that was generated included; a stop string cuts ``text`` alone,
     which is None without a tokenizer. ``seed`` reproduces the text. ``notes`` says what was left out, if anything.
-    ``lossless`` is False where the acceptance rule doesn't promise the model's own law.
+    ``numerics`` says whether the text could depend on the strategy in its last bits, and why. ``lossless`` is False
+    where the acceptance rule doesn't promise the model's own law.
     """
 
     token_ids: tuple[int, ...]
@@ -20,6 +22,7 @@ class Result:
     finish_reason: FinishReason
     stats: Stats
     seed: int
+    numerics: Numerics
     error: Exception | None = None
     notes: tuple[str, ...] = ()
     lossless: bool = True

@@ -5,20 +5,20 @@ A backend owns the model and its cache. Rows are the sequences of the batch, num
 Laws:
 - A tree forward equals forwarding each root-to-node path alone.
 - Keep-then-forward equals a fresh forward over the committed tokens; so does rollback-then-forward.
-- What a row gives doesn't depend on the other rows, but for the rounding of another shape.
+- What a row gives doesn't depend on the other rows, but for the rounding of another shape; under a compiler that is
+  ``bit_exact`` not even for that, unless the backend says why.
 - A model that can't satisfy them is refused with the reason, or driven with chains where that is right.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from specdec.layout import Layout, Shapes
+from specdec.masks.base import MaskCompiler
 from specdec.tree import DraftTree
-
-Compile = Callable[[Sequence[DraftTree], Sequence[int], Shapes], Layout]
 
 
 class Output:
@@ -58,9 +58,14 @@ class OutputRow:
 
 
 class Backend(ABC):
-    """A model with a cache."""
+    """A model with a cache.
+
+    Attributes:
+        inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
+    """
 
     shapes: Shapes
+    inexact: str = ""
 
     @classmethod
     @abstractmethod
@@ -69,7 +74,7 @@ class Backend(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, model: object, compile_masks: Compile) -> "Backend":
+    def load(cls, model: object, compiler: MaskCompiler) -> "Backend":
         """A backend driving the model with layouts of the given compiler.
 
         Raises:

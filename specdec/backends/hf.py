@@ -9,15 +9,19 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedModel
 
-from specdec.attention import grouped
-from specdec.backends.base import Backend, Compile, Output
+from specdec.attention import exact, grouped
+from specdec.backends.base import Backend, Output
 from specdec.backends.cache import RaggedCache
+from specdec.backends.products import probe_products
 from specdec.backends.selftest import probe
 from specdec.errors import ModelError
+from specdec.findings import remembered
 from specdec.layout import Layout, Shapes, Window
-from specdec.tree import DraftTree
+from specdec.masks.base import MaskCompiler
+from specdec.tree import ROOT, DraftTree, Role
 
 PREFILL_CHUNK = 512
+_PROBE_SECONDS = 0.8
 
 # Local attention here goes by cache slot, not by position, and the window is longer than a self-test would reach.
 _CHAINS_ONLY = {"gpt_neo": "its local attention goes by cache slot, not by position"}
@@ -31,7 +35,7 @@ class HFBackend(Backend):
         reason: why the model takes chains only, or "" where it takes trees.
     """
 
-    def __init__(self, model: PreTrainedModel, compile_masks: Compile) -> None:
+    def __init__(self, model: PreTrainedModel, compiler: MaskCompiler) -> None:
         config = model.config.get_text_config()
         if model.config.is_encoder_decoder:
             raise ModelError(f"{_name(model)} is an encoder-decoder model; specdec drives decoder-only models")
@@ -57,19 +61,28 @@ class HFBackend(Backend):
             device=model.device,
         )
         self._groups_heads = grouped.is_of_use(config, model.device)
-        if self._groups_heads:
-            grouped.register()
+        grouped.register()
+        exact.register()
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
-        self._compile_masks = compile_masks
+        self._compiler = compiler
+        self._chunk = PREFILL_CHUNK
+        if compiler.bit_exact:
+            products = remembered(model, "products", lambda: probe_products(model, _PROBE_SECONDS))
+            self.inexact = products.inexact
+            self.shapes = replace(self.shapes, row_multiple=products.row_multiple)
+            # The prompt's last chunk has a tree behind it: no pass has more rows than were tried.
+            self._chunk = min(PREFILL_CHUNK, products.most_rows // 2)
         self._decide()
+        if compiler.bit_exact and self.reason:
+            self.inexact = f"it takes chains only, under masks of its own ({self.reason})"
 
     def _decide(self) -> None:
         """Trees where the self-test passes with them, else chains where it passes with those, else a refusal."""
         if not self.reason:
-            self.reason = probe(self, self._model, self._compile_masks, branching=True)
+            self.reason = probe(self, self._model, self._compiler, branching=True)
         if self.reason:
             self.shapes = replace(self.shapes, takes_trees=False)
-            fault = probe(self, self._model, self._compile_masks, branching=False)
+            fault = probe(self, self._model, self._compiler, branching=False)
             if fault:
                 raise ModelError(
                     f"{_name(self._model)} can't be driven losslessly: with trees, {self.reason}; with chains, {fault}"
@@ -80,10 +93,10 @@ class HFBackend(Backend):
         return isinstance(model, PreTrainedModel)
 
     @classmethod
-    def load(cls, model: object, compile_masks: Compile) -> "HFBackend":
+    def load(cls, model: object, compiler: MaskCompiler) -> "HFBackend":
         if not isinstance(model, PreTrainedModel):
             raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
-        return cls(model, compile_masks)
+        return cls(model, compiler)
 
     def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
         # One row at a time, in chunks at fixed positions: what a prompt computes doesn't depend on its neighbours.
@@ -91,14 +104,14 @@ class HFBackend(Backend):
         self._cache.lengths.append(0)
         self._cache.placement.num_rows = max(self._cache.placement.num_rows, row + 1)
         self._cache.placement.num_slots = max(self._cache.placement.num_slots, capacity)
-        whole = (len(tokens) - 1) // PREFILL_CHUNK * PREFILL_CHUNK
-        for start in range(0, whole, PREFILL_CHUNK):
-            chunk = torch.tensor([tokens[start : start + PREFILL_CHUNK]], device=self.shapes.device)
-            self._cache.place(row, [start])
-            self._logits(chunk, torch.arange(start, start + PREFILL_CHUNK, device=chunk.device)[None], None, 1)
+        whole = (len(tokens) - 1) // self._chunk * self._chunk
+        for start in range(0, whole, self._chunk):
+            chunk = DraftTree(tokens[start])
+            chunk.add_chain(ROOT, tokens[start + 1 : start + self._chunk], Role.SUPPORT)
+            self._pass(row, self._compiler.compile([chunk], [start], self.shapes), [ROOT])
         self._cache.lengths[row] = len(tokens) - 1
         trunk = tokens[whole:-1]
-        layout = self._compile_masks([tree.below(trunk)], [whole], self.shapes)
+        layout = self._compiler.compile([tree.below(trunk)], [whole], self.shapes)
         columns = [column for column in layout.columns if column >= len(trunk)]
         logits = self._pass(row, layout, columns)
         return Output(logits, [column - len(trunk) for column in columns])
@@ -112,8 +125,14 @@ class HFBackend(Backend):
             return self._pass_over_chains(first, layout)[:, list(columns)]
         self._cache.place(first, layout.lengths)
         mask = next(iter(layout.masks.values())) if len(layout.masks) == 1 else dict(layout.masks) or None
-        wanted = None if len(columns) == layout.width else torch.tensor(columns, device=self.shapes.device)
-        return self._logits(layout.input_ids, layout.positions, mask, wanted)
+        if len(columns) == layout.width:
+            wanted = None
+        else:  # the head is a product too: its rows are made as many as a row's bits ask for
+            missing = -len(columns) % self.shapes.row_multiple
+            repeated = [*columns, *(columns[-1] for _ in range(missing))]
+            wanted = torch.tensor(repeated, device=self.shapes.device)
+        with self._attention(layout):
+            return self._logits(layout.input_ids, layout.positions, mask, wanted)[:, : len(columns)]
 
     def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
         """Row by row under the model's own causal mask, which a slot-ordered bias agrees with; at all columns."""
@@ -127,29 +146,31 @@ class HFBackend(Backend):
 
     @torch.inference_mode()
     def _logits(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, mask: Any, columns: torch.Tensor | int | None
+        self, input_ids: torch.Tensor, positions: torch.Tensor, mask: Any, columns: torch.Tensor | None
     ) -> torch.Tensor:
-        """The model's logits, (rows, columns, vocab); ``columns`` 1 means the last, None all, as in transformers."""
+        """The model's logits, (rows, columns, vocab); ``columns`` of None means all."""
         extra: dict[str, Any] = {}
         if "position_ids" in self._parameters:
             extra["position_ids"] = positions
         keeps_columns = columns is not None and "logits_to_keep" in self._parameters
         if keeps_columns:
             extra["logits_to_keep"] = columns
-        with self._attention(mask):
-            output = self._model(
-                input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
-            )
+        output = self._model(
+            input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
+        )
         logits: torch.Tensor = output.logits
-        return logits if columns is None or keeps_columns or isinstance(columns, int) else logits[:, columns]
+        return logits if columns is None or keeps_columns else logits[:, columns]
 
     @contextmanager
-    def _attention(self, mask: Any) -> Iterator[None]:
+    def _attention(self, layout: Layout) -> Iterator[None]:
         """The attention function for a pass; between passes the model is as its owner left it."""
-        if mask is None or not self._groups_heads:
+        name = layout.attention
+        if name is None and layout.masks and self._groups_heads:
+            name = grouped.NAME
+        if name is None:
             yield
             return
-        before, self._config._attn_implementation = self._config._attn_implementation, grouped.NAME
+        before, self._config._attn_implementation = self._config._attn_implementation, name
         try:
             yield
         finally:

@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from specdec.tree import ROOT, DraftTree, Role
 
 if TYPE_CHECKING:
-    from specdec.backends.base import Backend, Compile
+    from specdec.backends.base import Backend
+    from specdec.masks.base import MaskCompiler
 
 _SEED = 2402
 _PREFIX = 6
@@ -20,10 +21,10 @@ _PREFIX = 6
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
 
 
-def probe(backend: "Backend", model: PreTrainedModel, compile_masks: "Compile", branching: bool) -> str:
+def probe(backend: "Backend", model: PreTrainedModel, compiler: "MaskCompiler", branching: bool) -> str:
     """Why the model can't be driven so, or "" where it can."""
     try:
-        error = _largest_error(backend, model, compile_masks, branching)
+        error = _largest_error(backend, model, compiler, branching)
     except Exception as fault:  # third-party modelling code: whatever it raises means that it can't be driven so
         return f"its forward raised {type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
     finally:
@@ -34,7 +35,7 @@ def probe(backend: "Backend", model: PreTrainedModel, compile_masks: "Compile", 
     return ""
 
 
-def _largest_error(backend: "Backend", model: PreTrainedModel, compile_masks: "Compile", branching: bool) -> float:
+def _largest_error(backend: "Backend", model: PreTrainedModel, compiler: "MaskCompiler", branching: bool) -> float:
     """Over all nodes of two steps, the second behind a kept path: the greatest difference over the logits' spread.
 
     The first step's tree goes along with the prompt.
@@ -51,7 +52,7 @@ def _largest_error(backend: "Backend", model: PreTrainedModel, compile_masks: "C
             tree.add(first, fresh.pop(), Role.SUPPORT)  # so that some rows of logits are left out
             path = [ROOT, tree.add(ROOT, fresh.pop())]
         tree.add(path[-1], fresh.pop())
-        layout = compile_masks([tree], [len(committed)], backend.shapes)
+        layout = compiler.compile([tree], [len(committed)], backend.shapes)
         prompt = [*committed, tree.tokens[ROOT]]
         output = backend.prefill(prompt, tree, 2 * len(tokens)) if is_prefill else backend.forward(layout)
         for node in layout.columns:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from specdec.backends.base import Backend, Compile, Output
+from specdec.backends.base import Backend, Output
 from specdec.errors import ModelError
 from specdec.layout import Layout, Shapes
+from specdec.masks.base import MaskCompiler
 from specdec.tree import DraftTree
 
 Law = Callable[[tuple[int, ...]], Sequence[float]]
@@ -42,9 +43,9 @@ class ToyModel:
 class ToyBackend(Backend):
     """Looks the law up for each node's visible context."""
 
-    def __init__(self, model: ToyModel, compile_masks: Compile) -> None:
+    def __init__(self, model: ToyModel, compiler: MaskCompiler) -> None:
         self._model = model
-        self._compile = compile_masks
+        self._compile = compiler.compile
         self._rows: list[list[int]] = []  # committed tokens by slot
         self._fed: list[list[int]] = []  # the nodes of the last pass
         self.shapes = Shapes(
@@ -61,10 +62,10 @@ class ToyBackend(Backend):
         return isinstance(model, ToyModel)
 
     @classmethod
-    def load(cls, model: object, compile_masks: Compile) -> "ToyBackend":
+    def load(cls, model: object, compiler: MaskCompiler) -> "ToyBackend":
         if not isinstance(model, ToyModel):
             raise ModelError(f"the toy backend drives a ToyModel, not a {type(model).__name__}")
-        return cls(model, compile_masks)
+        return cls(model, compiler)
 
     def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
         self._rows.append(list(tokens[:-1]))
@@ -111,7 +112,7 @@ def context(layout: Layout, row: int, node: int, committed: Sequence[int]) -> tu
     if not layout.masks:  # a chain
         return (*committed, *layout.input_ids[row, : node + 1].tolist())
     length = layout.lengths[row]
-    slots = torch.nonzero(layout.masks["full_attention"][row, 0, node] == 0).flatten().tolist()
+    slots = torch.nonzero(layout.visible("full_attention")[row, node]).flatten().tolist()
     seen = {
         (slot if slot < length else int(layout.positions[row, slot - length])): (
             committed[slot] if slot < length else int(layout.input_ids[row, slot - length])

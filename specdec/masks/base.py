@@ -7,24 +7,71 @@ its nodes come behind them: node i in slot lengths[b] + i.
 Laws:
 - Visibility equals the ancestor closure: a node sees all committed slots of its row, its ancestors and itself, and
   nothing else; windows are decided on positions, never on slots.
-- Every compiler gives the logits of ``dense``.
+- Every compiler gives the logits of ``dense``, to rounding.
 - Padding nodes see themselves alone, and nobody sees them.
+- A compiler that is ``bit_exact`` promises more, where the machine's libraries allow it: a node's logits have the same
+  bits in every layout.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
+import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.layout import Layout, Shapes
-from specdec.tree import DraftTree
+from specdec.tree import DraftTree, Role
+
+_PADDING_ID = 0
 
 
 class MaskCompiler(BaseModel, ABC):
-    """Configuration of a compiler, and its one method."""
+    """Configuration of a compiler, and its one method.
+
+    Attributes:
+        attention: the name under which transformers knows the attention that reads these masks; None for the model's
+            own.
+        bit_exact: whether logits are promised to have the same bits in every layout.
+        max_depth: how deep a tree may be; None where that doesn't matter.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    attention: ClassVar[str | None] = None
+    bit_exact: ClassVar[bool] = False
+    max_depth: ClassVar[int | None] = None
+
     @abstractmethod
+    def masks(
+        self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
+    ) -> dict[str, torch.Tensor]:
+        """A mask per kind of attention layer, as ``Layout.masks`` says; ``positions``: (rows, width)."""
+
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         """Lay out one forward pass over a tree per row."""
+        longest = max(map(len, trees))
+        width = longest + -longest % shapes.row_multiple
+        padded = [(tree, length, width - len(tree)) for tree, length in zip(trees, lengths, strict=True)]
+        input_ids = torch.tensor([tree.tokens + [_PADDING_ID] * padding for tree, _, padding in padded])
+        positions = np.array(
+            [[length + d for d in tree.depths] + [length] * padding for tree, length, padding in padded]
+        )
+        return Layout(
+            lengths=tuple(lengths),
+            num_nodes=tuple(map(len, trees)),
+            input_ids=input_ids.to(shapes.device),
+            positions=torch.from_numpy(positions).to(shapes.device),
+            masks=self.masks(trees, lengths, positions, shapes) if shapes.takes_trees else {},
+            columns=_wanted(trees),
+            attention=self.attention,
+        )
+
+
+def _wanted(trees: Sequence[DraftTree]) -> tuple[int, ...]:
+    """Roots, candidates and probes of any row: nothing else's logits are ever read."""
+    wanted = {0}
+    for tree in trees:
+        wanted.update(tree.nodes_with(Role.CANDIDATE | Role.PROBE))
+    return tuple(sorted(wanted))

@@ -79,7 +79,7 @@ def visibility(tree: DraftTree, prefix_length: int, shapes: Shapes, kind: str) -
     layout = DenseCompiler().compile([tree], [prefix_length], shapes)
     if not layout.masks:  # a chain that the model's own causal mask serves
         return np.tri(len(tree), prefix_length + len(tree), k=prefix_length, dtype=bool)
-    seen: np.ndarray = (layout.masks[kind][0, 0] == 0).cpu().numpy()
+    seen: np.ndarray = layout.visible(kind)[0].cpu().numpy()
     return seen
 
 

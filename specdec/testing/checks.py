@@ -70,7 +70,7 @@ def toy_host(vocab_size: int, reads_q: bool) -> Host:
 
     def open_driver(model: object) -> Driver:
         compiler = DenseCompiler()
-        return Driver(ToyBackend.load(model, compiler.compile), compiler.compile)
+        return Driver(ToyBackend.load(model, compiler), compiler)
 
     return Host(None, None, vocab_size, reads_q, load, open_driver)
 

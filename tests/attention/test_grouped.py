@@ -11,7 +11,7 @@ from specdec.masks.dense import DenseCompiler
 from tests import families
 from tests.generators import open_row
 
-compile_masks = DenseCompiler().compile
+compiler = DenseCompiler()
 
 
 def tensors(heads: int, groups: int, width: int, slots: int, value_size: int = 8) -> tuple[torch.Tensor, ...]:
@@ -60,21 +60,21 @@ def test_the_bits_are_those_of_the_models_own_attention(dtype: torch.dtype) -> N
 
 def test_a_pass_uses_it_and_leaves_the_model_as_it_was() -> None:
     model = families.make(*families.TREES["llama"])
-    driver = HFBackend.load(model, compile_masks)
+    driver = HFBackend.load(model, compiler)
     open_row(driver, [1, 2, 3])
     seen = []
     model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(model.config._attn_implementation))
     tree = DraftTree(4)
-    driver.forward(compile_masks([tree], [3], driver.shapes))
+    driver.forward(compiler.compile([tree], [3], driver.shapes))
     tree.add_chain(0, [5, 6])
-    driver.forward(compile_masks([tree], [3], driver.shapes))
+    driver.forward(compiler.compile([tree], [3], driver.shapes))
     assert seen == ["sdpa", grouped.NAME]  # a plain step is transformers' own
     assert model.config._attn_implementation == "sdpa"
 
 
 def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
     model = families.make(*families.TREES["llama"])
-    driver = HFBackend.load(model, compile_masks)
+    driver = HFBackend.load(model, compiler)
     open_row(driver, [1, 2, 3])
     tree = DraftTree(4)
     tree.add_chain(0, [5, 6])
@@ -84,7 +84,7 @@ def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
 
     model.model.layers[1].register_forward_pre_hook(fail)
     with pytest.raises(MemoryError):
-        driver.forward(compile_masks([tree], [3], driver.shapes))
+        driver.forward(compiler.compile([tree], [3], driver.shapes))
     assert model.config._attn_implementation == "sdpa"
 
 

@@ -16,13 +16,13 @@ from tests.generators import open_row, path_to, random_tree
 
 TOLERANCE = 1e-5
 SEEN = 1e-3
-compile_masks = DenseCompiler().compile
+compiler = DenseCompiler()
 
 
 @pytest.fixture(params=families.TREES, scope="module")
 def backend(request: pytest.FixtureRequest) -> HFBackend:
     model = families.make(*families.TREES[request.param])
-    driver = HFBackend.load(model, compile_masks)
+    driver = HFBackend.load(model, compiler)
     driver.model_under_test = model  # type: ignore[attr-defined]
     return driver
 
@@ -74,7 +74,7 @@ def test_a_tree_equals_its_paths_and_keeping_equals_starting_anew(backend: HFBac
         prompt += [tree.tokens[node] for node in path]
     for _ in range(3):
         trees = [random_tree(rng, families.VOCAB, int(rng.integers(5, 13))) for _ in batch]
-        layout = compile_masks(trees, [len(prompt) for prompt in batch], backend.shapes)
+        layout = compiler.compile(trees, [len(prompt) for prompt in batch], backend.shapes)
         assert difference(backend, batch, trees, layout) <= TOLERANCE
         paths = []
         for prompt, tree in zip(batch, trees, strict=True):
@@ -92,7 +92,7 @@ def test_a_row_that_leaves_does_not_disturb_the_others(backend: HFBackend) -> No
     backend.release(0)
     batch = [batch[2], batch[1]]
     trees = [random_tree(np.random.default_rng(row), families.VOCAB, 12) for row in range(2)]
-    layout = compile_masks(trees, [len(prompt) for prompt in batch], backend.shapes)
+    layout = compiler.compile(trees, [len(prompt) for prompt in batch], backend.shapes)
     assert difference(backend, batch, trees, layout) <= TOLERANCE
 
 
@@ -121,7 +121,7 @@ def test_a_wrong_mask_bit_or_position_shows(backend: HFBackend, spoil: Callable[
     left, right = tree.add(ROOT, 51), tree.add(ROOT, 52)
     tree.add(left, 53)
     tree.add(right, 54)
-    layout = compile_masks([tree], [len(batch[0])], backend.shapes)
+    layout = compiler.compile([tree], [len(batch[0])], backend.shapes)
     assert difference(backend, batch, [tree], spoil(layout)) > SEEN
     assert difference(backend, batch, [tree], layout) <= TOLERANCE
 
@@ -132,11 +132,11 @@ def test_a_wrong_cache_slot_shows(backend: HFBackend) -> None:
     tree = DraftTree(50)
     tree.add(ROOT, 51)
     right = tree.add(ROOT, 52)
-    backend.forward(compile_masks([tree], [len(batch[0])], backend.shapes))
+    backend.forward(compiler.compile([tree], [len(batch[0])], backend.shapes))
     backend.keep([[ROOT, right - 1]])  # the other branch's keys and values
     committed = [[*batch[0], 50, 52]]
     follower = DraftTree(55)
-    layout = compile_masks([follower], [len(committed[0])], backend.shapes)
+    layout = compiler.compile([follower], [len(committed[0])], backend.shapes)
     assert difference(backend, committed, [follower], layout) > SEEN
 
 
@@ -144,7 +144,7 @@ def test_a_wrong_cache_slot_shows(backend: HFBackend) -> None:
 def test_recurrent_models_are_refused_with_the_reason(name: str) -> None:
     config_class, arguments, reason = families.REFUSED[name]
     with pytest.raises(ModelError, match=reason):
-        HFBackend.load(families.make(config_class, arguments), compile_masks)
+        HFBackend.load(families.make(config_class, arguments), compiler)
 
 
 @pytest.mark.parametrize("name", families.CHAINS)
@@ -175,5 +175,5 @@ def test_a_model_in_training_mode_is_refused() -> None:
 
 
 def test_shapes_say_what_the_configuration_says() -> None:
-    driver = HFBackend.load(families.make("LlamaConfig", families.SMALL), compile_masks)
+    driver = HFBackend.load(families.make("LlamaConfig", families.SMALL), compiler)
     assert driver.shapes == Shapes(96, 256, True, {"full_attention": None}, torch.float32, torch.device("cpu"))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from specdec import Chunk, Generator, Result, demo
+from specdec.numerics import Numerics
 from specdec.plugins import load_plugins
 from specdec.stats import Stats
 
@@ -111,7 +112,7 @@ def streaming(*texts: str, error: BaseException | None = None) -> Any:
             yield Chunk((1, 2), text)
         if error is not None:
             raise error
-        yield Chunk((3,), texts[-1], 0, Result((1, 2, 3), "".join(texts), "length", Stats(), 0))
+        yield Chunk((3,), texts[-1], 0, Result((1, 2, 3), "".join(texts), "length", Stats(), 0, Numerics("exact")))
 
     return stream
 

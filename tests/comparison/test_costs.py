@@ -43,8 +43,6 @@ def test_the_median_time_of_each_size_is_what_it_costs() -> None:
 def test_a_real_driver_takes_it(max_positions: int | None) -> None:
     compiler = DenseCompiler()
     model = ToyModel(lambda _: [0.25] * 4, 4, max_positions)
-    costs = measure_costs(
-        Driver(ToyBackend.load(model, compiler.compile), compiler.compile), sizes=(1, 2, 8), repeats=1
-    )
+    costs = measure_costs(Driver(ToyBackend.load(model, compiler), compiler), sizes=(1, 2, 8), repeats=1)
     assert costs.sizes == (1, 2, 8)
     assert all(seconds > 0 for seconds in costs.seconds)

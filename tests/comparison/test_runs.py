@@ -10,6 +10,7 @@ from specdec import RequestError, Result
 from specdec.comparison import Comparison
 from specdec.comparison.runfile import RunFile, merge, read
 from specdec.comparison.runs import Plan, Run, measure
+from specdec.numerics import Numerics
 from specdec.stats import Stats
 from tests.comparison.made import TEXT, plan_of, run_of, runs_of
 
@@ -26,7 +27,7 @@ class Bench:
         def decode(prompt: int, seed: int) -> Result:
             self.asked.append((name, prompt, seed))
             self.now += 1.0
-            return Result(TEXT, None, "length", Stats(accepted_lengths=[len(TEXT)]), seed)
+            return Result(TEXT, None, "length", Stats(accepted_lengths=[len(TEXT)]), seed, Numerics("fast"))
 
         return decode
 

@@ -11,6 +11,7 @@ from specdec import Result
 from specdec.comparison import Comparison
 from specdec.comparison.runs import Decode, measure
 from specdec.comparison.statistics import speed_ratio
+from specdec.numerics import Numerics
 from specdec.stats import Stats
 from tests.comparison.made import TEXT, plan_of
 
@@ -36,7 +37,7 @@ class Machine:
         self._drift *= math.exp(noise - 0.05 * math.log(self._drift))
         self._spell = self._spell - 1 if self._spell else 4 * (chance < 0.01)
         self.now += self._work[prompt] / self._speeds[name] * self._drift * jitter * (2 if self._spell else 1)
-        return Result(TEXT, None, "length", Stats(accepted_lengths=[1] * len(TEXT)), seed)
+        return Result(TEXT, None, "length", Stats(accepted_lengths=[1] * len(TEXT)), seed, Numerics("fast"))
 
 
 def compared(rng: np.random.Generator, num_prompts: int, speeds: dict[str, float]) -> Comparison:

@@ -19,17 +19,17 @@ from tests import families
 from tests.generators import path_to, random_tree
 
 Plain = Callable[[list[int]], torch.Tensor]
-compile_masks = DenseCompiler().compile
+compiler = DenseCompiler()
 
 
 def toy() -> tuple[Backend, Plain]:
     model = ToyModel.random(vocab_size=families.VOCAB, order=4, seed=3)
-    return ToyBackend.load(model, compile_masks), lambda tokens: torch.tensor(model.law(tuple(tokens))).log()
+    return ToyBackend.load(model, compiler), lambda tokens: torch.tensor(model.law(tuple(tokens))).log()
 
 
 def hf() -> tuple[Backend, Plain]:
     model = families.make(*families.TREES["gemma3"])  # windowed and full layers together
-    return HFBackend.load(model, compile_masks), lambda tokens: families.plain_logits(model, tokens)[-1]
+    return HFBackend.load(model, compiler), lambda tokens: families.plain_logits(model, tokens)[-1]
 
 
 MAKERS = {"toy": toy, "hf": hf}
@@ -68,7 +68,7 @@ def test_rows_of_any_lengths_trees_and_paths_stay_apart(
             prompt += [tree.tokens[node] for node in path]
         for _ in range(2):
             trees = [random_tree(rng, families.VOCAB, int(rng.integers(0, 9))) for _ in batch]
-            output = backend.forward(compile_masks(trees, [len(prompt) for prompt in batch], backend.shapes))
+            output = backend.forward(compiler.compile(trees, [len(prompt) for prompt in batch], backend.shapes))
             paths = []
             for row, (prompt, tree) in enumerate(zip(batch, trees, strict=True)):
                 node = int(rng.integers(len(tree)))

@@ -24,7 +24,7 @@ SHAPES = Shapes(6, None, True, KINDS, torch.float32, torch.device("cpu"))
 def visible_positions(layout: Any, kind: str, row: int, node: int) -> list[int]:
     """The positions that a node sees, according to the mask."""
     length = layout.lengths[row]
-    slots = torch.nonzero(layout.masks[kind][row, 0, node] == 0).flatten().tolist()
+    slots = torch.nonzero(layout.visible(kind)[row, node]).flatten().tolist()
     return sorted(slot if slot < length else int(layout.positions[row, slot - length]) for slot in slots)
 
 
@@ -37,7 +37,7 @@ def test_a_node_sees_the_prefix_its_ancestors_and_itself(mask: str, batch: list[
         assert layout.input_ids[row, : len(tree)].tolist() == tree.tokens
         for node in range(len(tree)):
             slots = [*range(length), *(length + ancestor for ancestor in path_to(tree, node))]
-            seen = torch.nonzero(layout.masks["full_attention"][row, 0, node] == 0).flatten().tolist()
+            seen = torch.nonzero(layout.visible("full_attention")[row, node]).flatten().tolist()
             assert seen == slots
             query = length + tree.depths[node]
             assert int(layout.positions[row, node]) == query
@@ -47,7 +47,7 @@ def test_a_node_sees_the_prefix_its_ancestors_and_itself(mask: str, batch: list[
             assert visible_positions(layout, "chunked_attention", row, node) == block
         for padding in range(len(tree), layout.width):
             assert visible_positions(layout, "full_attention", row, padding) == [length]
-            assert layout.masks["full_attention"][row, 0, padding, length + padding] == 0
+            assert layout.visible("full_attention")[row, padding, length + padding]
 
 
 @pytest.mark.parametrize("mask", MASKS)

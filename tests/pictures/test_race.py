@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from specdec import Chunk, Generator, Result, ToyModel
+from specdec.numerics import Numerics
 from specdec.pictures import race as module
 from specdec.pictures.race import Lane, first_difference, race
 from specdec.stats import Stats
@@ -32,7 +33,7 @@ class _Paced:
         try:
             for step in range(1, self._num_steps + 1):
                 self._clock.now += self._seconds
-                result = Result((), "", "length", Stats(), 0) if step == self._num_steps else None
+                result = Result((), "", "length", Stats(), 0, Numerics("exact")) if step == self._num_steps else None
                 yield Chunk((step,), f"{step} ", 0, result)
         finally:
             self.is_closed = True

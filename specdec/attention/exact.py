@@ -1,0 +1,204 @@
+"""Attention whose bits depend on what a node sees, and on nothing else.
+
+Other kernels sum over cache slots in an order that a draft tree's layout decides. Here a node's sum has two parts:
+
+- a closed region (``regions.py``), the same slots in the same order for plain decoding and for any tree, without a
+  mask, by a kernel whose rows don't depend on one another;
+- open slots, summed in fixed point: weights p and values V are rounded to a grid on which every partial sum is exact
+  in float64, so that neither order nor library can matter.
+
+Bits that are exact: p lies on a grid of 2^-g in [0, 1], V on one of 2^-h, so a partial sum of p V is a multiple of
+2^-(g+h), and exact while sum p |V| < 2^(53-g-h) (``_Grid``): that is 2^17 everywhere. In float32 one grid can't hold V;
+two do, each with a sum of its own.
+
+That rows of products and of the fused kernel don't depend on one another, and that scores don't depend on their slot,
+are properties of the libraries: ``specdec/exactness.py`` probes them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from specdec.attention.regions import ATTENTION, Region, found_regions, with_regions
+from specdec.errors import ModelError
+
+_ROWS = 4  # products of fewer rows take other ways through the libraries, with other bits
+_SMALLEST_FUSED_HEAD = 32  # below, rows of the fused kernel in half precision were seen to depend on one another
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Spacings, as exponents of two: weights on 2^-weights, values on the sum of as many grids as there are."""
+
+    weights: int
+    values: tuple[int, ...]
+
+
+# bfloat16 values above 2^-12 and float16 values above 2^-9 lie on 2^-20 as they are.
+_LOWEST_EXPONENT = -60.0
+_GRIDS = {
+    torch.bfloat16: _Grid(16, (20,)),
+    torch.float16: _Grid(16, (20,)),
+    torch.float32: _Grid(24, (12, 32)),
+}
+
+
+def register() -> None:
+    """Make it known to transformers as ``specdec_exact``; doing so again changes nothing.
+
+    Afterwards ``model.set_attn_implementation("specdec_exact")`` lets transformers' own ``generate`` use it.
+    """
+    AttentionInterface.register(ATTENTION, exact_attention)
+    AttentionMaskInterface.register(ATTENTION, visibility_mask)
+
+
+def visibility_mask(*args: Any, kv_offset: int = 0, **kwargs: Any) -> torch.Tensor:
+    """transformers' boolean mask, always there and with its regions found, (rows, 1, width, slots)."""
+    kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    mask: torch.Tensor = sdpa_mask(*args, kv_offset=kv_offset, **kwargs)
+    return with_regions(mask, found_regions(mask, int(kv_offset)))
+
+
+def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention as transformers calls it.
+
+    Args:
+        query: (rows, heads, width, head size).
+        key, value: (rows, groups, slots, head size), heads a multiple of groups.
+        attention_mask: boolean, (rows, 1, width, slots).
+        scaling: of the scores; softcap: their bound; s_aux: attention sinks, (heads,).
+
+    Returns:
+        (rows, width, heads, head size), and None for the weights.
+
+    Raises:
+        ModelError: for a kind of attention that this one doesn't cover.
+    """
+    if query.dtype not in _GRIDS:
+        raise ModelError(f"{ATTENTION} covers bfloat16, float16 and float32, not {query.dtype}: use another attention")
+    if others.get("position_bias") is not None or attention_mask is None or attention_mask.dtype != torch.bool:
+        raise ModelError(
+            f"{ATTENTION} needs a boolean mask and no position bias, as transformers' causal models give it"
+        )
+    found: tuple[Region, ...] | None = getattr(attention_mask, "regions", None)
+    if found is None:
+        found = tuple(found_regions(attention_mask))
+    num_groups = key.shape[1]
+    output = query.new_zeros(len(query), query.shape[2], num_groups, query.shape[1] // num_groups, value.shape[3])
+    kind = _Kind(query.shape[3] ** -0.5 if scaling is None else scaling, softcap, s_aux)
+    for region in found:
+        attended = _attend(query[region.row, :, region.nodes], key[region.row], value[region.row], region, kind)
+        # A slice is written to in place, converting on the way; numbered nodes have to be converted first.
+        output[region.row, region.nodes] = attended if isinstance(region.nodes, slice) else attended.to(query.dtype)
+    return output.flatten(2, 3), None
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    scale: float
+    softcap: float | None
+    sinks: torch.Tensor | None
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, kind: _Kind) -> torch.Tensor:
+    """One region's attention, (nodes, groups, heads of a group, head size), float64.
+
+    Args:
+        q: (heads, nodes, head size).
+        k, v: (groups, slots, head size).
+    """
+    num_nodes, num_groups = q.shape[1], len(k)
+    num_heads = len(q) // num_groups
+    num_rows = num_heads * num_nodes
+    rows = q.reshape(num_groups, num_rows, -1)  # the heads of a group read the same keys: one product for all
+    if num_rows % _ROWS:
+        rows = torch.nn.functional.pad(rows, (0, 0, 0, -num_rows % _ROWS))
+    # The closed region counts as one slot more, whose score is its log-sum-exp; a sink as one that holds nothing.
+    scores = [_scores(rows, region.take_open(k), kind, region.bias(num_heads, _ROWS))]
+    if region.closed.stop:
+        closed, lse = _closed(rows, k[:, region.closed], v[:, region.closed], kind)
+        scores.append(lse)
+    if kind.sinks is not None:
+        sinks = kind.sinks.float().view(num_groups, -1, 1).repeat_interleave(num_nodes, 1)
+        scores.append(torch.nn.functional.pad(sinks, (0, 0, 0, rows.shape[1] - num_rows)))
+    p, grid = _softmax_weights(scores, _GRIDS[q.dtype]), _GRIDS[q.dtype]
+    if len(scores) == 1:
+        sums = _exact_sum(p, region.take_open(v), grid)
+    else:
+        num_open = region.hidden.shape[1]
+        sums = _exact_sum(p[..., :num_open], region.take_open(v), grid)
+        if region.closed.stop:
+            sums.addcmul_(p[..., num_open : num_open + 1], closed)
+    sums.div_(p.sum(-1, keepdim=True))
+    return sums[:, :num_rows].view(num_groups, num_heads, num_nodes, -1).permute(2, 0, 1, 3)
+
+
+def _scores(rows: torch.Tensor, keys: torch.Tensor, kind: _Kind, bias: torch.Tensor) -> torch.Tensor:
+    """Scores in float32, (groups, rows, slots)."""
+    q, k = rows.float(), keys.float().transpose(1, 2)
+    if kind.softcap is None:
+        return torch.baddbmm(bias, q, k, alpha=kind.scale)
+    capped = torch.bmm(q, k).mul_(kind.scale / kind.softcap).tanh_()
+    return capped.mul_(kind.softcap).add_(bias)
+
+
+def _closed(
+    rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kind: _Kind
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over the closed region and the logarithm of its sum: (groups, rows, head size), (groups, rows, 1)."""
+    if rows.is_cpu and kind.softcap is None and keys.shape == values.shape:
+        if rows.dtype == torch.float16 or rows.shape[2] < _SMALLEST_FUSED_HEAD:  # float16's own kernel is slower, too
+            rows, keys, values = rows.float(), keys.float(), values.float()
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        attended, lse = fused(rows[None], keys[None], values[None], scale=kind.scale)
+        return attended[0], lse[0].unsqueeze(-1)
+    scores = _scores(rows, keys, kind, rows.new_zeros((), dtype=torch.float32))
+    top = scores.amax(-1, keepdim=True)
+    with_ones = torch.nn.functional.pad(values.float(), (0, 1), value=1.0)
+    sums = torch.bmm(scores.sub_(top).exp_(), with_ones)
+    total = sums[..., -1:]
+    return sums[..., :-1] / total, total.log().add_(top)
+
+
+def _softmax_weights(scores: list[torch.Tensor], grid: _Grid) -> torch.Tensor:
+    """exp(score - greatest) on the grid, (groups, rows, slots), float64.
+
+    exp and not exp2: on CPUs the last few numbers of a tensor get other bits from exp2, as they do from sigmoid. It is
+    slow where nothing representable is left, so that is cut off first: far below the grid.
+    """
+    joined = scores[0] if len(scores) == 1 else torch.cat(scores, -1)
+    p = joined.sub_(joined.amax(-1, keepdim=True)).clamp_(min=_LOWEST_EXPONENT).exp_()
+    return _round_to(p, grid.weights).double()
+
+
+def _exact_sum(p: torch.Tensor, values: torch.Tensor, grid: _Grid) -> torch.Tensor:
+    """sum p V over slots, (groups, rows, head size), float64; each limb of V by itself, then all of them."""
+    if len(grid.values) == 1:
+        return torch.bmm(p, _round_to(values.float(), grid.values[0]).double())
+    size, (coarse, fine) = values.shape[2], grid.values
+    high = _round_to(values + 0.0, coarse)
+    low = _round_to(values - high, fine)
+    sums = torch.bmm(p, torch.cat([high, low], -1).double())
+    return sums[..., :size] + sums[..., size:]
+
+
+def _round_to(x: torch.Tensor, exponent: int) -> torch.Tensor:
+    """Float32 ``x``, in place, to multiples of 2^-exponent: adding a large number drops what is finer.
+
+    Where ``x`` outgrows that number the multiples are of a coarser power of two, and still float32's own.
+    """
+    large = 1.5 * 2.0 ** (23 - exponent)
+    return x.add_(large).sub_(large)

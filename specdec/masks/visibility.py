@@ -1,0 +1,49 @@
+"""What each node of a pass may see, as plain arrays: the law that every compiler's masks express."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec.layout import Window
+from specdec.tree import DraftTree
+
+
+def visibility(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -> np.ndarray:
+    """Which slots each node sees where no window limits it, (rows, width, slots); padding sees itself alone."""
+    visible = np.zeros((len(trees), width, max(lengths) + width), dtype=bool)
+    for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
+        visible[row, : len(tree), :length] = True
+        visible[row, :, length : length + width] = ancestors(tree, width)
+    return visible
+
+
+def ancestors(tree: DraftTree, width: int) -> np.ndarray:
+    """Entry [i, j]: node j is an ancestor of node i, or i itself; shape (width, width), padding included."""
+    closure = np.eye(width, dtype=bool)
+    for node in range(1, len(tree)):
+        closure[node] |= closure[tree.parents[node]]
+    return closure
+
+
+def within(window: Window, positions: np.ndarray, lengths: Sequence[int], slots: int) -> np.ndarray:
+    """Which slots lie inside each node's window, shape (rows, width, slots); decided on positions."""
+    slot_positions = np.tile(np.arange(slots), (len(lengths), 1))
+    for row, length in enumerate(lengths):
+        slot_positions[row, length : length + positions.shape[1]] = positions[row]
+    query, key = positions[:, :, None], slot_positions[:, None, :]
+    is_inside: np.ndarray = (
+        query - key < window.size if window.kind == "sliding" else query // window.size == key // window.size
+    )
+    return is_inside
+
+
+def first_seen(window: Window | None, positions: np.ndarray) -> np.ndarray:
+    """The position of the earliest token that each node sees, in the shape of ``positions``."""
+    if window is None:
+        return np.zeros_like(positions)
+    first: np.ndarray = (
+        np.maximum(0, positions - window.size + 1)
+        if window.kind == "sliding"
+        else positions // window.size * window.size
+    )
+    return first

@@ -1,0 +1,102 @@
+"""Which numerics a generator decodes with: bit-exact ones wherever they hold, and the reason where they don't.
+
+Modes:
+- ``exact``: a position's logits have the same bits in plain decoding and in any draft tree, batch or prompt.
+- ``fast``: the fastest attention of the device; two logits closer than its noise may change places.
+- ``auto``: exact where the probe passes, else fast.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+
+from specdec.backends.base import Backend
+from specdec.errors import ModelError, RequestError
+from specdec.exactness import measure_deviation
+from specdec.findings import remembered
+from specdec.masks.base import MaskCompiler
+from specdec.masks.dense import DenseCompiler
+from specdec.masks.exact import ExactCompiler
+
+Mode = Literal["auto", "exact", "fast"]
+MODES: tuple[str, ...] = get_args(Mode)
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """What was chosen.
+
+    ``inexact`` says why text may depend on the strategy in its last bits, and is "" where it can't. ``noise`` is the
+    greatest difference of a logit that the probe saw between plain steps and other passes.
+    """
+
+    mode: Literal["exact", "fast"]
+    inexact: str = ""
+    noise: float = 0.0
+
+    @property
+    def is_bit_exact(self) -> bool:
+        """Whether the probe found no bit that depends on the strategy."""
+        return not self.inexact
+
+    def __str__(self) -> str:
+        return f"{self.mode}, bit-exact" if self.is_bit_exact else f"{self.mode}, not bit-exact: {self.inexact}"
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """A backend with the compiler that it was loaded for."""
+
+    backend: Backend
+    compiler: MaskCompiler
+    numerics: Numerics
+    num_threads: int
+
+    def numerics_now(self) -> Numerics:
+        """The numerics, unless what they were probed with has changed since."""
+        if torch.get_num_threads() == self.num_threads or not self.numerics.is_bit_exact:
+            return self.numerics
+        changed = f"torch had {self.num_threads} threads when it was probed, and now has {torch.get_num_threads()}"
+        return replace(self.numerics, inexact=changed)
+
+
+def drive(load: Callable[[MaskCompiler], Backend], model: Any, requested: object, mask: MaskCompiler | None) -> Driven:
+    """A model loaded for the numerics that were asked for, or for a mask compiler that was.
+
+    Raises:
+        RequestError: for numerics that don't exist, or both of them asked for.
+        ModelError: when exact numerics were asked for and the model or the machine has none, with the reason.
+    """
+    if requested not in MODES:
+        raise RequestError(f"numerics={requested!r}: it must be one of {', '.join(MODES)}")
+    if mask is not None:
+        if requested != "auto":
+            raise RequestError(f"mask={mask!r} decides the numerics: give either it or numerics={requested!r}")
+        return _drive_with(load, model, mask)
+    if requested == "fast":
+        return _drive_with(load, model, DenseCompiler())
+    driven = _drive_with(load, model, ExactCompiler())
+    if driven.numerics.is_bit_exact:
+        return driven
+    why = driven.numerics.inexact
+    if requested == "exact":
+        raise ModelError(f"numerics='exact' can't be had here, because {why}: use numerics='auto' or 'fast'")
+    driven = _drive_with(load, model, DenseCompiler())
+    return replace(driven, numerics=replace(driven.numerics, inexact=f"exact numerics can't be had, because {why}"))
+
+
+def _drive_with(load: Callable[[MaskCompiler], Backend], model: Any, compiler: MaskCompiler) -> Driven:
+    """A model loaded for one compiler, and what the probe says of the pair."""
+    backend = load(compiler)
+    question = "deviation", type(compiler), backend.shapes.row_multiple
+    deviation = remembered(model, question, lambda: measure_deviation(backend, compiler))
+    inexact = backend.inexact
+    if deviation.where:
+        inexact = inexact or f"logits have other bits in {deviation.where} than in plain steps"
+    if compiler.bit_exact:
+        numerics = Numerics("exact", inexact, deviation.noise)
+    else:
+        numerics = Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
+    return Driven(backend, compiler, numerics, torch.get_num_threads())
