@@ -1,5 +1,6 @@
 """specdec: several tokens per forward pass from any Hugging Face causal model, without changing what it says."""
 
+from specdec.auditing import audit
 from specdec.backends.toy import ToyModel
 from specdec.comparison import compare
 from specdec.errors import ModelError, NumericsError, PluginError, RequestError, SpecdecError
@@ -53,6 +54,7 @@ __all__ = [
     "TraversalVerifier",
     "TypicalVerifier",
     "What",
+    "audit",
     "compare",
     "hookimpl",
 ]

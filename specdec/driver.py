@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from specdec.backends.base import Backend, OutputRow
-from specdec.layout import Shapes
-from specdec.masks.base import MaskCompiler
+from specdec.layout import Compiler, Shapes
 from specdec.tree import ROOT, DraftTree
 
 
@@ -14,7 +13,7 @@ class Driver:
     Trees are forwarded for all rows at once and committed, or dropped, by ``keep``; ``rollback`` takes tokens back.
     """
 
-    def __init__(self, backend: Backend, compiler: MaskCompiler) -> None:
+    def __init__(self, backend: Backend, compiler: Compiler) -> None:
         self._backend = backend
         self._compiler = compiler
         self.lengths: list[int] = []

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from specdec.backends.base import Backend, OutputRow
-from specdec.masks.base import MaskCompiler
+from specdec.layout import Compiler
 from specdec.tree import ROOT, DraftTree, Role
 
 _SEED = 2402
@@ -31,7 +31,7 @@ class Deviation:
     noise: float
 
 
-def measure_deviation(backend: Backend, compiler: MaskCompiler) -> Deviation:
+def measure_deviation(backend: Backend, compiler: Compiler) -> Deviation:
     """Compare the logits of each kind of pass with those of plain steps; the backend has no open rows, nor has after.
 
     A logit that is not a number counts as different.
@@ -59,7 +59,7 @@ def measure_deviation(backend: Backend, compiler: MaskCompiler) -> Deviation:
 @dataclass(frozen=True, slots=True)
 class _Trial:
     backend: Backend
-    compiler: MaskCompiler
+    compiler: Compiler
     tokens: list[int]
     context: int
     rng: np.random.Generator

@@ -11,9 +11,9 @@ from specdec import prompts
 from specdec.backends.base import Backend
 from specdec.driver import Driver
 from specdec.errors import ModelError, PluginError, RequestError, SpecdecError
+from specdec.layout import Compiler
 from specdec.loading import OwnSettings, check_tokenizer, load_pretrained
 from specdec.loop import Parts, run
-from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
 from specdec.numerics import Mode, Numerics, drive
 from specdec.plugins import Registry, load_plugins
@@ -53,7 +53,7 @@ class Generator:
         UserWarning: when the verifier is lossy.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a stage each, and the model
         self,
         model: Any,
         tokenizer: Any | None = None,
@@ -78,7 +78,7 @@ class Generator:
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.model, self.tokenizer = model, tokenizer
 
-        def load(compiler: MaskCompiler) -> Backend:
+        def load(compiler: Compiler) -> Backend:
             loaded: Backend = _backend_class(registry, backend, model).load(model, compiler)
             return loaded
 
@@ -111,6 +111,7 @@ class Generator:
             verifier=self.verifier,
             fallback=registry.make("verifiers", "match"),
             max_nodes=MAX_NODES,
+            tie=0.0 if self.numerics.is_bit_exact else 2 * self.numerics.noise,  # each of two may move by the noise
         )
         self._max_batch_size = max_batch_size
         self._own = OwnSettings.of(model, driver.shapes.vocab_size)
@@ -289,6 +290,7 @@ class Generator:
             notes=self._own.take_notes(),
             lossless=self.verifier.lossless,
             numerics=self.numerics,
+            ties=tuple(sequence.ties),
         )
         return Chunk(tokens, text, sequence.index, result)
 

@@ -1,10 +1,12 @@
 """What flows between mask compilers, backends and the loop: one forward pass, laid out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
+
+from specdec.tree import DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +65,18 @@ class Layout:
         """Which slots each node sees in a kind of layer that has a mask, boolean, (rows, width, slots)."""
         mask = self.masks[kind][:, 0]
         return mask if mask.dtype == torch.bool else mask == 0
+
+
+class Compiler(Protocol):
+    """What backends and the loop know of a mask compiler; ``specdec/masks/base.py`` says what it promises."""
+
+    @property
+    def bit_exact(self) -> bool:
+        """Whether logits are promised to have the same bits in every layout."""
+
+    @property
+    def max_depth(self) -> int | None:
+        """How deep a tree may be; None where that doesn't matter."""
+
+    def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
+        """Lay out one forward pass over a tree per row."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from specdec.backends.base import Backend, Output
 from specdec.errors import PluginError, SpecdecError
-from specdec.masks.base import MaskCompiler
+from specdec.layout import Compiler
 from specdec.sampling import NO_TOKEN, SequenceTarget
 from specdec.sequence import Sequence
 from specdec.stats import Clock
@@ -23,17 +23,19 @@ UNLIMITED = 1 << 20  # positions, for models that name no limit
 class Parts:
     """The objects a run is made of: one plug-in per stage, and what the proposer wants to hear.
 
-    ``fallback`` serves the trees whose draws a verifier that reads q can't rely on; it reads none.
+    ``fallback`` serves the trees whose draws a verifier that reads q can't rely on; it reads none. ``tie``: two scores
+    that lie no further apart might change places in a pass of another shape.
     """
 
     engine: Engine
     proposer_name: str
     wants: frozenset[tuple[Nodes, What]]
-    compiler: MaskCompiler
+    compiler: Compiler
     backend: Backend
     verifier: Verifier
     fallback: Verifier
     max_nodes: int
+    tie: float = 0.0
 
 
 def step(sequences: ReadOnly[Sequence], parts: Parts) -> None:
@@ -80,7 +82,7 @@ def conclude(
         verdicts = [verify(*item, parts) for item in zip(sequences, trees, targets, strict=True)]
         predictions = [predict(*item, parts) for item in zip(sequences, trees, targets, verdicts, strict=True)]
     with clock.phase("commit"):
-        commits = [commit(*item) for item in zip(sequences, verdicts, targets, strict=True)]
+        commits = [commit(*item, parts) for item in zip(sequences, verdicts, targets, strict=True)]
     with clock.phase("propose"):
         for sequence, tree, kept, predicted in zip(sequences, trees, commits, predictions, strict=True):
             sequence.stats.num_nodes += len(tree)
@@ -196,10 +198,16 @@ def predict(
     return {node: token for node, token in predicted.items() if token is not None}
 
 
-def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget) -> Verdict:
+def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> Verdict:
     """The sequence's own commit; then, unless that was its end, it fails where the target had no answer."""
     num_step = sequence.stats.steps + 1
+    first = len(sequence.tokens) - sequence.prompt_length
     kept = sequence.commit(verdict) if verdict.tokens else verdict
+    if parts.tie and (parts.verifier.is_keyed or sequence.settings.temperature == 0.0):
+        margins = [target.margin(node, sequence.randomness.gumbel) for node in kept.path[: len(kept.tokens)]]
+        sequence.ties += [
+            first + place for place, margin in enumerate(margins) if margin is not None and margin <= parts.tie
+        ]
     fault = target.faults.get(verdict.path[-1]) if len(verdict.tokens) < len(verdict.path) else None
     if fault is not None and not sequence.is_finished:
         told = type(fault)(f"step {num_step}: {fault}")

@@ -16,7 +16,7 @@ from specdec.backends.base import Backend
 from specdec.errors import ModelError, RequestError
 from specdec.exactness import measure_deviation
 from specdec.findings import remembered
-from specdec.masks.base import MaskCompiler
+from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import ExactCompiler
 
@@ -50,7 +50,7 @@ class Driven:
     """A backend with the compiler that it was loaded for."""
 
     backend: Backend
-    compiler: MaskCompiler
+    compiler: Compiler
     numerics: Numerics
     num_threads: int
 
@@ -62,7 +62,7 @@ class Driven:
         return replace(self.numerics, inexact=changed)
 
 
-def drive(load: Callable[[MaskCompiler], Backend], model: Any, requested: object, mask: MaskCompiler | None) -> Driven:
+def drive(load: Callable[[Compiler], Backend], model: Any, requested: object, mask: Compiler | None) -> Driven:
     """A model loaded for the numerics that were asked for, or for a mask compiler that was.
 
     Raises:
@@ -87,7 +87,7 @@ def drive(load: Callable[[MaskCompiler], Backend], model: Any, requested: object
     return replace(driven, numerics=replace(driven.numerics, inexact=f"exact numerics can't be had, because {why}"))
 
 
-def _drive_with(load: Callable[[MaskCompiler], Backend], model: Any, compiler: MaskCompiler) -> Driven:
+def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compiler) -> Driven:
     """A model loaded for one compiler, and what the probe says of the pair."""
     backend = load(compiler)
     question = "deviation", type(compiler), backend.shapes.row_multiple

@@ -1,6 +1,6 @@
 """Logits to warped law to token: what the model says next at a node, after every processor on that node's own path."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnly
 from contextlib import contextmanager
 from typing import Protocol
@@ -186,6 +186,24 @@ class SequenceTarget:
 
     def position(self, node: int) -> int:
         return self._length + self._tree.depths[node]
+
+    def margin(self, node: int, gumbel: Callable[[int, int], torch.Tensor]) -> float | None:
+        """By how much the best score at a node exceeds the second, in units of logits; None where that can't be asked.
+
+        Scores are those that the token was the greatest of; a drawn one's with ``gumbel(position, count)`` added.
+        """
+        temperature = self._warper.temperature
+        if self._warper.is_plain_argmax:
+            scores = self._rows.logits(node).float()
+        elif not self._warper.is_pure:  # a caller's own processor is asked once about a position
+            return None
+        elif temperature == 0.0:
+            scores = self._scores(node)
+        else:
+            law = self._law(node)
+            scores = (law.double().log() + gumbel(self.position(node), len(law)).to(law.device)) * temperature
+        best = scores.topk(2).values
+        return float(best[0] - best[1])
 
     def predict(self, node: int, wants_draw: bool) -> int | None:
         """What a proposer may hear: the draw, or the raw argmax; None on a path where no token is possible.

@@ -56,6 +56,7 @@ class Sequence:
     error: Exception | None = None
     stats: Stats = field(default_factory=Stats)
     prompt_length: int = field(init=False)
+    ties: list[int] = field(default_factory=list)  # new tokens whose runner-up was within the noise
     num_taken: int = 0  # new tokens that the caller has seen
     began: float = field(default_factory=time.perf_counter)
 

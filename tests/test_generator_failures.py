@@ -150,7 +150,7 @@ NOT_ADDED = "was not made by add(), which keeps parents before children"
         (tampered("tokens", ROOT, VOCAB), "illegal tree: its root is token 8, but the last committed token is"),
         (chain(1, VOCAB), "node 2 has token 8, outside the vocabulary of 8"),
         (chain(-1), "node 1 has token -1, outside the vocabulary of 8"),
-        (chain(*[1] * 40), "is 39 deep, but the budget allows 38"),
+        (chain(*[1] * 40), "is 33 deep, but the budget allows 32"),
         (tampered("parents", 1, 2), f"node 1 below 2 {NOT_ADDED}"),
         (tampered("parents", 3, 3), f"node 3 below 3 {NOT_ADDED}"),
         (tampered("parents", 3, -1), f"node 3 below -1 {NOT_ADDED}"),

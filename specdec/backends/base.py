@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.layout import Layout, Shapes
-from specdec.masks.base import MaskCompiler
+from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import DraftTree
 
 
@@ -74,7 +73,7 @@ class Backend(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, model: object, compiler: MaskCompiler) -> "Backend":
+    def load(cls, model: object, compiler: Compiler) -> "Backend":
         """A backend driving the model with layouts of the given compiler.
 
         Raises:

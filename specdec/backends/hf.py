@@ -16,8 +16,7 @@ from specdec.backends.products import probe_products
 from specdec.backends.selftest import probe
 from specdec.errors import ModelError
 from specdec.findings import remembered
-from specdec.layout import Layout, Shapes, Window
-from specdec.masks.base import MaskCompiler
+from specdec.layout import Compiler, Layout, Shapes, Window
 from specdec.tree import ROOT, DraftTree, Role
 
 PREFILL_CHUNK = 512
@@ -35,7 +34,7 @@ class HFBackend(Backend):
         reason: why the model takes chains only, or "" where it takes trees.
     """
 
-    def __init__(self, model: PreTrainedModel, compiler: MaskCompiler) -> None:
+    def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
         config = model.config.get_text_config()
         if model.config.is_encoder_decoder:
             raise ModelError(f"{_name(model)} is an encoder-decoder model; specdec drives decoder-only models")
@@ -93,7 +92,7 @@ class HFBackend(Backend):
         return isinstance(model, PreTrainedModel)
 
     @classmethod
-    def load(cls, model: object, compiler: MaskCompiler) -> "HFBackend":
+    def load(cls, model: object, compiler: Compiler) -> "HFBackend":
         if not isinstance(model, PreTrainedModel):
             raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
         return cls(model, compiler)

@@ -13,7 +13,7 @@ from specdec.tree import ROOT, DraftTree, Role
 
 if TYPE_CHECKING:
     from specdec.backends.base import Backend
-    from specdec.masks.base import MaskCompiler
+    from specdec.layout import Compiler
 
 _SEED = 2402
 _PREFIX = 6
@@ -21,7 +21,7 @@ _PREFIX = 6
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3, torch.float16: 3e-2, torch.bfloat16: 1.5e-1}
 
 
-def probe(backend: "Backend", model: PreTrainedModel, compiler: "MaskCompiler", branching: bool) -> str:
+def probe(backend: "Backend", model: PreTrainedModel, compiler: "Compiler", branching: bool) -> str:
     """Why the model can't be driven so, or "" where it can."""
     try:
         error = _largest_error(backend, model, compiler, branching)
@@ -35,7 +35,7 @@ def probe(backend: "Backend", model: PreTrainedModel, compiler: "MaskCompiler", 
     return ""
 
 
-def _largest_error(backend: "Backend", model: PreTrainedModel, compiler: "MaskCompiler", branching: bool) -> float:
+def _largest_error(backend: "Backend", model: PreTrainedModel, compiler: "Compiler", branching: bool) -> float:
     """Over all nodes of two steps, the second behind a kept path: the greatest difference over the logits' spread.
 
     The first step's tree goes along with the prompt.

@@ -10,8 +10,7 @@ import torch
 
 from specdec.backends.base import Backend, Output
 from specdec.errors import ModelError
-from specdec.layout import Layout, Shapes
-from specdec.masks.base import MaskCompiler
+from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import DraftTree
 
 Law = Callable[[tuple[int, ...]], Sequence[float]]
@@ -43,7 +42,7 @@ class ToyModel:
 class ToyBackend(Backend):
     """Looks the law up for each node's visible context."""
 
-    def __init__(self, model: ToyModel, compiler: MaskCompiler) -> None:
+    def __init__(self, model: ToyModel, compiler: Compiler) -> None:
         self._model = model
         self._compile = compiler.compile
         self._rows: list[list[int]] = []  # committed tokens by slot
@@ -62,7 +61,7 @@ class ToyBackend(Backend):
         return isinstance(model, ToyModel)
 
     @classmethod
-    def load(cls, model: object, compiler: MaskCompiler) -> "ToyBackend":
+    def load(cls, model: object, compiler: Compiler) -> "ToyBackend":
         if not isinstance(model, ToyModel):
             raise ModelError(f"the toy backend drives a ToyModel, not a {type(model).__name__}")
         return cls(model, compiler)

@@ -5,6 +5,7 @@ import sys
 import typer
 from rich.console import Console
 
+from specdec.cli.audit import audit
 from specdec.cli.decode import demo, generate, plugins
 from specdec.cli.evaluate import bench, compare, report
 from specdec.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, generate, plugins, compare, bench, tune, report, mask, trace, race):
+for command in (demo, generate, plugins, compare, bench, tune, report, audit, mask, trace, race):
     app.command()(command)
 
 

@@ -17,10 +17,12 @@ from specdec.cli.options import (
     AsJson,
     MaxNewTokens,
     ModelOption,
+    Numerics,
     ProposerOption,
     Seed,
     Temperature,
     Verifier,
+    before_anything_runs,
     load_model,
 )
 from specdec.errors import RequestError
@@ -31,6 +33,7 @@ def demo(
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
+    numerics: Numerics = "auto",
     category: Annotated[str | None, typer.Option(help="only prompts of this category")] = None,
 ) -> None:
     """Decode a prompt of each category with the built-in model, and compare with plain decoding."""
@@ -42,8 +45,10 @@ def demo(
     if category is not None and category not in chosen:
         raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
     console = Console(highlight=False)
-    generator = Generator(model, tokenizer, proposer=proposer)
-    plain = Generator(model, tokenizer, proposer="autoregressive")
+    with before_anything_runs():
+        generator = Generator(model, tokenizer, proposer=proposer, numerics=numerics)  # type: ignore[arg-type]  # checked there
+    plain = Generator(model, tokenizer, proposer="autoregressive", numerics=generator.numerics.mode)
+    ordinary = Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     console.print(f"built-in model, {proposer}; tokens that came together in one step share a colour", style="dim")
     all_same = True
@@ -55,7 +60,7 @@ def demo(
             expected = plain.generate(prompt.text, **settings)
             is_same = expected.token_ids == result.token_ids
             console.print(figures(result), style="dim", soft_wrap=True)
-            rate = f"{expected.stats.tokens_per_second:.0f} tokens per second"
+            rate = f"{ordinary.generate(prompt.text, **settings).stats.tokens_per_second:.0f} tokens per second"
             verdict = "the same text" if is_same else "ANOTHER TEXT"
             console.print(f"plain decoding: {rate}, {verdict}", style="dim")
             all_same &= is_same
@@ -80,6 +85,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None,
     seed: Seed = None,
+    numerics: Numerics = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Continue a prompt; the text appears as it is decoded, and a line of figures on standard error at the end."""
@@ -106,7 +112,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     loaded, tokenizer = load_model(model)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
-        generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule)
+        generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, numerics=numerics)  # type: ignore[arg-type]  # checked there
     request: Any = [{"role": "user", "content": text}] if chat else text
     if as_json:
         typer.echo(json.dumps(_as_json(generator.generate(request, **settings)), ensure_ascii=False))
@@ -181,7 +187,8 @@ def figures(result: Any) -> str:
     stats = result.stats
     return (
         f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "
-        f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}"
+        f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}; "
+        f"numerics: {result.numerics}"
         f"{'' if result.lossless else '; LOSSY: not what the model alone would write'}"
     )
 
@@ -194,6 +201,12 @@ def _as_json(result: Any) -> dict[str, Any]:
         "finish_reason": result.finish_reason,
         "seed": result.seed,
         "lossless": result.lossless,
+        "numerics": {
+            "mode": result.numerics.mode,
+            "bit_exact": result.numerics.is_bit_exact,
+            "reason": result.numerics.inexact,
+        },
+        "ties": result.ties,
         "stats": {
             "steps": stats.steps,
             "num_tokens": stats.num_tokens,

@@ -19,6 +19,7 @@ from specdec.cli.options import (
     Category,
     ModelOption,
     NewTokens,
+    Numerics,
     OrderSeed,
     PerCategory,
     Prompts,
@@ -34,7 +35,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.tables import bench_table, speed_table, step_table
 from specdec.comparison.extras import needs
-from specdec.comparison.sentences import differences, identity, verdict
+from specdec.comparison.sentences import differences, identity, numerics_used, verdict
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     verifier: Verifier = "match",
+    numerics: Numerics = "auto",
     repeats: Repeats = 3,
     seed: OrderSeed = 0,
     threads: Threads = None,
@@ -70,16 +72,18 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     """Which strategy is faster, by how much, and do they all write the same text?
 
     Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
+    Speed-ups are over ordinary plain decoding, in fast numerics; texts are held against it in the strategies' own.
     Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's.
     """
-    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "verifier": verifier}
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+    settings |= {"verifier": verifier, "numerics": numerics, "repeats": repeats, "seed": seed}
     with before_anything_runs():
         _check_ready(report, csv)
         chosen = read_prompts(prompts, category, per_category)
         named = _named(strategies)
         use_threads(threads)
         loaded = load_model(model)
-        session = _session(loaded, named, chosen, settings | {"repeats": repeats, "seed": seed})
+        session = _session(loaded, named, chosen, settings)
         _check_run_file(run_file, session)
     with session:
         comparison = _run(session, run_file)
@@ -105,6 +109,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     max_new_tokens: NewTokens = 64,
     temperature: Annotated[list[float] | None, typer.Option(help="may be repeated; 0 without it")] = None,
     verifier: Verifier = "match",
+    numerics: Numerics = "auto",
     repeats: Repeats = 1,
     seed: OrderSeed = 0,
     threads: Threads = None,
@@ -114,11 +119,12 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
 ) -> None:
     """One model's whole table over categories, strategies and temperatures, in Spec-Bench's layout.
 
-    Each cell is the speed-up over plain decoding; mean accepted counts the tokens of a step, the bonus token included.
-    A run file is kept for each temperature, with -tTEMPERATURE added to its name.
+    Each cell is the speed-up over ordinary plain decoding, in fast numerics; mean accepted counts the tokens of a step,
+    the bonus token included. A run file is kept for each temperature, with -tTEMPERATURE added to its name.
     """
     temperatures = temperature or [0.0]
-    settings = {"max_new_tokens": max_new_tokens, "verifier": verifier, "repeats": repeats, "seed": seed}
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier, "numerics": numerics}
+    settings |= {"repeats": repeats, "seed": seed}
     with before_anything_runs():
         _check_ready(report)
         chosen = read_prompts(prompts, category, per_category)
@@ -222,7 +228,8 @@ def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Compari
     stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
     stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
     decode = tokenizer.decode if tokenizer is not None else None
-    for line in (verdict(comparison), *stopped, identity(comparison), *differences(comparison, decode)):
+    told = [verdict(comparison), *stopped, identity(comparison), numerics_used(comparison)]
+    for line in filter(None, (*told, *differences(comparison, decode))):
         console.print(line, soft_wrap=True)
 
 
@@ -241,14 +248,13 @@ def _check_run_file(path: Path | None, session: "Session") -> None:
 
 
 def _write_report(path: Path, comparisons: list["Comparison"], session: "Session | None") -> None:
-    from specdec.comparison.costs import measure_costs
     from specdec.comparison.report import write_report
 
     if session is None:
         write_report(path, comparisons, decode=None)
         return
     is_complete = all(comparison.is_complete for comparison in comparisons)
-    costs = measure_costs(session.driver()) if is_complete else None  # whoever stopped it won't wait for more
+    costs = session.costs() if is_complete else None  # whoever stopped it won't wait for more
     write_report(path, comparisons, decode=session.tokenizer.decode if session.tokenizer else None, costs=costs)
 
 

@@ -21,6 +21,7 @@ EXIT_INTERRUPTED = 130
 Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
 ProposerOption = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
 ModelOption = Annotated[str, typer.Option(help="a folder or hub name; 'demo' is the built-in one")]
+Numerics = Annotated[str, typer.Option(help="exact, fast or auto: exact wherever this machine allows it")]
 MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
 Seed = Annotated[int | None, typer.Option(help="makes a sampled text repeatable")]

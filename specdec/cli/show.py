@@ -17,6 +17,7 @@ from specdec.cli.options import (
     EXIT_ERROR,
     MaxNewTokens,
     ModelOption,
+    Numerics,
     ProposerOption,
     Seed,
     Temperature,
@@ -105,13 +106,14 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
     console.print(figures(traced.result), style="dim", soft_wrap=True)
 
 
-def race(
+def race(  # noqa: PLR0913, PLR0917 - as above
     first: Annotated[str, typer.Argument(metavar="A", help="a strategy, as for --proposer")],
     second: Annotated[str, typer.Argument(metavar="B", help="another one")],
     prompt: Prompt = _PROMPT,
     model: ModelOption = "demo",
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
+    numerics: Numerics = "auto",
     seed: Seed = 0,
 ) -> None:
     """Decode one prompt with two strategies side by side; the machine's time is shared so that neither is favoured.
@@ -123,7 +125,7 @@ def race(
 
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     with before_anything_runs():
-        generators = _generators((first, second), model, prompt, settings)
+        generators = _generators((first, second), model, prompt, settings, numerics)
     names = (first, second) if first != second else (f"{first} (left)", f"{second} (right)")
     lanes = [Lane(name, generator) for name, generator in zip(names, generators, strict=True)]
     with _refusing(), generators[0], generators[1]:
@@ -156,7 +158,9 @@ def _recorder(proposer: str, model: str, prompt: str, settings: dict[str, Any]) 
     return Recorder(*load_model(model), proposer)
 
 
-def _generators(proposers: tuple[str, str], model: str, prompt: str, settings: dict[str, Any]) -> list[Any]:
+def _generators(
+    proposers: tuple[str, str], model: str, prompt: str, settings: dict[str, Any], numerics: Any
+) -> list[Any]:
     from specdec.generator import Generator
     from specdec.plugins import load_plugins
 
@@ -164,7 +168,7 @@ def _generators(proposers: tuple[str, str], model: str, prompt: str, settings: d
     registry = load_plugins()
     strategies = [registry.make("proposers", proposer) for proposer in proposers]
     loaded, tokenizer = load_model(model)
-    return [Generator(loaded, tokenizer, proposer=strategy) for strategy in strategies]
+    return [Generator(loaded, tokenizer, proposer=strategy, numerics=numerics) for strategy in strategies]
 
 
 def _check(prompt: str, settings: dict[str, Any]) -> None:
@@ -202,12 +206,18 @@ def _show(lanes: list["Lane"], progress: Iterator["Lane"]) -> None:
 
 
 def _outcome(lanes: list["Lane"], difference: int | None) -> Iterator[str]:
+    from specdec.strategies.autoregressive import AutoregressiveProposer
+
     quick, slow = sorted(lanes, key=lambda lane: lane.seconds)
     yield (
         f"{quick.name} finished first: {quick.seconds:.2f} s of its own against {slow.seconds:.2f} s, "
         f"{slow.seconds / quick.seconds:.2f} times as fast"
     )
     yield "one race proves nothing: `specdec compare` measures"
+    used = quick.generator.numerics
+    yield f"numerics: {used}"
+    if used.is_bit_exact and any(isinstance(lane.generator.proposer, AutoregressiveProposer) for lane in lanes):
+        yield "exact numerics may slow plain decoding down: `specdec compare` measures against it in fast ones"
     if difference is None:
         yield "the texts are identical"
     else:

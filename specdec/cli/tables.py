@@ -8,7 +8,7 @@ from specdec.stats import PHASES
 
 
 def speed_table(comparison: Comparison) -> Table:
-    """Speed, acceptance, and whether the texts are plain decoding's."""
+    """Speed, acceptance, and whether the texts are plain decoding's in the same numerics."""
     table = figures_table("strategy", "tokens/s", "tokens/step", "times plain [95 %]", "same text")
     for row in comparison.rows:
         is_plain = row.strategy == comparison.plan.baseline
@@ -73,6 +73,8 @@ def figures_table(first: str, *headings: str) -> Table:
 
 
 def _identity(row: Row, plan: Plan) -> str:
+    if row.strategy in plan.plain:
+        return "–"
     if row.num_different is None:
         return "by law" if plan.promises[row.strategy] == "law" else "LOSSY"
     return "yes" if row.num_different == 0 else f"NO: {row.num_different} of {row.num_texts}"

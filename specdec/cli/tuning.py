@@ -13,6 +13,7 @@ from specdec.cli.options import (
     Category,
     ModelOption,
     NewTokens,
+    Numerics,
     OrderSeed,
     PerCategory,
     Prompts,
@@ -26,7 +27,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.tables import figures_table, speed_table
 from specdec.comparison.extras import needs
-from specdec.comparison.sentences import differences, identity
+from specdec.comparison.sentences import differences, identity, numerics_used
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
+    numerics: Numerics = "auto",
     seed: OrderSeed = 0,
     threads: Threads = None,
     plot: Annotated[Path | None, typer.Option(help="draw the trade-off, as .svg or .png")] = None,
@@ -62,7 +64,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         _check_plot(plot)
         chosen = read_prompts(prompts, category, per_category)
         space = dict(map(_values, option)) if option else None
-        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "numerics": numerics, "seed": seed}
         use_threads(threads)
         loaded, tokenizer = load_model(model)
         tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **settings)
@@ -74,11 +76,13 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console.print(_trial_table(tuning))
     console.print()
     console.print(speed_table(tuning.comparison))
-    for line in (identity(tuning.comparison), *differences(tuning.comparison, tokenizer.decode if tokenizer else None)):
+    told = [identity(tuning.comparison), numerics_used(tuning.comparison)]
+    for line in (*told, *differences(tuning.comparison, tokenizer.decode if tokenizer else None)):
         console.print(line, soft_wrap=True)
     console.print(f"\nbest: --proposer {tuning.strategy}   {tuning.gain} times plain decoding", soft_wrap=True)
     if tuning.gain.value < 1.0:
-        console.print("no setting that was tried beats plain decoding here: --proposer autoregressive", soft_wrap=True)
+        faster = "no setting that was tried beats plain decoding in fast numerics here: --proposer autoregressive"
+        console.print(faster, soft_wrap=True)
     elif not tuning.gain.is_faster:
         console.print("that it beats plain decoding is not shown: the interval holds 1", soft_wrap=True)
     if plot is not None:

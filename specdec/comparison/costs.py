@@ -16,10 +16,11 @@ CONTEXT = 128  # tokens
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of a pass, by its number of nodes, ascending."""
+    """Seconds of a pass, by its number of nodes, ascending; ``plain`` is an ordinary plain step's."""
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
+    plain: float
 
     def at(self, num_nodes: float) -> float:
         """Seconds of a pass over so many nodes: linear between what was measured, and on from the last two."""
@@ -30,8 +31,8 @@ class Costs:
 
     @property
     def relative(self) -> tuple[float, ...]:
-        """c(T): over the cost of one node."""
-        return tuple(seconds / self.seconds[0] for seconds in self.seconds)
+        """c(T): over the cost of an ordinary plain step."""
+        return tuple(seconds / self.plain for seconds in self.seconds)
 
 
 def measure_costs(
@@ -40,26 +41,34 @@ def measure_costs(
     context: int = CONTEXT,
     repeats: int = 9,
     clock: Callable[[], float] = time.perf_counter,
+    plain: Driver | None = None,
 ) -> Costs:
     """Time passes of several sizes behind a context, interleaved; medians.
 
     Half of a size's nodes are a chain and the others hang below the root, so that a mask is needed, as for most drafts.
+    ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics.
     """
     rng = np.random.default_rng(0)
     context = min(context, (driver.shapes.max_positions or context * 2) // 2)
     tokens = rng.integers(driver.shapes.vocab_size, size=context).tolist()
-    driver.open(tokens, 2 * context)
-    trees = {size: _tree(rng, driver.shapes.vocab_size, size, driver.shapes.takes_trees, context) for size in sizes}
-    times: dict[int, list[float]] = {size: [] for size in sizes}
+    drivers = [driver] if plain is None else [driver, plain]
+    for opened in drivers:
+        opened.open(tokens, 2 * context)
+    vocab_size, takes_trees = driver.shapes.vocab_size, driver.shapes.takes_trees
+    passes = [(driver, _tree(rng, vocab_size, size, takes_trees, context)) for size in sizes]
+    passes += [(other, DraftTree(0)) for other in drivers[1:]]
+    times: list[list[float]] = [[] for _ in passes]
     for repeat in range(repeats + 1):
-        for size, tree in trees.items():
+        for (driven, tree), taken in zip(passes, times, strict=True):
             began = clock()
-            driver.forward([tree])
+            driven.forward([tree])
             if repeat:  # the first pass of a shape makes room and plans
-                times[size].append(clock() - began)
-    driver.release(0)
-    medians = [statistics.median(times[size]) for size in sizes]
-    return Costs(tuple(sizes), tuple(np.maximum.accumulate(medians).tolist()))  # a larger pass is never cheaper
+                taken.append(clock() - began)
+    for opened in drivers:
+        opened.release(0)
+    medians = list(map(statistics.median, times))
+    seconds = np.maximum.accumulate(medians[: len(sizes)]).tolist()  # a larger pass is never cheaper
+    return Costs(tuple(sizes), tuple(seconds), seconds[0] if plain is None else medians[-1])
 
 
 def _tree(rng: np.random.Generator, vocab_size: int, size: int, takes_trees: bool, most_deep: int) -> DraftTree:

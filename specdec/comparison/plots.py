@@ -63,12 +63,14 @@ _Maker = Callable[[Comparison, dict[str, Style]], tuple[Any, Plot]]  # a figure,
 
 
 def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
-    """A colour and a marker for every strategy; plain decoding is grey."""
+    """A colour and a marker for every strategy; plain decoding is grey, with a marker for each of its numerics."""
     styles: dict[str, Style] = {}
     for comparison in comparisons:
         for name in comparison.plan.strategies:
             if name == comparison.plan.baseline:
                 styles.setdefault(name, Style(_PLAIN_COLOUR, "o", "●"))
+            elif name == comparison.plan.reference:
+                styles.setdefault(name, Style(_PLAIN_COLOUR, "X", "✖"))
             elif name not in styles:
                 place = sum(style.colour != _PLAIN_COLOUR for style in styles.values())
                 styles[name] = Style(_COLOURS[place % len(_COLOURS)], *_MARKERS[place % len(_MARKERS)])
@@ -93,8 +95,7 @@ def draw(comparison: Comparison, styles: dict[str, Style], costs: Costs | None, 
 
 def _drafting(comparison: Comparison) -> list[Row]:
     """Those whose acceptance is worth a figure: all but plain decoding, if there are others."""
-    rows = comparison.ranking
-    return [row for row in rows if row.strategy != comparison.plan.baseline] or rows
+    return comparison.drafting or comparison.ranking
 
 
 def speed_ups(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
@@ -219,7 +220,7 @@ def pass_costs(comparison: Comparison, styles: dict[str, Style], costs: Costs) -
     axes.minorticks_off()
     axes.set_ylim(min(low, 0.9), max(high, 2.1))
     caption = (
-        f"Line: a pass over T nodes takes c(T) times one node's {1000 * costs.seconds[0]:.3g} ms. Marks: what a "
+        f"Line: a pass over T nodes takes c(T) times a plain step's {1000 * costs.plain:.3g} ms. Marks: what a "
         "strategy feeds and emits per step; above the line a step gains, its own drafting not counted."
     )
     return figure, Plot(title, "", caption, _key(names, styles))

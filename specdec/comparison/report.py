@@ -13,7 +13,7 @@ from specdec.comparison.extras import needs, page_environment
 from specdec.comparison.plots import Plot, draw, styles_of
 from specdec.comparison.results import Comparison, Difference, Row
 from specdec.comparison.runs import Run
-from specdec.comparison.sentences import Decode, identity, token_shown, verdict
+from specdec.comparison.sentences import Decode, by_numerics, identity, numerics_used, token_shown, verdict
 from specdec.comparison.statistics import FEWEST_PROMPTS
 from specdec.errors import RequestError
 from specdec.settings import Settings
@@ -54,6 +54,7 @@ class View:
     rows: list[Row]
     verdict: str
     identity: str
+    numerics: str
     differences: list[tuple[Difference, str, str]]  # with its own token and plain decoding's
     plots: list[Plot]
     samples: list[Sample]
@@ -96,6 +97,7 @@ def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Co
             rows=comparison.ranking,
             verdict=verdict(comparison),
             identity=identity(comparison),
+            numerics=numerics_used(comparison),
             differences=[
                 (found, token_shown(found.token, decode), token_shown(found.expected, decode))
                 for found in comparison.differences[:_MOST_DIFFERENCES]
@@ -120,8 +122,7 @@ def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Co
 
 def samples(comparison: Comparison, decode: Decode | None) -> list[Sample]:
     """A text of each category, by the fastest strategy that drafts."""
-    names = [row.strategy for row in comparison.ranking]
-    strategy = next((name for name in names if name != comparison.plan.baseline), names[0])
+    strategy = (comparison.drafting or comparison.ranking)[0].strategy
     found = []
     for category in comparison.categories:
         run = comparison.runs_of(strategy, category)[0]
@@ -183,6 +184,7 @@ def _facts(comparison: Comparison) -> dict[str, str]:
         "seed": f"{plan.seed}, and one more for each repeat",
         "repeats": str(plan.repeats),
         "acceptance rule": ", ".join(dict.fromkeys(plan.verifiers.values())),
+        "numerics": by_numerics(plan, plan.strategies),
         "runs": f"{len(comparison.runs)} of {num_planned}: {state}",
         "machine": ", ".join(plan.machine.values()),
     }

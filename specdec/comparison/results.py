@@ -18,7 +18,7 @@ from specdec.stats import PHASES
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first place where a strategy's text leaves plain decoding's.
+    """The first place where a strategy's text leaves plain decoding's, in the numerics of both.
 
     ``agreed`` are the new tokens before it. ``token`` and ``expected`` are the strategy's id there and plain
     decoding's, None where the text had ended; ``margin`` is by how much the model's logit of ``expected`` exceeds that
@@ -43,8 +43,9 @@ class Difference:
 class Row:
     """One strategy's figures over the prompts and repeats that every strategy has run.
 
-    ``speed_up`` is over plain decoding. ``seconds`` are per step, by phase. ``num_different`` counts texts that aren't
-    plain decoding's, and is None under an acceptance rule that doesn't promise the same tokens.
+    ``speed_up`` is over ordinary plain decoding, in fast numerics. ``seconds`` are per step, by phase.
+    ``num_different`` counts texts that aren't those of plain decoding in the strategy's own numerics, and is None under
+    an acceptance rule that doesn't promise the same tokens.
     """
 
     strategy: str
@@ -125,10 +126,22 @@ class Comparison:
         """The rows, the fastest first."""
         return sorted(self.rows, key=lambda row: row.speed_up.value, reverse=True)
 
+    @property
+    def contenders(self) -> list[Row]:
+        """Those that can be the winner, the fastest first: the reference is plain decoding once more."""
+        return [
+            row for row in self.ranking if row.strategy == self.plan.baseline or row.strategy != self.plan.reference
+        ]
+
+    @property
+    def drafting(self) -> list[Row]:
+        """The rows of all but plain decoding, the fastest first."""
+        return [row for row in self.ranking if row.strategy not in self.plan.plain]
+
     @cached_property
     def winner(self) -> str | None:
         """The strategy whose interval over each other one lies above 1, if any's does."""
-        fastest, *others = (row.strategy for row in self.ranking)
+        fastest, *others = (row.strategy for row in self.contenders)
         is_clear = others and all(self.speed_up(fastest, over=other).is_faster for other in others)
         return fastest if is_clear else None
 
@@ -225,7 +238,7 @@ class Comparison:
         for name, promise in self.plan.promises.items():
             for prompt, repeat in self.pairs if promise == "tokens" else ():
                 ours = self._by_cell[name, prompt, repeat].tokens
-                plain = self._by_cell[self.plan.baseline, prompt, repeat].tokens
+                plain = self._by_cell[self.plan.reference_of(name), prompt, repeat].tokens
                 place = first_difference(ours, plain)
                 if place is not None:
                     token, expected = (text[place] if place < len(text) else None for text in (ours, plain))

@@ -54,7 +54,9 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
     try:
         plan = Plan.model_validate_json(lines[0] if lines else "")
     except ValidationError:
-        raise RequestError(f"{path} is no run file: its first line isn't a comparison's plan") from None
+        raise RequestError(
+            f"{path} is no run file of this version: its first line isn't a comparison's plan as this version has it"
+        ) from None
     runs = []
     for number, line in enumerate(lines[1:], start=2):
         if not line:
@@ -88,7 +90,7 @@ def merge(paths: Sequence[Path]) -> tuple[Plan, list[Run]]:
 def _check_same(plan: Plan, other: Plan, path: Path) -> None:
     for name in Plan.model_fields:
         ours, theirs = getattr(plan, name), getattr(other, name)
-        if name != "repeats" and ours != theirs:
+        if name not in {"repeats", "inexact"} and ours != theirs:
             raise RequestError(
                 f"run file {path} is of another comparison: its {name} is {_short(theirs)}, not {_short(ours)}; "
                 "name another file"

@@ -17,13 +17,19 @@ Decode = Callable[[int, int], Result]  # (prompt, seed)
 
 
 class Plan(BaseModel):
-    """What is compared, in full: a run file's first line. Runs belong together if all but ``repeats`` is equal."""
+    """What is compared, in full: a run file's first line.
+
+    Runs belong together if all is equal but ``repeats``, and ``inexact``, whose wording is a measurement's.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     strategies: dict[str, str]  # by name, what each was made of
-    baseline: str  # plain decoding's name among them
+    baseline: str  # ordinary plain decoding's name among them: speed-ups are over it
+    reference: str  # the name of plain decoding in exact numerics, where any strategy has those; else the baseline's
     verifiers: dict[str, str]
+    numerics: dict[str, Literal["exact", "fast"]]
+    inexact: dict[str, str]  # by strategy: why its numerics aren't bit-exact, "" where they are
     promises: dict[str, Promise]  # by strategy: plain decoding's tokens, or their law alone, or neither
     settings: dict[str, Any]
     seed: int
@@ -31,6 +37,18 @@ class Plan(BaseModel):
     prompts: tuple[tuple[str, str, tuple[int, ...]], ...]  # category, name, token ids
     model: dict[str, str]
     machine: dict[str, str]
+
+    @property
+    def plain(self) -> tuple[str, str]:
+        """The names that plain decoding has: one twice where its numerics are the strategies'."""
+        return self.baseline, self.reference
+
+    def reference_of(self, strategy: str) -> str:
+        """The plain decoding that a strategy's texts are held against: the one in its own numerics.
+
+        In others a tie of two logits may fall the other way, which is no fault of the strategy's.
+        """
+        return self.baseline if self.inexact[strategy] else self.reference
 
 
 class Run(BaseModel):

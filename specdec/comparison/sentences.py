@@ -1,9 +1,11 @@
 """A comparison in sentences, for the terminal and for reports."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from specdec.comparison.results import Comparison
+from specdec.comparison.runs import Plan
 from specdec.comparison.statistics import FEWEST_PROMPTS
+from specdec.numerics import Numerics
 
 Decode = Callable[[Sequence[int]], str]  # token ids to text
 
@@ -12,10 +14,13 @@ _MOST_DIFFERENCES = 10
 
 def verdict(comparison: Comparison) -> str:
     """Which strategy won, or why none is named."""
-    rows, num_prompts = comparison.ranking, len(comparison.prompts)
+    rows, num_prompts = comparison.contenders, len(comparison.prompts)
     first, baseline = rows[0], comparison.plan.baseline
-    if len(rows) == 1:
+    if len(comparison.rows) == 1:
         return f"Nothing to compare: {first.strategy} is the only strategy."
+    if len(rows) == 1:
+        exact = comparison.speed_up(comparison.plan.reference)
+        return f"Plain decoding alone was run: in exact numerics it is {exact} times as fast as ordinarily."
     if comparison.winner == baseline:
         return f"Fastest: {baseline}. The next, {rows[1].strategy}, is {rows[1].speed_up} times as fast."
     if comparison.winner is not None:
@@ -37,7 +42,7 @@ def verdict(comparison: Comparison) -> str:
 def identity(comparison: Comparison) -> str:
     """Whether the texts are plain decoding's."""
     plan, num_different = comparison.plan, len(comparison.differences)
-    others = [name for name in plan.strategies if name != plan.baseline]
+    others = [name for name in plan.strategies if name not in plan.plain]
     num_texts = len(comparison.pairs) * sum(plan.promises[name] == "tokens" for name in others)
     told = [f"All {num_texts} texts are plain decoding's, token for token."] if num_texts else []
     if num_different:
@@ -45,6 +50,29 @@ def identity(comparison: Comparison) -> str:
     if free := [name for name in others if plan.promises[name] != "tokens"]:
         told.append(f"Not compared, as their rule does not promise plain decoding's tokens: {', '.join(free)}.")
     return " ".join(told)
+
+
+def numerics_used(comparison: Comparison) -> str:
+    """Which numerics the strategies decoded in, and which plain decoding they are measured by."""
+    plan = comparison.plan
+    names = [name for name in plan.strategies if name not in plan.plain] or [plan.reference]
+    told = f"Numerics: {by_numerics(plan, names)}."
+    if plan.reference == plan.baseline:
+        return told
+    return (
+        f"{told} Speed-ups are over ordinary plain decoding, {plan.baseline}, whose numerics are fast; exact texts are "
+        f"held against {plan.reference}."
+    )
+
+
+def by_numerics(plan: Plan, names: Iterable[str]) -> str:
+    """The numerics of some strategies, each with the names of those that have it where there are several."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(str(Numerics(plan.numerics[name], plan.inexact[name])), []).append(name)
+    if len(groups) == 1:
+        return next(iter(groups))
+    return "; ".join(f"{used} ({', '.join(group)})" for used, group in groups.items())
 
 
 def differences(comparison: Comparison, decode: Decode | None) -> Iterator[str]:

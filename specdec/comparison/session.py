@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from specdec.comparison.costs import Costs, measure_costs
 from specdec.comparison.machine import machine_facts, model_facts
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts
+from specdec.comparison.ready import Ready
 from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runfile import RunFile
 from specdec.comparison.runs import Plan, Promise, Run, decoder, measure
@@ -17,15 +19,13 @@ from specdec.driver import Driver
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
 from specdec.loading import load_pretrained
-from specdec.plugins import load_plugins
+from specdec.numerics import Mode
 from specdec.prompts import encode
 from specdec.settings import Settings
-from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
 from specdec.tree import ROOT
 from specdec.verifiers.base import Verifier
 
-PLAIN = "autoregressive"
 _MOST_MARGINS = 20  # each takes a pass over the text
 MAX_NEW_TOKENS = 64  # enough for a repetition to show, and a comparison ends in minutes
 
@@ -33,14 +33,13 @@ MAX_NEW_TOKENS = 64  # enough for a repetition to show, and a comparison ends in
 class Session:
     """Strategies made ready to be compared: a generator for each, and the plan.
 
-    ``strategies`` maps names to proposers, or to generators that were made with ``model``; plain decoding is added
-    where it isn't among them. Other arguments are those of ``compare``.
+    Arguments are those of ``compare``; see ``Ready`` for what is added to the strategies.
 
     Raises:
         SpecdecError: for whatever can't be compared, before anything is run.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - as for compare
         self,
         model: Any,
         strategies: Mapping[str, Any],
@@ -48,6 +47,7 @@ class Session:
         *,
         tokenizer: Any | None = None,
         verifier: Any = "match",
+        numerics: Mode = "auto",
         repeats: int = 3,
         seed: int = 0,
         **settings: Any,
@@ -59,48 +59,40 @@ class Session:
         given = Settings.make({"max_new_tokens": MAX_NEW_TOKENS, "seed": seed, **settings})
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
-        self._verifier = verifier
         self.runs: list[Run] = []  # of the last call of ``run``, whatever became of it
         self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
-        self.generators = {
-            name: made if isinstance(made, Generator) else _generator(model, tokenizer, made, verifier)
-            for name, made in strategies.items()
-        }
-        baseline = next((name for name, made in self.generators.items() if _is_plain(made)), PLAIN)
-        if baseline not in self.generators:
-            self.generators[baseline] = Generator(model, tokenizer, proposer=PLAIN)
-        plain = self.generators[baseline]
-        for name, made in self.generators.items():
-            if made.model is not plain.model:
-                raise RequestError(f"strategy {name!r} is a generator of another model: make it with the same object")
-        if not _is_plain(plain):
-            raise RequestError(f"the name {PLAIN!r} is plain decoding's: give the other strategy another name")
+        self._ready = Ready(model, tokenizer, strategies, verifier, numerics)
+        self.generators = self._ready.generators
+        plain = self.generators[self._ready.baseline]
         self.plan = Plan(
             strategies={name: _described(made.proposer) for name, made in self.generators.items()},
-            baseline=baseline,
+            baseline=self._ready.baseline,
+            reference=self._ready.reference,
             verifiers={name: repr(made.verifier) for name, made in self.generators.items()},
+            numerics={name: made.numerics.mode for name, made in self.generators.items()},
+            inexact={name: made.numerics.inexact for name, made in self.generators.items()},
             promises={name: _promise(made.verifier, given.temperature) for name, made in self.generators.items()},
             settings=given.model_dump(mode="json", exclude_unset=True, exclude={"seed"}),
             seed=seed,
             repeats=repeats,
             prompts=_encoded(demo_prompts() if prompts is None else prompts, plain, self.settings),
-            model=model_facts(plain.model),
+            model=model_facts(self.model),
             machine=machine_facts(),
         )
 
     @property
     def model(self) -> Any:
         """The model, loaded."""
-        return self.generators[self.plan.baseline].model
+        return self._ready.model
 
     @property
     def tokenizer(self) -> Any | None:
         """What turns the strategies' tokens into text."""
-        return self.generators[self.plan.baseline].tokenizer
+        return self._ready.tokenizer
 
     def generator(self, proposer: Any) -> Generator:
-        """Another strategy's, with the model and acceptance rule of this session."""
-        return _generator(self.model, self.tokenizer, proposer, self._verifier)
+        """Another strategy's, with the model, acceptance rule and numerics of this session."""
+        return self._ready.make(proposer)
 
     def close(self) -> None:
         """Release what the strategies hold."""
@@ -113,9 +105,10 @@ class Session:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def driver(self) -> Driver:
-        """The model driven with a cache of its own: to measure or question it."""
-        return self.generators[self.plan.baseline].driver()
+    def costs(self) -> Costs:
+        """What passes cost in the strategies' numerics, beside an ordinary plain step."""
+        plain = None if self.plan.reference == self.plan.baseline else self.generators[self.plan.baseline].driver()
+        return measure_costs(self.generators[self.plan.reference].driver(), plain=plain)
 
     @property
     def num_runs(self) -> int:
@@ -171,13 +164,16 @@ class Session:
         except RequestError as nothing:
             raise stopped or nothing from None
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
-        if comparison.differences:
-            driver, known = self.driver(), comparison.differences[:_MOST_MARGINS]
-            comparison.differences[:_MOST_MARGINS] = [self._with_margin(found, driver) for found in known]
+        known = comparison.differences[:_MOST_MARGINS]
+        names = {self.plan.reference_of(found.strategy) for found in known}
+        drivers = {name: self.generators[name].driver() for name in names}
+        comparison.differences[:_MOST_MARGINS] = [
+            self._with_margin(found, drivers[self.plan.reference_of(found.strategy)]) for found in known
+        ]
         return comparison
 
     def _with_margin(self, found: Difference, driver: Driver) -> Difference:
-        """The same, with what the model itself says about the two tokens."""
+        """The same, with what the model itself says about the two tokens, driven as the reference is."""
         if found.token is None or found.expected is None:
             return found
         text = [*self.plan.prompts[found.prompt][2], *found.agreed]
@@ -193,6 +189,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     *,
     tokenizer: Any | None = None,
     verifier: Any = "match",
+    numerics: Mode = "auto",
     repeats: int = 3,
     seed: int = 0,
     run_file: str | Path | None = None,
@@ -201,13 +198,15 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     """Compare strategies: which is faster, by how much, and do they write the same text?
 
     Every strategy decodes every prompt ``repeats`` times, one at a time, interleaved in random order; see ``measure``.
+    Speed-ups are over ordinary plain decoding, in fast numerics, whatever those of the strategies are; texts are held
+    against plain decoding in the strategy's own.
 
     Args:
         model: as for ``Generator``.
         strategies: by name, a proposer, its string, or a generator that was made with this model. Plain decoding is
-            added where it isn't among them.
+            added where it isn't among them, and once more in exact numerics where strategies have those.
         prompts: text, token ids, chat messages or ``EvaluationPrompt``; the built-in ones where none are given.
-        tokenizer, verifier: as for ``Generator``.
+        tokenizer, verifier, numerics: as for ``Generator``; a generator that is given keeps its own.
         seed: of the order of runs, and of sampling: repeat r draws with seed + r.
         run_file: every run is added to it as it ends; runs that it has already aren't repeated.
         settings: as for ``Generator.generate``; 64 new tokens unless told otherwise.
@@ -216,7 +215,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
         SpecdecError: for whatever can't be compared, before anything is run; and where a strategy fails.
     """
     options: dict[str, Any] = {"tokenizer": tokenizer, "verifier": verifier, "repeats": repeats, "seed": seed}
-    with Session(model, strategies, prompts, **options, **settings) as session:
+    with Session(model, strategies, prompts, numerics=numerics, **options, **settings) as session:
         comparison = session.run(run_file)
     if comparison.failure is not None:
         raise comparison.failure
@@ -244,13 +243,6 @@ def _encoded(
     )
 
 
-def _generator(model: Any, tokenizer: Any | None, proposer: Any, verifier: Any) -> Generator:
-    """Plain decoding is plain whatever the rule: it is what the others' texts are held against."""
-    strategy = load_plugins().make("proposers", proposer)
-    rule = "match" if isinstance(strategy, AutoregressiveProposer) else verifier
-    return Generator(model, tokenizer, proposer=strategy, verifier=rule)
-
-
 def _described(proposer: Proposer) -> str:
     """What a strategy is made of, a model among its options by name."""
     hidden = {name for name, field in type(proposer).model_fields.items() if not field.repr}
@@ -266,7 +258,3 @@ def _promise(verifier: Verifier, temperature: float) -> Promise:
     if not verifier.lossless:
         return "nothing"
     return "tokens" if verifier.is_keyed or temperature == 0.0 else "law"
-
-
-def _is_plain(generator: Generator) -> bool:
-    return isinstance(generator.proposer, AutoregressiveProposer)

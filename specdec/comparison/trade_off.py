@@ -19,7 +19,7 @@ def save_trade_off(path: Path, tuning: Tuning) -> None:
     axes = figure.subplots()
     milliseconds = np.array([1000 * trial.seconds_per_step(tuning.costs) for trial in tuning.trials])
     tokens = np.array([trial.tokens_per_step for trial in tuning.trials])
-    plain = 1000 * tuning.costs.seconds[0]
+    plain = 1000 * tuning.costs.plain
     widest = 1.05 * float(milliseconds.max())
     for gain in _gains(float(max(tokens / milliseconds)) * plain):
         axes.plot([0, widest], [0, gain * widest / plain], "--", color=_GREY, linewidth=0.7)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.comparison.costs import Costs, measure_costs
+from specdec.comparison.costs import Costs
 from specdec.comparison.extras import needs
 from specdec.comparison.prompts import EvaluationPrompt
 from specdec.comparison.results import Comparison
@@ -95,7 +95,7 @@ class Tuner:
         strategy: ``"lookahead"``, or with options that are to stay as they are, ``"lookahead:pool_from_prompt=false"``.
         space: values to try of some options, in place of the strategy's own ``tunable`` ones.
         minutes: when the search is to be over; it takes longer only where one setting and six prompts do.
-        options: ``verifier``, ``seed``, and settings as for ``Generator.generate``.
+        options: ``verifier``, ``numerics``, ``seed``, and settings as for ``Generator.generate``.
 
     Raises:
         SpecdecError: for a strategy without options to vary, values that it refuses, and whatever can't be compared.
@@ -122,7 +122,7 @@ class Tuner:
     def run(self, on_trial: Callable[[Trial], None] | None = None) -> Tuning:
         """Measure costs, screen settings twice, run the best in earnest; ``on_trial`` hears of each screening."""
         session, began = self._session, time.perf_counter()
-        costs = measure_costs(session.driver())
+        costs = session.costs()
         screen = _Screening(session, costs, self._space.num_settings, self._seconds * _SCREENING, on_trial)
         screened = self._space.search(screen, costs, began + self._seconds * _SCREENING)
 
@@ -133,17 +133,22 @@ class Tuner:
             if time.perf_counter() < began + self._seconds * _AGAIN:
                 screened[screened.index(trial)] = trial.plus(screen(trial.strategy, is_second=True))
         # Another busy second must not decide: of two measurements of c(T), the undisturbed one.
-        costs = min(costs, measure_costs(session.driver()), key=lambda measured: sum(measured.seconds))
+        costs = min(costs, session.costs(), key=lambda measured: sum(measured.seconds))
         comparison = self._run_finalists(fastest_first(), costs, began + self._seconds * _END)
-        rows = [row for row in comparison.ranking if row.strategy != comparison.plan.baseline]
+        rows = comparison.drafting
         best = next((row for row in rows if not row.num_different), rows[0])
         return Tuning(best.strategy, best.speed_up, tuple(fastest_first()), self._space.num_refused, comparison, costs)
 
     def _run_finalists(self, trials: Sequence[Trial], costs: Costs, deadline: float) -> Comparison:
-        """As many of the best, on as many prompts, as often as there is time for."""
+        """As many of the best, on as many prompts, as often as there is time for.
+
+        A prompt more comes before a repeat more: the reference, which is there for its texts alone and is the slowest,
+        writes one twice only where there is time for all.
+        """
         left = deadline - time.perf_counter()
-        num_tokens = self._session.settings["max_new_tokens"]
-        seconds = [num_tokens * costs.seconds[0]]  # for a prompt: plain decoding, then the finalists
+        num_tokens, plan = self._session.settings["max_new_tokens"], self._session.plan
+        plain = costs.plain if plan.reference == plan.baseline else costs.plain + costs.seconds[0]
+        seconds = [num_tokens * plain]  # for a prompt: plain decoding, then the finalists
         seconds += [num_tokens / trial.tokens_per_second(costs) for trial in trials[:_MOST_FINALISTS]]
         num_prompts = min(FEWEST_PROMPTS, len(self._prompts))
         while len(seconds) > 2 and num_prompts * sum(seconds) > left:

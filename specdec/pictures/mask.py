@@ -80,7 +80,7 @@ def visibility(tree: DraftTree, prefix_length: int, shapes: Shapes, kind: str) -
     if not layout.masks:  # a chain that the model's own causal mask serves
         return np.tri(len(tree), prefix_length + len(tree), k=prefix_length, dtype=bool)
     seen: np.ndarray = layout.visible(kind)[0].cpu().numpy()
-    return seen
+    return seen[: len(tree), : prefix_length + len(tree)]  # without padding
 
 
 def telling_step(trace: Trace) -> int:

@@ -21,10 +21,20 @@ def test_compare_prints_both_tables_and_the_verdict(run: Any) -> None:
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["strategy", "tokens/s", "tokens/step"]
     assert [line.split()[0] for line in lines[1:4]] == ["jacobi:n=2", "look", "autoregressive"]
-    assert all(line.endswith(" yes") for line in lines[1:4])
-    assert lines[5].split()[:3] == ["ms", "per", "step"]
+    assert lines[4].startswith("autoregressive (exact)")
+    assert [line.split()[-1] for line in lines[1:5]] == ["yes", "yes", "–", "–"]
+    assert lines[6].split()[:3] == ["ms", "per", "step"]
     assert "All 16 texts are plain decoding's, token for token." in out
+    assert "\nNumerics: exact, bit-exact. Speed-ups are over ordinary plain decoding, autoregressive, whose" in out
     assert "No winner is named: " in out or "Fastest: " in out
+
+
+def test_compare_in_fast_numerics_runs_plain_decoding_once_and_says_so(run: Any) -> None:
+    code, out, _ = run("compare", "jacobi:n=2", *FEW, "--numerics", "fast")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:3]] == ["jacobi:n=2", "autoregressive"]
+    assert "(exact)" not in out
+    assert "\nNumerics: fast, not bit-exact: " in out
 
 
 def test_compare_writes_json_csv_and_a_report(run: Any, tmp_path: Path) -> None:
@@ -33,9 +43,15 @@ def test_compare_writes_json_csv_and_a_report(run: Any, tmp_path: Path) -> None:
     code, out, _ = run("compare", "jacobi", *FEW, "--json", *outputs)
     assert code == 0
     told = json.loads(out)
-    assert [entry["strategy"] for entry in told["strategies"]] == ["jacobi", "autoregressive"]
+    assert [entry["strategy"] for entry in told["strategies"]] == [
+        "jacobi",
+        "autoregressive",
+        "autoregressive (exact)",
+    ]
+    assert told["plan"]["numerics"] == {"jacobi": "exact", "autoregressive": "fast", "autoregressive (exact)": "exact"}
+    assert told["plan"]["reference"] == "autoregressive (exact)"
     assert told["num_prompts"] == 8
-    assert len(list(csv.DictReader(files["csv"].read_text().splitlines()))) == 16
+    assert len(list(csv.DictReader(files["csv"].read_text().splitlines()))) == 24
     assert "<html" in files["html"].read_text(encoding="utf-8")
     again = tmp_path / "again.jsonl"
     again.write_text(files["jsonl"].read_text())
@@ -48,7 +64,7 @@ def test_bench_has_a_column_for_each_category_and_a_table_for_each_temperature(r
     code, out, _ = run("bench", "jacobi:n=2", *FEW, "--temperature", "0", "--temperature", "0.8")
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
-    assert lines.count(["category", "jacobi:n=2"]) == 2
+    assert lines.count(["category", "jacobi:n=2", "autoregressive", "(exact)"]) == 2
     for name in ("code", "documentation", "dialogue", "arithmetic", "mean", "overall"):
         assert sum(line[:1] == [name] for line in lines) == 2
     assert [line for line in out.splitlines() if line.startswith("temperature")] == ["temperature 0", "temperature 0.8"]
@@ -59,7 +75,7 @@ def test_bench_is_in_spec_benchs_layout_where_the_terminal_is_wide_enough(run: A
     _, out, _ = run("bench", "jacobi:n=2", *FEW)
     lines = [line.split() for line in out.splitlines()]
     assert lines[1][:5] == ["strategy", "code", "documentation", "dialogue", "arithmetic"]
-    assert lines[2][0] == "jacobi:n=2"
+    assert [lines[2][0], *lines[3][:2]] == ["jacobi:n=2", "autoregressive", "(exact)"]
     assert len(lines[2]) == 1 + 4 + 1 + 3
 
 
@@ -71,6 +87,7 @@ def test_tune_prints_a_string_for_proposer(run: Any, tmp_path: Path) -> None:
     (best,) = [line for line in out.splitlines() if line.startswith("best: --proposer ")]
     assert best.split()[2] in {f"jacobi:noise_aware=false,n={n}" for n in (1, 2, 3)}
     assert "settings screened" in out
+    assert "Numerics: exact, bit-exact. " in out
     assert "<svg" in plot.read_text(encoding="utf-8")
 
 
@@ -113,6 +130,9 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
         (("compare", "jacobi", "--report", "/nowhere/out.html"), "can't be written"),
         (("compare", "jacobi", "--run", "{broken}"), "is no run file"),
         (("compare", "jacobi", "--temperature", "-1"), "temperature"),
+        (("compare", "jacobi", "--numerics", "good"), "numerics='good': it must be one of auto, exact, fast"),
+        (("bench", "jacobi", "--numerics", "good"), "numerics='good'"),
+        (("tune", "jacobi", "--numerics", "good"), "numerics='good'"),
         (("compare", "autoregressive=jacobi"), "'autoregressive' is plain decoding's"),
         (("bench", "jacoby"), "unknown proposer 'jacoby'"),
         (("tune", "autoregressive"), "autoregressive has no options to tune"),

@@ -85,7 +85,7 @@ def test_race_prints_figures_and_whether_the_texts_are_identical(run: Any, built
     code, out, err = run("race", "prompt_lookup", "jacobi:n=3", "--prompt", PROMPT, *FEW)
     assert (code, err) == (0, "")
     assert "\x1b" not in out
-    first, second, outcome, caution, verdict = out.splitlines()
+    first, second, outcome, caution, numerics, verdict = out.splitlines()
     assert first.startswith("prompt_lookup: 12 tokens in ")
     assert second.startswith("jacobi:n=3: 12 tokens in ")
     seconds = {line.split(": 12")[0]: float(re.findall(r"([\d.]+) s,", line)[0]) for line in (first, second)}
@@ -93,7 +93,18 @@ def test_race_prints_figures_and_whether_the_texts_are_identical(run: Any, built
     assert seconds[quick] == min(seconds.values())
     assert float(re.findall(r"([\d.]+) times as fast", outcome)[0]) >= 1
     assert caution == "one race proves nothing: `specdec compare` measures"
+    assert numerics == "numerics: exact, bit-exact"
     assert verdict == "the texts are identical"
+
+
+def test_race_with_plain_decoding_says_what_it_is_raced_in(run: Any) -> None:
+    race = ("race", "autoregressive", "jacobi:n=2", "--prompt", PROMPT, "--max-new-tokens", "4", "--numerics")
+    code, out, _ = run(*race, "exact")
+    assert code == 0
+    assert "\nexact numerics may slow plain decoding down: `specdec compare` measures against it in fast ones\n" in out
+    _, out, _ = run(*race, "fast")
+    assert "\nnumerics: fast, not bit-exact: " in out
+    assert "slow plain decoding down" not in out
 
 
 def test_race_of_a_strategy_with_itself_tells_the_lanes_apart(run: Any) -> None:
@@ -140,6 +151,7 @@ def test_race_says_where_texts_differ_and_exits_with_1(run: Any, monkeypatch: py
         (("race", "jacobi", "lookahed"), "unknown proposer 'lookahed'"),
         (("race", "jacobi", "jacobi:n=3", "--prompt", ""), "the prompt is empty"),
         (("race", "jacobi", "jacobi:n=3", "--max-new-tokens", "1000000"), "the prompt has "),
+        (("race", "jacobi", "jacobi:n=3", "--numerics", "good"), "numerics='good': it must be one of auto, exact"),
     ],
 )
 def test_what_is_refused_exits_with_2_and_one_line(run: Any, arguments: tuple[str, ...], fault: str) -> None:

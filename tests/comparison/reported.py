@@ -25,7 +25,7 @@ FIGURES = [  # title, label of x, label of y
     ("Tokens per step along the text", "position in the new text (tokens)", "tokens per step"),
     ("Cost of a pass over T nodes", "nodes in a pass, T", "c(T), and tokens per step"),
 ]
-COSTS = Costs((1, 2, 4, 8, 16, 32, 64, 128), (0.004, 0.004, 0.005, 0.006, 0.008, 0.012, 0.02, 0.036))
+COSTS = Costs((1, 2, 4, 8, 16, 32, 64, 128), (0.004, 0.004, 0.005, 0.006, 0.008, 0.012, 0.02, 0.036), 0.004)
 
 
 def build(
@@ -45,7 +45,10 @@ def build(
     given: dict[str, Any] = {
         "strategies": {PLAIN: "AutoregressiveProposer()"} | {name: f"Made({name})" for name in speeds},
         "baseline": PLAIN,
+        "reference": PLAIN,
         "verifiers": dict.fromkeys([PLAIN, *speeds], "MatchVerifier()"),
+        "numerics": dict.fromkeys([PLAIN, *speeds], "fast"),
+        "inexact": dict.fromkeys([PLAIN, *speeds], "made up"),
         "promises": dict.fromkeys([PLAIN, *speeds], "tokens"),
         "settings": {"max_new_tokens": num_tokens},
         "seed": 5,

@@ -13,10 +13,10 @@ from specdec.masks.dense import DenseCompiler
 
 
 def test_between_sizes_and_beyond_them_costs_are_linear() -> None:
-    costs = Costs((1, 4, 8), (1.0, 4.0, 6.0))
+    costs = Costs((1, 4, 8), (1.0, 4.0, 6.0), 0.5)
     assert [costs.at(size) for size in (1, 2.5, 4, 6, 8, 12)] == [1.0, 2.5, 4.0, 5.0, 6.0, 8.0]
-    assert costs.relative == (1.0, 4.0, 6.0)
-    assert Costs((1, 4), (2.0, 1.9)).at(100) == 1.9  # noise is not a promise
+    assert costs.relative == (2.0, 8.0, 12.0)
+    assert Costs((1, 4), (2.0, 1.9), 2.0).at(100) == 1.9  # noise is not a promise
 
 
 def test_the_median_time_of_each_size_is_what_it_costs() -> None:
@@ -35,8 +35,23 @@ def test_the_median_time_of_each_size_is_what_it_costs() -> None:
         shapes=shapes, open=lambda *_: count(1), forward=forward, release=lambda *_: count(-1)
     )
     costs = measure_costs(driver, sizes=(1, 3, 20), clock=lambda: now[0])
-    assert costs == Costs((1, 3, 20), (11.0, 13.0, 30.0))
+    assert costs == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0)
     assert open_rows == [0]
+
+
+def test_an_ordinary_plain_step_is_measured_beside_them() -> None:
+    now = [0.0]
+
+    def driver(seconds: float) -> Any:
+        def forward(trees: list[Any]) -> None:
+            now[0] += seconds + len(trees[0])
+
+        shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=True)
+        return SimpleNamespace(shapes=shapes, open=lambda *_: None, forward=forward, release=lambda _: None)
+
+    costs = measure_costs(driver(9.0), sizes=(1, 3), clock=lambda: now[0], plain=driver(4.0))
+    assert costs == Costs((1, 3), (10.0, 12.0), 5.0)
+    assert costs.relative == (2.0, 2.4)
 
 
 @pytest.mark.parametrize("max_positions", [None, 64])

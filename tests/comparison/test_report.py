@@ -12,7 +12,7 @@ import pytest
 from specdec import RequestError
 from specdec.comparison import Comparison, plots
 from specdec.comparison.costs import Costs
-from specdec.comparison.report import identity, samples, verdict, write_report
+from specdec.comparison.report import identity, numerics_used, samples, verdict, write_report
 from specdec.comparison.runs import Run
 from specdec.stats import PHASES
 from tests import byte_tokenizer
@@ -119,6 +119,10 @@ def test_the_verdict_names_a_winner_only_where_every_interval_is_clear(page: Any
     assert verdict(build({"fast": 4.0, "slow": 0.5})) == "Fastest: fast, 4.00 [4.00, 4.00] times plain decoding."
     assert verdict(build({"slow": 0.5})) == f"Fastest: {PLAIN}. The next, slow, is 0.50 [0.50, 0.50] times as fast."
     assert verdict(build({})) == f"Nothing to compare: {PLAIN} is the only strategy."
+    exact = f"{PLAIN} (exact)"
+    assert verdict(build({exact: 0.5}, reference=exact, inexact={PLAIN: "fast", exact: ""})) == (
+        "Plain decoding alone was run: in exact numerics it is 0.50 [0.50, 0.50] times as fast as ordinarily."
+    )
     assert verdict(build({"fast": 2.0}, num_prompts=1)) == (
         "No winner is named: 1 prompt gives no interval, 6 would. Fastest here: fast, 2.00 times plain decoding."
     )
@@ -166,6 +170,38 @@ def test_it_says_what_it_takes_to_repeat_it(page: Any) -> None:
     stopped = page(build({"fast": 2.0}, left_out=1)).text
     assert "Stopped early" in stopped
     assert "11 of 12: stopped early" in stopped
+
+
+def test_plain_decoding_in_exact_numerics_is_a_row_and_the_reference_of_texts(page: Any) -> None:
+    exact = f"{PLAIN} (exact)"
+    numerics, inexact = {PLAIN: "fast", "good": "exact", exact: "exact"}, {PLAIN: "why", "good": "", exact: ""}
+    own = {"reference": exact, "numerics": numerics, "inexact": inexact}
+    comparison = build({"good": 2.0, exact: 0.8}, wrong=[exact, "good"], **own)
+    shown = page(comparison, costs=COSTS)
+    rows = [[cell.strip() for cell in row] for row in shown.rows[1:4]]
+    assert [(row[0], row[3], row[5]) for row in rows] == [
+        ("■ good", "2.00 [2.00, 2.00]", "yes"),
+        (f"● {PLAIN}", "1", "–"),
+        (f"✖ {exact}", "0.80 [0.80, 0.80]", "–"),
+    ]
+    assert identity(comparison) == "All 6 texts are plain decoding's, token for token."
+    told = (
+        f"Numerics: exact, bit-exact. Speed-ups are over ordinary plain decoding, {PLAIN}, whose numerics are fast; "
+        f"exact texts are held against {exact}."
+    )
+    assert numerics_used(comparison) == told
+    assert told in shown.text
+    assert f"fast, not bit-exact: why ({PLAIN}); exact, bit-exact (good, {exact})" in shown.text
+    assert {sample.strategy for sample in samples(comparison, letters)} == {"good"}
+    drafting = ["".join(svg.itertext()) for svg in shown.svgs[2:3]]
+    assert not [text for text in drafting if PLAIN in text]
+
+
+def test_numerics_are_told_with_the_reason_and_the_strategies_that_have_them() -> None:
+    assert numerics_used(build({"a": 2.0})) == "Numerics: fast, not bit-exact: made up."
+    assert numerics_used(build({})) == "Numerics: fast, not bit-exact: made up."
+    mixed = build({"a": 2.0, "b": 1.0}, inexact={PLAIN: "one", "a": "one", "b": "another"})
+    assert numerics_used(mixed) == "Numerics: fast, not bit-exact: one (a); fast, not bit-exact: another (b)."
 
 
 def test_several_comparisons_are_told_apart_by_their_settings(page: Any) -> None:

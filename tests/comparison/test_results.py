@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from specdec import RequestError
 from specdec.comparison import Comparison
+from specdec.comparison.runs import Plan
 from tests.comparison.made import TEXT, plan_of, run_of, runs_of
 
 
@@ -74,12 +76,43 @@ def test_the_first_difference_from_plain_decoding_is_found(
     assert not by_law.differences
 
 
+def exact(names: Sequence[str], num_prompts: int = 8, **changes: object) -> Plan:
+    """A plan in exact numerics but for ``plain``, and for strategies whose name begins with fast."""
+    inexact = {name: "made fast" if name == "plain" or name.startswith("fast") else "" for name in names}
+    numerics = {name: "fast" if why else "exact" for name, why in inexact.items()}
+    return plan_of(names, num_prompts, reference="plain (exact)", numerics=numerics, inexact=inexact, **changes)
+
+
+def test_a_tie_that_falls_the_other_way_in_fast_numerics_is_no_difference() -> None:
+    fast, other = (*TEXT[:3], 70, 71, 72), (*TEXT[:5], 99)
+    texts = {"plain": fast, "plain (exact)": TEXT, "a": TEXT, "wrong": other, "fast": fast, "fast wrong": TEXT}
+    plan = exact(list(texts), num_prompts=1)
+    comparison = Comparison(plan, [run_of(name, 0, 0, 1.0, tokens) for name, tokens in texts.items()])
+    found = [(found.strategy, found.position, found.token, found.expected) for found in comparison.differences]
+    assert found == [("wrong", 5, 99, 10), ("fast wrong", 3, 8, 70)]
+    assert [row.num_different for row in comparison.rows] == [0, 0, 0, 1, 0, 1]
+
+
+def test_speed_ups_are_over_fast_plain_decoding_and_the_reference_takes_no_part() -> None:
+    seconds = {"a": 1.5, "plain": 2.0, "plain (exact)": 4.0}
+    comparison = Comparison(exact(list(seconds)), runs_of(exact(list(seconds)), lambda name, *_: seconds[name]))
+    assert [row.speed_up.value for row in comparison.rows] == pytest.approx([4 / 3, 1.0, 0.5])
+    assert comparison.winner == "a"
+    assert [row.strategy for row in comparison.contenders] == ["a", "plain"]
+    assert [row.strategy for row in comparison.drafting] == ["a"]
+    equal = {"a": 3.0, "plain": 2.0, "plain (exact)": 2.0}  # exact numerics cost nothing: plain decoding still wins
+    assert Comparison(exact(list(equal)), runs_of(exact(list(equal)), lambda name, *_: equal[name])).winner == "plain"
+
+
 def test_json_csv_and_data_frame_have_every_run() -> None:
     comparison = made({"plain": 2.0, "a": 1.0})
     told = json.loads(json.dumps(comparison.to_json()))
     assert told["winner"] == "a"
     assert [entry["strategy"] for entry in told["strategies"]] == ["plain", "a"]
     assert told["strategies"][1]["speed_up"][0] == 2.0
+    assert told["plan"]["reference"] == "plain"
+    assert told["plan"]["numerics"] == {"plain": "fast", "a": "fast"}
+    assert told["plan"]["inexact"] == {"plain": "made by hand", "a": "made by hand"}
     few = json.dumps(made({"plain": 2.0, "a": 1.0}, num_prompts=2).to_json(), allow_nan=False)
     assert json.loads(few)["strategies"][1]["speed_up"] == [2.0, None, None]
     lines = list(csv.DictReader(io.StringIO(comparison.to_csv())))

@@ -82,6 +82,13 @@ def test_a_run_file_gives_back_what_was_put_in_and_goes_on_where_it_ended(tmp_pa
     assert read(path) == (plan, runs)
 
 
+def test_why_numerics_are_inexact_is_measured_and_may_be_told_otherwise_the_next_time(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    RunFile(path, plan_of(["plain"], 2)).close()
+    RunFile(path, plan_of(["plain"], 2, inexact={"plain": "made by hand again"})).close()
+    assert read(path)[0].inexact == {"plain": "made by hand again"}
+
+
 def test_a_line_that_was_cut_off_is_run_again_and_the_rest_kept(tmp_path: Path) -> None:
     plan = plan_of(["plain"], num_prompts=3)
     runs = runs_of(plan, lambda *_: 1.0)
@@ -100,6 +107,7 @@ def test_a_line_that_was_cut_off_is_run_again_and_the_rest_kept(tmp_path: Path) 
         ({"seed": 1}, "its seed is 0, not 1"),
         ({"settings": {"temperature": 1.0}}, "its settings is"),
         ({"model": {"model": "another"}}, "its model is"),
+        ({"numerics": {"plain": "exact"}}, "its numerics is"),
     ],
 )
 def test_a_run_file_of_another_comparison_is_refused_and_left_alone(
@@ -133,6 +141,14 @@ def test_a_file_that_is_no_run_file_is_refused(tmp_path: Path, text: str) -> Non
     path = tmp_path / "run.jsonl"
     path.write_text(text)
     with pytest.raises(RequestError, match=r"run\.jsonl is no run file"):
+        read(path)
+
+
+@pytest.mark.parametrize("missing", ["reference", "numerics", "inexact"])
+def test_a_file_from_before_numerics_were_kept_is_refused(tmp_path: Path, missing: str) -> None:
+    path = tmp_path / "run.jsonl"
+    path.write_text(plan_of(["plain"], 1).model_dump_json(exclude={missing}) + "\n")
+    with pytest.raises(RequestError, match="is no run file of this version"):
         read(path)
 
 

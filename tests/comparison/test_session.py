@@ -24,6 +24,7 @@ from specdec import (
 from specdec.comparison import EvaluationPrompt, Session
 from specdec.comparison.runfile import read
 from specdec.comparison.runs import Run
+from specdec.exactness import Deviation
 from specdec.verifiers.base import Verdict
 
 MODEL = ToyModel.random(8, order=2, seed=3, sharpness=4.0)
@@ -67,10 +68,10 @@ def test_strategies_agree_with_plain_decoding_which_is_added(temperature: float)
     comparison = compare(
         MODEL, {"lookup": "prompt_lookup", "jacobi": "jacobi:n=3"}, PROMPTS, temperature=temperature, seed=5, **FEW
     )
-    assert list(comparison.plan.strategies) == ["lookup", "jacobi", "autoregressive"]
+    assert list(comparison.plan.strategies) == ["lookup", "jacobi", "autoregressive", "autoregressive (exact)"]
     assert comparison.is_complete
-    assert len(comparison.runs) == 3 * 6 * 3
-    assert [row.num_different for row in comparison.rows] == [0, 0, 0]
+    assert len(comparison.runs) == 4 * 6 * 3
+    assert [row.num_different for row in comparison.rows] == [0, 0, 0, 0]
     plain = Generator(MODEL, proposer="autoregressive")
     for run in comparison.runs:
         alone = plain.generate(PROMPTS[run.prompt], temperature=temperature, seed=5 + run.repeat, **FEW)
@@ -101,8 +102,9 @@ def test_a_lossy_strategy_is_marked_and_the_others_are_still_checked() -> None:
     with pytest.warns(UserWarning, match="lossy"):
         lossy = Generator(MODEL, proposer="jacobi", verifier="typical")
     comparison = compare(MODEL, {"lossy": lossy, "a": "jacobi"}, PROMPTS, temperature=1.0, repeats=1, **FEW)
-    assert comparison.plan.promises == {"lossy": "nothing", "a": "tokens", "autoregressive": "tokens"}
-    assert [row.num_different for row in comparison.rows] == [None, 0, 0]
+    plain = dict.fromkeys(["autoregressive", "autoregressive (exact)"], "tokens")
+    assert comparison.plan.promises == {"lossy": "nothing", "a": "tokens", **plain}
+    assert [row.num_different for row in comparison.rows] == [None, 0, 0, 0]
 
 
 def test_a_plan_names_the_models_that_strategies_bring() -> None:
@@ -115,9 +117,9 @@ def test_a_plan_names_the_models_that_strategies_bring() -> None:
 
 def test_a_rule_that_promises_the_law_alone_is_not_held_to_the_tokens() -> None:
     comparison = compare(MODEL, {"a": "jacobi"}, PROMPTS, verifier="rejection", temperature=1.0, repeats=1, **FEW)
-    assert [row.num_different for row in comparison.rows] == [None, 0]
+    assert [row.num_different for row in comparison.rows] == [None, 0, 0]
     greedy = compare(MODEL, {"a": "jacobi"}, PROMPTS, verifier="rejection", repeats=1, **FEW)
-    assert [row.num_different for row in greedy.rows] == [0, 0]
+    assert [row.num_different for row in greedy.rows] == [0, 0, 0]
 
 
 class Failing(Idle):
@@ -146,7 +148,7 @@ def test_an_interrupt_keeps_what_was_run_and_a_run_file_goes_on_from_there(tmp_p
 
     def interrupt(run: Run) -> None:
         seen.append(run)
-        if len(seen) == 5:
+        if len(seen) == 7:
             raise KeyboardInterrupt
 
     session = Session(MODEL, {"a": "jacobi"}, PROMPTS, repeats=1, **FEW)
@@ -158,7 +160,7 @@ def test_an_interrupt_keeps_what_was_run_and_a_run_file_goes_on_from_there(tmp_p
     whole = Session(MODEL, {"a": "jacobi"}, PROMPTS, repeats=1, **FEW).run(path, on_run=more.append)
     assert whole.is_complete
     assert read(path)[1] == seen + more
-    assert len(more) == 12 - 5
+    assert len(more) == 18 - 7
 
 
 def test_an_interrupt_before_there_is_anything_to_compare_is_passed_on() -> None:
@@ -171,7 +173,7 @@ def test_an_interrupt_before_there_is_anything_to_compare_is_passed_on() -> None
 
 def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> None:
     comparison = Session(MODEL, {"a": "jacobi"}, PROMPTS, repeats=50, **FEW).run(seconds=0.0)
-    assert len(comparison.runs) == 2
+    assert len(comparison.runs) == 3
 
 
 @pytest.mark.parametrize(
@@ -183,6 +185,8 @@ def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> No
         ({"a": "jacobi"}, [[1], []], {}, "prompt 'prompt 1' .prompts.: the prompt is empty"),
         ({"a": "jacobi"}, [[1], [99]], {}, "prompt 'prompt 1' .prompts.: .* is 99, but ids go from 0 to 7"),
         ({"autoregressive": "jacobi"}, PROMPTS, {}, "'autoregressive' is plain decoding's"),
+        ({"autoregressive (exact)": "jacobi"}, PROMPTS, {}, "'autoregressive .exact.' is plain decoding's"),
+        ({"a": "jacobi"}, PROMPTS, {"numerics": "good"}, "numerics='good': it must be one of auto, exact, fast"),
         ({"a": "jacobi"}, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens"),
         ({"a": "jacobi"}, PROMPTS, {"seed": -1}, "seed"),
         ({"a": "jacobi"}, [1, 2, 3], {}, "one prompt was given: give a list of them"),
@@ -196,6 +200,87 @@ def test_what_cant_be_compared_is_refused_before_anything_runs(
 ) -> None:
     with pytest.raises(SpecdecError, match=fault):
         Session(MODEL, strategies, prompts, **options)
+
+
+FAST = "fast numerics don't promise it"
+
+
+@pytest.mark.parametrize("numerics", ["auto", "exact"])
+def test_exact_texts_are_held_against_exact_plain_decoding_and_speed_against_fast(
+    numerics: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Generator(MODEL, proposer="jacobi", verifier=WrongOnce(), numerics="exact")
+    session = Session(MODEL, {"wrong": wrong, "good": "jacobi"}, PROMPTS, repeats=1, numerics=numerics, **FEW)
+    plan = session.plan
+    assert (plan.baseline, plan.reference) == ("autoregressive", "autoregressive (exact)")
+    assert plan.numerics == dict.fromkeys(["wrong", "good", plan.reference], "exact") | {plan.baseline: "fast"}
+    assert plan.inexact == dict.fromkeys(["wrong", "good", plan.reference], "") | {plan.baseline: FAST}
+    asked: list[str] = []
+    driver = Generator.driver
+    monkeypatch.setattr(Generator, "driver", lambda made: asked.append(made.numerics.mode) or driver(made))
+    comparison = session.run()
+    assert [(found.strategy, found.prompt, found.position) for found in comparison.differences] == [("wrong", 3, 11)]
+    assert comparison.differences[0].margin is not None
+    assert asked == ["exact"]
+    assert comparison.speed_up("good") == comparison.speed_up("good", over="autoregressive")
+    assert comparison.speed_up(plan.baseline).value == 1.0
+
+
+def test_in_fast_numerics_plain_decoding_is_there_once() -> None:
+    plan = Session(MODEL, {"a": "jacobi"}, PROMPTS, numerics="fast", **FEW).plan
+    assert plan.numerics == {"a": "fast", "autoregressive": "fast"}
+    assert plan.reference == plan.baseline == "autoregressive"
+
+
+@pytest.mark.parametrize(
+    ("strategies", "numerics", "baseline", "reference", "names"),
+    [
+        ({}, "auto", "autoregressive", "autoregressive (exact)", []),
+        ({}, "fast", "autoregressive", "autoregressive", []),
+        ({"p": "autoregressive", "a": "jacobi"}, "auto", "p", "p (exact)", ["a"]),
+        ({"p": "autoregressive", "q": "autoregressive"}, "auto", "p", "q", []),
+        ({"p": ("autoregressive", "exact"), "a": "jacobi"}, "auto", "autoregressive", "p", ["a"]),
+        ({"autoregressive": ("autoregressive", "exact")}, "auto", "autoregressive (fast)", "autoregressive", []),
+        ({"p": ("autoregressive", "fast")}, "auto", "p", "p (exact)", []),
+        ({"a": ("jacobi", "fast")}, "auto", "autoregressive", "autoregressive", ["a"]),
+        ({"a": ("jacobi", "exact"), "b": "jacobi"}, "fast", "autoregressive", "autoregressive (exact)", ["a", "b"]),
+    ],
+)
+def test_plain_decoding_is_added_in_whichever_numerics_it_is_missing(
+    strategies: dict[str, Any], numerics: Any, baseline: str, reference: str, names: list[str]
+) -> None:
+    given = {
+        name: made if isinstance(made, str) else Generator(MODEL, proposer=made[0], numerics=made[1])
+        for name, made in strategies.items()
+    }
+    plan = Session(MODEL, given, PROMPTS, numerics=numerics, **FEW).plan
+    assert (plan.baseline, plan.reference) == (baseline, reference)
+    assert [name for name in plan.strategies if name not in plan.plain] == names
+    assert (plan.numerics[baseline], plan.inexact[baseline]) == ("fast", FAST)
+
+
+def test_each_strategy_is_held_against_plain_decoding_in_its_own_numerics() -> None:
+    fast = Generator(MODEL, proposer="jacobi", numerics="fast")
+    plan = Session(MODEL, {"fast": fast, "exact": "jacobi"}, PROMPTS, **FEW).plan
+    held = {name: plan.reference_of(name) for name in plan.strategies}
+    assert held == {
+        "fast": "autoregressive",
+        "autoregressive": "autoregressive",
+        "exact": "autoregressive (exact)",
+        "autoregressive (exact)": "autoregressive (exact)",
+    }
+
+
+def test_where_exact_numerics_cant_be_had_the_plan_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.numerics.measure_deviation", lambda *_: Deviation("a tree of 2 nodes", 1.0))
+    model = ToyModel.random(8, order=2, seed=3)
+    plan = Session(model, {"a": "jacobi"}, PROMPTS, **FEW).plan
+    assert plan.reference == plan.baseline == plan.reference_of("a")
+    assert plan.numerics["a"] == "fast"
+    assert plan.inexact["a"].startswith("exact numerics can't be had, because logits have other bits in a tree of 2")
+    for strategies in ({}, {"a": "jacobi"}):
+        with pytest.raises(SpecdecError, match="numerics='exact' can't be had here, because"):
+            Session(model, strategies, PROMPTS, numerics="exact", **FEW)
 
 
 def test_prompts_keep_their_category_and_name() -> None:

@@ -36,10 +36,13 @@ def test_every_setting_is_screened_where_there_is_time_and_the_best_are_run(tmp_
     ]
     assert speeds == sorted(speeds, reverse=True)
     finalists = list(tuning.comparison.plan.strategies)
-    assert finalists == [*(trial.strategy for trial in tuning.trials[: len(finalists) - 1]), "autoregressive"]
+    plain = ["autoregressive", "autoregressive (exact)"]
+    assert finalists == [*(trial.strategy for trial in tuning.trials[: len(finalists) - 2]), *plain]
+    assert [tuning.comparison.plan.numerics[name] for name in plain] == ["fast", "exact"]
+    assert not any(tuning.comparison.plan.inexact[name] for name in finalists[:-2])
     assert tuning.strategy in finalists
     assert tuning.gain == tuning.comparison.speed_up(tuning.strategy)
-    assert tuning.gain.value == max(tuning.comparison.speed_up(name).value for name in finalists[:-1])
+    assert tuning.gain.value == max(tuning.comparison.speed_up(name).value for name in finalists[:-2])
     for name in ("plot.svg", "plot.png"):
         save_trade_off(tmp_path / name, tuning)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
@@ -56,6 +59,12 @@ def test_settings_that_the_strategy_refuses_are_left_out_and_counted() -> None:
     tuning = tuner("prompt_lookup", space=space).run()
     assert len(tuning.trials) == 3
     assert tuning.num_refused == 1
+
+
+def test_in_fast_numerics_nothing_else_is_run() -> None:
+    tuning = tuner("jacobi", space={"n": [2]}, numerics="fast").run()
+    assert list(tuning.comparison.plan.strategies) == ["jacobi:n=2", "autoregressive"]
+    assert tuning.costs.plain == tuning.costs.seconds[0]
 
 
 def test_when_time_is_short_something_is_still_found() -> None:

@@ -1,0 +1,40 @@
+"""How far a model's own logits move between passes of different shapes: transformers alone, without specdec."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+_CHUNKS = (1, 5, 16)  # tokens fed at a time behind a cache
+
+
+@torch.inference_mode()
+def own_logits(model: PreTrainedModel, tokens: Sequence[int], first: int) -> torch.Tensor:
+    """The model's logits at positions ``first`` … of a text, in one pass without a cache, float32, (nodes, vocab)."""
+    ids = torch.tensor([list(tokens)], device=model.device)
+    logits: torch.Tensor = model(ids, use_cache=False).logits
+    return logits[0, first:].float()
+
+
+def measure_noise(model: PreTrainedModel, tokens: Sequence[int], first: int) -> torch.Tensor:
+    """The greatest difference of a logit between one pass over all and other ways, (positions from ``first`` on,).
+
+    What was rounded stays in the cache, and a position's own figure may be small by chance: none is below an earlier
+    one, nor below the median.
+    """
+    whole = own_logits(model, tokens, first)
+    noise = torch.stack([(other - whole).abs().amax(-1) for other in _other_ways(model, tokens, first)]).amax(0)
+    return noise.clamp_min(float(noise.median())).cummax(0).values
+
+
+@torch.inference_mode()
+def _other_ways(model: PreTrainedModel, tokens: Sequence[int], first: int) -> Iterator[torch.Tensor]:
+    ids = torch.tensor([list(tokens)], device=model.device)
+    yield model(ids.repeat(2, 1), use_cache=False).logits[1, first:].float()
+    for size in _CHUNKS:
+        cache, logits = DynamicCache(config=model.config), []
+        starts = [0, *range(max(1, first), ids.shape[1], size)]
+        for start, end in zip(starts, [*starts[1:], ids.shape[1]], strict=True):
+            output = model(ids[:, start:end], past_key_values=cache, use_cache=True)
+            logits.append(output.logits[0])
+        yield torch.cat(logits)[first:].float()

@@ -1,0 +1,93 @@
+"""The command that holds a strategy's text against plain decoding's, bit by bit where bits are promised."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from specdec.cli.options import (
+    EXIT_ERROR,
+    AsJson,
+    Category,
+    ModelOption,
+    NewTokens,
+    Numerics,
+    PerCategory,
+    Prompts,
+    ProposerOption,
+    Seed,
+    Temperature,
+    Threads,
+    Verifier,
+    before_anything_runs,
+    load_model,
+    read_prompts,
+    use_threads,
+)
+
+if TYPE_CHECKING:
+    from specdec.auditing import Finding
+
+
+def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
+    model: ModelOption = "demo",
+    proposer: ProposerOption = "lookahead",
+    verifier: Verifier = "match",
+    prompts: Prompts = None,
+    category: Category = None,
+    per_category: PerCategory = None,
+    numerics: Numerics = "auto",
+    max_new_tokens: NewTokens = 64,
+    temperature: Temperature = 0.0,
+    seed: Seed = 0,
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Does the strategy write what plain decoding writes, and where it doesn't: a numeric tie, or a defect?
+
+    Exit code 1 for a defect. Where numerics are bit-exact, any bit that differs is one, also where no token shows it.
+    """
+    from specdec.auditing import Audit
+    from specdec.auditing import audit as run
+    from specdec.generator import Generator
+
+    with before_anything_runs():
+        chosen = read_prompts(prompts, category, per_category)
+        use_threads(threads)
+        loaded, tokenizer = load_model(model)
+        generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, numerics=numerics)  # type: ignore[arg-type]  # checked there
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
+    console = Console(highlight=False, markup=False)
+    if not as_json:
+        console.print(f"numerics: {generator.numerics}", soft_wrap=True)
+    findings: list[Finding] = []
+    for prompt in chosen:
+        found = run(generator, [prompt], **settings)
+        findings += found.findings
+        if not as_json:
+            console.print(sentence(found.findings[0], tokenizer), soft_wrap=True)
+    whole = Audit(found.strategy, found.verifier, found.numerics, tuple(findings))
+    if as_json:
+        typer.echo(json.dumps(whole.to_json(), ensure_ascii=False))
+    else:
+        same, ties = whole.count("identical"), whole.count("numeric tie")
+        console.print(f"{len(findings)} texts: {same} identical, {ties} numeric ties, {len(whole.defects)} defects")
+    if whole.defects:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def sentence(finding: "Finding", tokenizer: Any) -> str:
+    """A line on one prompt."""
+    if finding.position is None:
+        because = f", {finding.reason}" if finding.reason else ""
+        return f"{finding.prompt}: {finding.verdict}, {finding.num_tokens} tokens{because}"
+    token, expected = (
+        "the end" if token is None else f"{tokenizer.decode([token])!r} ({token})"
+        for token in (finding.token, finding.expected)
+    )
+    logits = "" if finding.scores is None else f", scores {finding.scores[0]:.5g} and {finding.scores[1]:.5g}"
+    return (
+        f"{finding.prompt}: {finding.verdict} at new token {finding.position}: {token} for plain decoding's {expected}"
+        f"{logits}; {finding.reason}"
+    )
