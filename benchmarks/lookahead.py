@@ -48,7 +48,9 @@ def main() -> None:
         return tokens_per_step
 
     def ours(options: dict[str, object]) -> Callable[[int], float]:
-        generator = Generator(model, numerics="fast", proposer=LookaheadProposer.model_validate({**size, **options}), max_batch_size=4)
+        generator = Generator(
+            model, numerics="fast", proposer=LookaheadProposer.model_validate({**size, **options}), max_batch_size=4
+        )
 
         def tokens_per_step(seed: int) -> float:
             results = generator.generate(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specdec.backends.base import Backend, OutputRow
-from specdec.layout import Compiler, Shapes
+from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import ROOT, DraftTree
 
 
@@ -35,8 +35,12 @@ class Driver:
 
     def forward(self, trees: Sequence[DraftTree]) -> list[OutputRow]:
         """One pass over a tree for each row, whose root comes behind the row's committed tokens."""
-        output = self._backend.forward(self._compiler.compile(trees, self.lengths, self.shapes))
+        output = self._backend.forward(self.lay_out(trees, self.lengths))
         return [output.row(row) for row in range(len(trees))]
+
+    def lay_out(self, trees: Sequence[DraftTree], lengths: Sequence[int]) -> Layout:
+        """What a pass over trees behind so many committed tokens is made of."""
+        return self._compiler.compile(trees, lengths, self.shapes)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """Commit each row's path of the last forward, root first; an empty path commits nothing."""

@@ -16,7 +16,8 @@ from specdec.layout import Compiler
 from specdec.tree import ROOT, DraftTree, Role
 
 _SEED = 2402
-_CONTEXT = 90  # tokens, so that the tokens behind them cross the border of a closed region
+# Tokens: few, where the least goes along, and so many that the tokens behind cross the border of a closed region.
+_CONTEXTS = (4, 150)
 _NUM_PLAIN = 10
 _SIZES = (2, 3, 6, 13, 33, 100)
 _LATER = 3
@@ -36,11 +37,15 @@ def measure_deviation(backend: Backend, compiler: Compiler) -> Deviation:
 
     A logit that is not a number counts as different.
     """
-    rng = np.random.default_rng(_SEED)
-    limit = backend.shapes.max_positions or 4 * _CONTEXT
-    context = min(_CONTEXT, limit // 2)
-    tokens = rng.integers(backend.shapes.vocab_size, size=min(context + _NUM_PLAIN, limit)).tolist()
-    trial = _Trial(backend, compiler, tokens, context, rng)
+    rng, limit = np.random.default_rng(_SEED), backend.shapes.max_positions or 4 * max(_CONTEXTS)
+    found = []
+    for context in sorted({min(context, limit // 2) for context in _CONTEXTS}):
+        tokens = rng.integers(backend.shapes.vocab_size, size=min(context + _NUM_PLAIN, limit)).tolist()
+        found.append(_deviation(_Trial(backend, compiler, tokens, context, rng)))
+    return Deviation(next((one.where for one in found if one.where), ""), max(one.noise for one in found))
+
+
+def _deviation(trial: "_Trial") -> Deviation:
     where, noise = "", 0.0
     try:
         plain = dict(trial.plain())
@@ -51,8 +56,8 @@ def measure_deviation(backend: Backend, compiler: Compiler) -> Deviation:
                 difference = (logits.double() - expected.double()).abs().max()
                 noise = max(noise, float(difference.nan_to_num(float("inf"), float("inf"))))
     finally:
-        while backend.num_rows:
-            backend.release(backend.num_rows - 1)
+        while trial.backend.num_rows:
+            trial.backend.release(trial.backend.num_rows - 1)
     return Deviation(where, noise)
 
 

@@ -94,7 +94,7 @@ def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compi
     deviation = remembered(model, question, lambda: measure_deviation(backend, compiler))
     inexact = backend.inexact
     if deviation.where:
-        inexact = inexact or f"logits have other bits in {deviation.where} than in plain steps"
+        inexact = inexact or f"logits have other bits in {deviation.where} than in plain steps{backend.remedy}"
     if compiler.bit_exact:
         numerics = Numerics("exact", inexact, deviation.noise)
     else:

@@ -19,6 +19,7 @@ LAWS = "tests/laws/test_exact_laws.py"
 RULES = "tests/verifiers/test_rules.py"
 DRAFTS = "tests/strategies/test_draft_model.py"
 NOISE = "tests/test_randomness.py"
+EXACT = "tests/attention/test_exact.py"
 MOST_SECONDS = 1800
 
 
@@ -137,6 +138,34 @@ MUTATIONS = (
         "specdec/randomness.py",
         (("return self._acceptance.random() * q < r", "return self._acceptance.random() * q <= r"),),
         (RULES,),
+    ),
+    Mutation(
+        "open slots summed in the order of the tree",
+        "specdec/attention/exact.py",
+        (
+            ("return _round_to(p, grid.weights).double()", "return p"),
+            ("_round_to(values.float(), grid.values[0]).double()", "values.float()"),
+            ("torch.cat([high, low], -1).double()", "torch.cat([high, low], -1)"),
+        ),
+        (EXACT,),
+    ),
+    Mutation(
+        "weights that are on no grid",
+        "specdec/attention/exact.py",
+        (("return _round_to(p, grid.weights).double()", "return p.double()"),),
+        (EXACT,),
+    ),
+    Mutation(
+        "closed regions aligned to the tree's root",
+        "specdec/attention/regions.py",
+        (("stop = (positions + offset - OPEN) // BLOCK * BLOCK - offset", "stop = positions * 0 + positions[0] - OPEN"),),
+        (EXACT,),
+    ),
+    Mutation(
+        "no open region",
+        "specdec/attention/regions.py",
+        (("stop = (positions + offset - OPEN) //", "stop = (positions + offset) //"),),
+        (EXACT,),
     ),
 )  # fmt: skip
 

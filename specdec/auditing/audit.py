@@ -148,7 +148,8 @@ class _Pair:
         model = self.plain.model
         if self.plain.numerics.is_bit_exact or not isinstance(model, PreTrainedModel):
             return torch.zeros(agreed + 1)
-        return measure_noise(model, [*text.prompt, *text.tokens[:agreed]], len(text.prompt) - 1)
+        noise = measure_noise(model, [*text.prompt, *text.tokens[:agreed]], len(text.prompt) - 1)
+        return noise.clamp_min(self.plain.numerics.noise / 2)  # trees move logits more than the passes tried here
 
     def _decided_by(self, text: _Text, index: int) -> torch.Tensor:
         """What plain decoding took the greatest of, in units of logits, float64."""

@@ -61,10 +61,12 @@ class Backend(ABC):
 
     Attributes:
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
+        remedy: what may help where they do, or "".
     """
 
     shapes: Shapes
     inexact: str = ""
+    remedy: str = ""
 
     @classmethod
     @abstractmethod

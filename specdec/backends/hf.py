@@ -21,6 +21,7 @@ from specdec.tree import ROOT, DraftTree, Role
 
 PREFILL_CHUNK = 512
 _PROBE_SECONDS = 0.8
+_EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"  # one of these counts a model's experts
 
 # Local attention here goes by cache slot, not by position, and the window is longer than a self-test would reach.
 _CHAINS_ONLY = {"gpt_neo": "its local attention goes by cache slot, not by position"}
@@ -71,6 +72,8 @@ class HFBackend(Backend):
             self.shapes = replace(self.shapes, row_multiple=products.row_multiple)
             # The prompt's last chunk has a tree behind it: no pass has more rows than were tried.
             self._chunk = min(PREFILL_CHUNK, products.most_rows // 2)
+            if any(hasattr(config, name) for name in _EXPERTS):
+                self.remedy = "; model.set_experts_implementation('batched_mm') may help, as experts see few rows each"
         self._decide()
         if compiler.bit_exact and self.reason:
             self.inexact = f"it takes chains only, under masks of its own ({self.reason})"

@@ -6,8 +6,9 @@ Activations are tried too: a tensor's last few numbers, and those where one thre
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from transformers import PreTrainedModel
@@ -37,7 +38,7 @@ class Products:
 class _Layer:
     """A layer to try: what it is called in a sentence, and how wide its rows are."""
 
-    run: torch.nn.Module
+    run: Callable[[torch.Tensor], torch.Tensor]
     name: str
     width: int
 
@@ -79,12 +80,15 @@ def _distinct(model: PreTrainedModel) -> Iterator[_Layer]:
     found: dict[tuple[object, ...], _Layer] = {}
     activations: dict[type, torch.nn.Module] = {}
     for module in model.modules():
-        if isinstance(module, torch.nn.Linear | Conv1D):
+        if isinstance(module, torch.nn.Linear | Conv1D) and module.weight.is_floating_point():
             weight: torch.Tensor = module.weight
             width = int(module.in_features if isinstance(module, torch.nn.Linear) else module.nx)
             size = " by ".join(map(str, weight.shape))
             kind = type(module), tuple(weight.shape), weight.dtype, module.bias is None
-            found.setdefault(kind, _Layer(module, f"a product with a {size} matrix", width))
+            # A router, say, is a product with something behind it, and gives back more than a tensor.
+            is_plain = type(module).forward in {torch.nn.Linear.forward, Conv1D.forward}
+            run = module if is_plain else partial(torch.nn.functional.linear, weight=weight, bias=module.bias)
+            found.setdefault(kind, _Layer(run, f"a product with a {size} matrix", width))
         elif isinstance(module, _ACTIVATIONS):
             activations.setdefault(type(module), module)
     yield from found.values()

@@ -70,7 +70,10 @@ def test_a_prompt_comes_as_an_argument_from_a_file_or_from_standard_input(
     for arguments, stdin in (((PROMPT,), ""), (("--file", str(file)), ""), ((), PROMPT)):
         code, out, err = run("generate", *arguments, *FEW, stdin=stdin)
         assert (code, out) == (0, expected)
-        assert re.search(r"^\d+ tokens in \d+ steps, .* finished: (length|stop); seed \d+; numerics: exact, bit-exact$", " ".join(err.split()))
+        assert re.search(
+            r"^\d+ tokens in \d+ steps, .* finished: (length|stop); seed \d+; numerics: exact, bit-exact$",
+            " ".join(err.split()),
+        )
 
 
 def test_options_reach_the_settings(run: Any, built_in: tuple[Any, Any]) -> None:

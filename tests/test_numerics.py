@@ -1,0 +1,144 @@
+"""Exact where a probe passes, fast with a reason elsewhere; results always say which."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from specdec import Generator, ModelError, RequestError, ToyModel
+from specdec.auditing.witness import Witness
+from specdec.backends import hf as hf_module
+from tests import families
+
+PROMPTS = [[5, 9, 2, 7, 1, 8, 3] * 12, [4, 4, 11, 60], list(range(1, 50))]
+STRATEGIES = ["lookahead:N=4,W=5,G=5", "prompt_lookup:num_matches=3", "jacobi"]
+
+
+def made(name: str, dtype: torch.dtype) -> Any:
+    return families.make(*{**families.TREES, **families.CHAINS}[name]).to(dtype)
+
+
+def watched(
+    generator: Generator, prompt: list[int], **settings: Any
+) -> tuple[tuple[int, ...], dict[int, torch.Tensor]]:
+    witness = Witness()
+    result = generator.generate(prompt, max_new_tokens=20, logits_processor=[witness], **settings)
+    assert result.numerics == generator.numerics
+    return result.token_ids, witness.scores
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", ["llama", "qwen2-window", "gemma2", "gpt2", "gpt_oss", "mixtral"])
+def test_text_and_logits_have_the_same_bits_for_every_strategy_or_the_reason_is_given(
+    name: str, dtype: torch.dtype
+) -> None:
+    model = made(name, dtype)
+    plain = Generator(model, proposer="autoregressive")
+    if not plain.numerics.is_bit_exact:
+        assert plain.numerics.mode == "fast"
+        assert "set_experts_implementation" in plain.numerics.inexact
+        return
+    assert str(plain.numerics) == "exact, bit-exact"
+    for strategy in STRATEGIES:
+        generator = Generator(model, proposer=strategy, numerics="exact", max_batch_size=3)
+        for prompt in PROMPTS:
+            (text, scores), (expected, expected_scores) = watched(generator, prompt), watched(plain, prompt)
+            assert text == expected
+            assert scores.keys() >= expected_scores.keys()  # beyond the last token drafts may go on
+            assert all(torch.equal(scores[length], expected_scores[length]) for length in expected_scores)
+        batch = [result.token_ids for result in generator.generate(PROMPTS, max_new_tokens=20, temperature=1.0, seed=3)]
+        alone = [plain.generate(p, max_new_tokens=20, temperature=1.0, seed=3).token_ids for p in PROMPTS]
+        assert batch == alone
+
+
+def test_prompts_in_chunks_and_prompts_that_are_reused_have_the_same_bits() -> None:
+    model = made("llama", torch.float32)
+    expected = watched(Generator(model, proposer="autoregressive"), PROMPTS[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hf_module, "PREFILL_CHUNK", 8)
+        text, scores = watched(Generator(model, proposer="lookahead:N=4,W=5,G=5"), PROMPTS[0])
+    assert text == expected[0]
+    assert all(torch.equal(scores[length], expected[1][length]) for length in expected[1])
+
+
+class _Rounded(torch.nn.Linear):
+    """A product whose bits depend on how many rows there are, in a way that no padding mends."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows) * (1.0 + 1e-6 * rows.shape[-2])
+
+
+def test_rows_that_depend_on_their_number_are_found_out() -> None:
+    model = made("llama", torch.float32)
+    for layer in model.model.layers:
+        layer.mlp.down_proj.__class__ = _Rounded
+    generator = Generator(model)
+    assert not generator.numerics.is_bit_exact
+    assert generator.numerics.mode == "fast"
+    assert str(generator.numerics).startswith("fast, not bit-exact: exact numerics can't be had, because logits have")
+    with pytest.raises(
+        ModelError, match=r"numerics='exact' can't be had here, because .*: use numerics='auto' or 'fast'"
+    ):
+        Generator(model, numerics="exact")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "reason"),
+    [
+        ("llama", torch.float64, "covers bfloat16, float16 and float32, not torch.float64"),
+        ("mpt", torch.float32, "chains only"),
+    ],
+)
+def test_what_exact_attention_does_not_cover_falls_back_by_name(name: str, dtype: torch.dtype, reason: str) -> None:
+    generator = Generator(made(name, dtype))
+    assert generator.numerics.mode == "fast"
+    assert reason in generator.numerics.inexact
+
+
+def test_fast_numerics_flag_near_ties_and_exact_ones_have_none() -> None:
+    model = made("llama", torch.bfloat16)
+    fast, exact = (Generator(model, proposer="prompt_lookup", numerics=mode) for mode in ("fast", "exact"))  # type: ignore[arg-type]
+    assert fast.numerics.noise > 0
+    assert exact.numerics.noise == 0
+    for settings in ({}, {"temperature": 1.0, "seed": 4}):
+        results = [fast.generate(prompt, max_new_tokens=40, **settings) for prompt in PROMPTS]
+        flagged = {index for result in results for index in result.ties}
+        assert flagged <= set(range(40))
+        assert 0 < sum(len(result.ties) for result in results) < 120
+        assert exact.generate(PROMPTS[0], max_new_tokens=40, **settings).ties == ()
+    text = fast.generate(PROMPTS[0], max_new_tokens=40)
+    logits = families.plain_logits(model, [*PROMPTS[0], *text.token_ids]).float()[len(PROMPTS[0]) - 1 : -1]
+    best = logits.topk(2).values
+    margins = (best[:, 0] - best[:, 1]).tolist()
+    assert max([margins[index] for index in text.ties], default=0) <= 4 * fast.numerics.noise
+    assert all(index in text.ties for index, margin in enumerate(margins) if margin == 0)
+
+
+def test_what_was_found_about_a_model_is_remembered_until_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, probed = made("llama", torch.float32), []
+    probe = hf_module.probe_products
+    monkeypatch.setattr(hf_module, "probe_products", lambda *given: probed.append(1) or probe(*given))
+    generator = Generator(model)
+    Generator(model, proposer="jacobi")
+    assert len(probed) == 1
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(before + 1)
+        assert "threads when it was probed" in generator.generate([1, 2], max_new_tokens=2).numerics.inexact
+        Generator(model)
+    finally:
+        torch.set_num_threads(before)
+    assert len(probed) == 2
+    assert generator.numerics.is_bit_exact
+
+
+def test_numerics_are_checked() -> None:
+    with pytest.raises(RequestError, match="numerics='best': it must be one of auto, exact, fast"):
+        Generator(ToyModel.random(), numerics="best")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="decides the numerics: give either it or numerics='exact'"):
+        Generator(ToyModel.random(), numerics="exact", mask="dense")
+
+
+def test_a_mask_decides_where_one_is_given() -> None:
+    assert Generator(ToyModel.random(), mask="exact").numerics.is_bit_exact
+    assert Generator(ToyModel.random(), mask="dense").numerics.mode == "fast"
