@@ -158,7 +158,7 @@ MUTATIONS = (
     Mutation(
         "closed regions aligned to the tree's root",
         "specdec/attention/regions.py",
-        (("stop = (positions + offset - OPEN) // BLOCK * BLOCK - offset", "stop = positions * 0 + positions[0] - OPEN"),),
+        (("(positions + offset - OPEN) // BLOCK * BLOCK - offset", "positions * 0 + positions[0] - OPEN"),),
         (EXACT,),
     ),
     Mutation(

@@ -52,12 +52,13 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     from specdec.auditing import audit as run
     from specdec.generator import Generator
 
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
     with before_anything_runs():
         chosen = read_prompts(prompts, category, per_category)
         use_threads(threads)
         loaded, tokenizer = load_model(model)
         generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, numerics=numerics)  # type: ignore[arg-type]  # checked there
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
+        run(generator, [], **settings)  # what can't be audited is refused here
     console = Console(highlight=False, markup=False)
     if not as_json:
         console.print(f"numerics: {generator.numerics}", soft_wrap=True)
