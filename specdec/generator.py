@@ -118,6 +118,11 @@ class Generator:
         self._is_busy = False
 
     @property
+    def compiler(self) -> Compiler:
+        """What lays out its passes."""
+        return self._parts.compiler
+
+    @property
     def numerics(self) -> Numerics:
         """Which numerics it decodes with, and whether they are bit-exact for this model on this machine."""
         return self._driven.numerics_now()

@@ -201,19 +201,24 @@ def predict(
 def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> Verdict:
     """The sequence's own commit; then, unless that was its end, it fails where the target had no answer."""
     num_step = sequence.stats.steps + 1
-    first = len(sequence.tokens) - sequence.prompt_length
+    ties = near_ties(sequence, verdict, target, parts)  # before the text grows: a node's path begins behind it
     kept = sequence.commit(verdict) if verdict.tokens else verdict
-    if parts.tie and (parts.verifier.is_keyed or sequence.settings.temperature == 0.0):
-        margins = [target.margin(node, sequence.randomness.gumbel) for node in kept.path[: len(kept.tokens)]]
-        sequence.ties += [
-            first + place for place, margin in enumerate(margins) if margin is not None and margin <= parts.tie
-        ]
+    sequence.ties += [index for index in ties if index < len(sequence.tokens) - sequence.prompt_length]
     fault = target.faults.get(verdict.path[-1]) if len(verdict.tokens) < len(verdict.path) else None
     if fault is not None and not sequence.is_finished:
         told = type(fault)(f"step {num_step}: {fault}")
         told.__cause__ = fault.__cause__
         sequence.fail(told)
     return kept
+
+
+def near_ties(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> list[int]:
+    """The new tokens, by index, whose runner-up was as good within the noise; none under rules that draw by laws."""
+    if not parts.tie or not (parts.verifier.is_keyed or sequence.settings.temperature == 0.0):
+        return []
+    first = len(sequence.tokens) - sequence.prompt_length
+    margins = [target.margin(node, sequence.randomness.gumbel) for node in verdict.path[: len(verdict.tokens)]]
+    return [first + place for place, margin in enumerate(margins) if margin is not None and margin <= parts.tie]
 
 
 def observe(sequence: Sequence, feedback: Feedback, parts: Parts) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from specdec.backends.base import Backend
 from specdec.errors import ModelError, RequestError
-from specdec.exactness import measure_deviation
+from specdec.exactness import Deviation, measure_deviation
 from specdec.findings import remembered
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
@@ -90,9 +90,12 @@ def drive(load: Callable[[Compiler], Backend], model: Any, requested: object, ma
 def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compiler) -> Driven:
     """A model loaded for one compiler, and what the probe says of the pair."""
     backend = load(compiler)
-    question = "deviation", type(compiler), backend.shapes.row_multiple
-    deviation = remembered(model, question, lambda: measure_deviation(backend, compiler))
-    inexact = backend.inexact
+    question = "deviation", type(backend), repr(compiler), backend.shapes.row_multiple
+    inexact, deviation = backend.inexact, Deviation("", 0.0)
+    try:
+        deviation = remembered(model, question, lambda: measure_deviation(backend, compiler))
+    except Exception as fault:  # third-party modelling code: decoding may do without what this pass asked for
+        inexact = inexact or f"the probe's passes raised {type(fault).__name__}: {fault}"
     if deviation.where:
         inexact = inexact or f"logits have other bits in {deviation.where} than in plain steps{backend.remedy}"
     if compiler.bit_exact:

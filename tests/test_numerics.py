@@ -51,6 +51,13 @@ def test_text_and_logits_have_the_same_bits_for_every_strategy_or_the_reason_is_
         assert batch == alone
 
 
+def test_the_remedy_for_experts_is_one() -> None:
+    model = made("mixtral", torch.float32)
+    assert not Generator(model).numerics.is_bit_exact
+    model.set_experts_implementation("batched_mm")
+    assert Generator(model).numerics.is_bit_exact
+
+
 def test_prompts_in_chunks_and_prompts_that_are_reused_have_the_same_bits() -> None:
     model = made("llama", torch.float32)
     expected = watched(Generator(model, proposer="autoregressive"), PROMPTS[0])

@@ -8,8 +8,10 @@ Other kernels sum over cache slots in an order that a draft tree's layout decide
   in float64, so that neither order nor library can matter.
 
 Bits that are exact: p lies on a grid of 2^-g in [0, 1], V on one of 2^-h, so a partial sum of p V is a multiple of
-2^-(g+h), and exact while sum p |V| < 2^(53-g-h) (``_Grid``): that is 2^17 everywhere. In float32 one grid can't hold V;
-two do, each with a sum of its own.
+2^-(g+h), and exact while sum p |V| < 2^(53-g-h): 2^17 for g + h = 36 (``_GRIDS``), half that for float32 values below
+-1,024, which land on a grid twice as fine. In float32 one grid can't hold V; two do, each with a sum of its own. What
+the first leaves is at most 2^-13 (2^-12 beyond 1,024), so with g + h = 56 its sum is exact while sum p < 2^9. Both
+hold for the whole of an open region where no |V| exceeds 256; beyond, order could matter where weights are that flat.
 
 That rows of products and of the fused kernel don't depend on one another, and that scores don't depend on their slot,
 are properties of the libraries: ``specdec/exactness.py`` probes them.
@@ -59,6 +61,8 @@ def visibility_mask(*args: Any, kv_offset: int = 0, **kwargs: Any) -> torch.Tens
     """transformers' boolean mask, always there and with its regions found, (rows, 1, width, slots)."""
     kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     mask: torch.Tensor = sdpa_mask(*args, kv_offset=kv_offset, **kwargs)
+    if not mask.any(-1).all():
+        raise ModelError(f"{ATTENTION} takes no padded prompts: give prompts of one length, or one at a time")
     return with_regions(mask, found_regions(mask, int(kv_offset)))
 
 
@@ -198,7 +202,8 @@ def _exact_sum(p: torch.Tensor, values: torch.Tensor, grid: _Grid) -> torch.Tens
 def _round_to(x: torch.Tensor, exponent: int) -> torch.Tensor:
     """Float32 ``x``, in place, to multiples of 2^-exponent: adding a large number drops what is finer.
 
-    Where ``x`` outgrows that number the multiples are of a coarser power of two, and still float32's own.
+    Where ``x`` outgrows that number the multiples are of another power of two, and ``x`` changes by less than its own
+    last place.
     """
     large = 1.5 * 2.0 ** (23 - exponent)
     return x.add_(large).sub_(large)

@@ -6,6 +6,7 @@ two are no further apart. Anything else is a *defect*: of a mask, a cache, a pos
 numerics are bit-exact there is no noise, and every difference of a bit is a defect, also one that no token shows.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,8 @@ from specdec.comparison.prompts import EvaluationPrompt, demo_prompts
 from specdec.comparison.results import first_difference
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.numerics import Mode
+from specdec.masks.dense import DenseCompiler
+from specdec.masks.exact import ExactCompiler
 from specdec.prompts import encode
 from specdec.randomness import Randomness
 from specdec.sampling import warpers
@@ -53,8 +55,9 @@ def audit(
             f"{'at any temperature' if not rule.lossless else 'above temperature 0, but its law'}: "
             "audit verifier='match', or decode at temperature 0"
         )
-    mode: Mode = "exact" if generator.numerics.is_bit_exact else "fast"
-    with Generator(generator.model, generator.tokenizer, proposer="autoregressive", numerics=mode) as plain:
+    # A mask of its own may be at fault, so plain decoding has the built-in one of the same numerics.
+    mask = ExactCompiler() if isinstance(generator.compiler, ExactCompiler) else DenseCompiler()
+    with Generator(generator.model, generator.tokenizer, proposer="autoregressive", mask=mask) as plain:
         pair = _Pair(generator, plain, given, {"seed": seed, **settings})
         findings = tuple(pair.examine(prompt.name, prompt.prompt) for prompt in _named(prompts))
     return Audit(repr(generator.proposer), repr(rule), str(generator.numerics), findings)
@@ -124,24 +127,33 @@ class _Pair:
             return replace(finding, verdict="defect", reason="one text ends where the other goes on")
         decided, noise = self._decided_by(expected, index), finding.noise or 0.0
         scores = float(decided[token]), float(decided[wanted])
+        if scores[0] == -math.inf:  # cut off for plain decoding: by how much?
+            shown = expected.scores[len(expected.prompt) + index]
+            scores = float(shown[token]), float(shown[decided > -math.inf].min())
         margin, reach = scores[1] - scores[0], _SLACK * noise if deviation is None else 2 * deviation
         finding = replace(finding, scores=scores, margin=margin)
-        if margin <= reach:
+        if margin <= reach and noise > 0:
             reason = f"the two scores lie {margin:.2g} apart, where noise is {noise:.2g}"
             return replace(finding, verdict="numeric tie", reason=reason)
         reason = f"the model scores the token {margin:.3g} lower, and the strategy saw scores within {reach / 2:.2g}"
         return replace(finding, verdict="defect", reason=reason)
 
     def _decode(self, generator: Generator, ids: list[int]) -> _Text:
-        """The text, watched; where watching changes what the proposer hears, the text is that of an unwatched run."""
+        """The text of an ordinary run, and the scores of a watched one as far as its text is the same.
+
+        Watching may change what the proposer hears, and so the trees, but not what is decided.
+        """
         if not generator.verifier.stays_on_the_text:
             return _Text(ids, _result(generator, ids, self.given), {})
         witness = Witness()
         own = self.given.get("logits_processor", ())
         tokens = _result(generator, ids, {**self.given, "logits_processor": [*own, witness]})
-        if self.settings.temperature > 0.0:
-            tokens = _result(generator, ids, self.given)
-        return _Text(ids, tokens, witness.scores)
+        if generator is self.plain:
+            return _Text(ids, tokens, witness.scores)
+        ordinary = _result(generator, ids, self.given)
+        parting = first_difference(ordinary, tokens)
+        last = len(ids) + (len(tokens) if parting is None else parting)
+        return _Text(ids, ordinary, {length: scores for length, scores in witness.scores.items() if length <= last})
 
     def _noise(self, text: _Text, agreed: int) -> torch.Tensor:
         """The noise at each new token up to the first that differs; none where bits are promised."""

@@ -70,7 +70,7 @@ class HFBackend(Backend):
             products = remembered(model, "products", lambda: probe_products(model, _PROBE_SECONDS))
             self.inexact = products.inexact
             self.shapes = replace(self.shapes, row_multiple=products.row_multiple)
-            # The prompt's last chunk has a tree behind it: no pass has more rows than were tried.
+            # The prompt's last chunk has a tree behind it.
             self._chunk = min(PREFILL_CHUNK, products.most_rows // 2)
             if any(hasattr(config, name) for name in _EXPERTS):
                 self.remedy = "; model.set_experts_implementation('batched_mm') may help, as experts see few rows each"

@@ -199,6 +199,14 @@ def test_what_it_does_not_cover_is_refused_by_name(query: Any, mask: Any, option
         exact.exact_attention(torch.nn.Module(), query, query, query, mask, **options)
 
 
+def test_padded_prompts_are_refused_under_transformers() -> None:
+    model = families.make(*families.TREES["llama"])
+    exact.register()
+    model.set_attn_implementation("specdec_exact")
+    with pytest.raises(ModelError, match="takes no padded prompts"):
+        model(torch.tensor([[0, 5, 6]]), attention_mask=torch.tensor([[0, 1, 1]]))
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma2", "gpt2", "gemma3", "mistral-window"])
 def test_transformers_own_generate_writes_the_same(name: str) -> None:
     """transformers' loop and caches, with specdec's attention: the independent reference."""

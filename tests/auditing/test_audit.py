@@ -52,7 +52,7 @@ class WrongBitExactly(ExactCompiler):
         return masks
 
 
-class WrongPosition(DenseCompiler):
+class _Shifted(MaskCompiler):
     """Once armed, nodes at depth two and beyond are one position off."""
 
     armed: list[bool] = Field(default_factory=list)
@@ -66,7 +66,11 @@ class WrongPosition(DenseCompiler):
         return layout
 
 
-class WrongPositionExactly(WrongPosition, ExactCompiler):
+class WrongPosition(_Shifted, DenseCompiler):
+    pass
+
+
+class WrongPositionExactly(_Shifted, ExactCompiler):
     pass
 
 
