@@ -57,6 +57,11 @@ def register() -> None:
     AttentionMaskInterface.register(ATTENTION, visibility_mask)
 
 
+def uncovered(dtype: torch.dtype) -> str:
+    """Why there is no exact attention for a dtype, or "" where there is one."""
+    return "" if dtype in _GRIDS else f"{ATTENTION} covers bfloat16, float16 and float32, not {dtype}"
+
+
 def visibility_mask(*args: Any, kv_offset: int = 0, **kwargs: Any) -> torch.Tensor:
     """transformers' boolean mask, always there and with its regions found, (rows, 1, width, slots)."""
     kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
@@ -91,8 +96,8 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     Raises:
         ModelError: for a kind of attention that this one doesn't cover.
     """
-    if query.dtype not in _GRIDS:
-        raise ModelError(f"{ATTENTION} covers bfloat16, float16 and float32, not {query.dtype}: use another attention")
+    if fault := uncovered(query.dtype):
+        raise ModelError(f"{fault}: use another attention")
     if others.get("position_bias") is not None or attention_mask is None or attention_mask.dtype != torch.bool:
         raise ModelError(
             f"{ATTENTION} needs a boolean mask and no position bias, as transformers' causal models give it"

@@ -76,7 +76,8 @@ class HFBackend(Backend):
                 self.remedy = "; model.set_experts_implementation('batched_mm') may help, as experts see few rows each"
         self._decide()
         if compiler.bit_exact and self.reason:
-            self.inexact = f"it takes chains only, under masks of its own ({self.reason})"
+            chains = f"it takes chains only, under masks of its own ({self.reason})"
+            self.inexact = exact.uncovered(model.dtype) or chains
 
     def _decide(self) -> None:
         """Trees where the self-test passes with them, else chains where it passes with those, else a refusal."""
