@@ -7,7 +7,7 @@ numerics are bit-exact there is no noise, and every difference of a bit is a def
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,12 @@ _SLACK = 4.0
 
 
 def audit(
-    generator: Generator, prompts: Sequence[EvaluationPrompt | Any] | None = None, *, seed: int = 0, **settings: Any
+    generator: Generator,
+    prompts: Sequence[EvaluationPrompt | Any] | None = None,
+    *,
+    seed: int = 0,
+    on_finding: Callable[[Finding], None] | None = None,
+    **settings: Any,
 ) -> Audit:
     """Hold a generator's text, and the scores behind it, against plain decoding's in the same numerics.
 
@@ -41,6 +46,7 @@ def audit(
         generator: made as it is to be used, with any proposer, acceptance rule, mask or backend.
         prompts: text, token ids, chat messages or ``EvaluationPrompt``; the built-in ones where none are given.
         seed: of sampling; noise is keyed by position, so that texts must agree at any temperature.
+        on_finding: called with each finding as it is made.
         settings: as for ``Generator.generate``.
 
     Raises:
@@ -59,8 +65,12 @@ def audit(
     mask = ExactCompiler() if isinstance(generator.compiler, ExactCompiler) else DenseCompiler()
     with Generator(generator.model, generator.tokenizer, proposer="autoregressive", mask=mask) as plain:
         pair = _Pair(generator, plain, given, {"seed": seed, **settings})
-        findings = tuple(pair.examine(prompt.name, prompt.prompt) for prompt in _named(prompts))
-    return Audit(repr(generator.proposer), repr(rule), str(generator.numerics), findings)
+        findings: list[Finding] = []
+        for prompt in _named(prompts):
+            findings.append(pair.examine(prompt.name, prompt.prompt))
+            if on_finding is not None:
+                on_finding(findings[-1])
+    return Audit(repr(generator.proposer), repr(rule), str(generator.numerics), tuple(findings))
 
 
 def _named(prompts: Sequence[EvaluationPrompt | Any] | None) -> list[EvaluationPrompt]:

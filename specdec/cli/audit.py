@@ -48,7 +48,6 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
     Exit code 1 for a defect. Where numerics are bit-exact, any bit that differs is one, also where no token shows it.
     """
-    from specdec.auditing import Audit
     from specdec.auditing import audit as run
     from specdec.generator import Generator
 
@@ -62,18 +61,19 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console = Console(highlight=False, markup=False)
     if not as_json:
         console.print(f"numerics: {generator.numerics}", soft_wrap=True)
-    findings: list[Finding] = []
-    for prompt in chosen:
-        found = run(generator, [prompt], **settings)
-        findings += found.findings
+
+    def show(finding: "Finding") -> None:
         if not as_json:
-            console.print(sentence(found.findings[0], tokenizer), soft_wrap=True)
-    whole = Audit(found.strategy, found.verifier, found.numerics, tuple(findings))
+            console.print(sentence(finding, tokenizer), soft_wrap=True)
+
+    whole = run(generator, chosen, on_finding=show, **settings)
     if as_json:
         typer.echo(json.dumps(whole.to_json(), ensure_ascii=False))
     else:
         same, ties = whole.count("identical"), whole.count("numeric tie")
-        console.print(f"{len(findings)} texts: {same} identical, {ties} numeric ties, {len(whole.defects)} defects")
+        console.print(
+            f"{len(whole.findings)} texts: {same} identical, {ties} numeric ties, {len(whole.defects)} defects"
+        )
     if whole.defects:
         raise typer.Exit(EXIT_ERROR)
 

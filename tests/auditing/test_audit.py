@@ -157,7 +157,10 @@ def test_texts_that_rounding_parts_are_numeric_ties() -> None:
 
 
 def test_toy_models_have_no_noise() -> None:
-    found = audit(Generator(ToyModel.random(seed=2), proposer="jacobi"), [[1, 2, 3]], max_new_tokens=12)
+    heard: list[Any] = []
+    generator = Generator(ToyModel.random(seed=2), proposer="jacobi")
+    found = audit(generator, [[1, 2, 3]], max_new_tokens=12, on_finding=heard.append)
+    assert tuple(heard) == found.findings
     assert [(finding.verdict, finding.noise) for finding in found.findings] == [("identical", 0.0)]
     assert found.to_json()["findings"][0]["verdict"] == "identical"
 
