@@ -39,8 +39,8 @@ class _Grid:
     values: tuple[int, ...]
 
 
-# bfloat16 values above 2^-12 and float16 values above 2^-9 lie on 2^-20 as they are.
 _LOWEST_EXPONENT = -60.0
+# bfloat16 values above 2^-12 and float16 values above 2^-9 lie on 2^-20 as they are.
 _GRIDS = {
     torch.bfloat16: _Grid(16, (20,)),
     torch.float16: _Grid(16, (20,)),
@@ -143,14 +143,12 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, k
     if kind.sinks is not None:
         sinks = kind.sinks.float().view(num_groups, -1, 1).repeat_interleave(num_nodes, 1)
         scores.append(torch.nn.functional.pad(sinks, (0, 0, 0, rows.shape[1] - num_rows)))
-    p, grid = _softmax_weights(scores, _GRIDS[q.dtype]), _GRIDS[q.dtype]
-    if len(scores) == 1:
-        sums = _exact_sum(p, region.take_open(v), grid)
-    else:
-        num_open = region.hidden.shape[1]
-        sums = _exact_sum(p[..., :num_open], region.take_open(v), grid)
-        if region.closed.stop:
-            sums.addcmul_(p[..., num_open : num_open + 1], closed)
+    grid = _GRIDS[q.dtype]
+    p = _softmax_weights(scores, grid)
+    num_open = region.hidden.shape[1]
+    sums = _exact_sum(p[..., :num_open], region.take_open(v), grid)
+    if region.closed.stop:
+        sums.addcmul_(p[..., num_open : num_open + 1], closed)
     sums.div_(p.sum(-1, keepdim=True))
     return sums[:, :num_rows].view(num_groups, num_heads, num_nodes, -1).permute(2, 0, 1, 3)
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from specdec.auditing.findings import Audit, Finding
 from specdec.auditing.noise import measure_noise
 from specdec.auditing.witness import Witness
-from specdec.comparison.prompts import EvaluationPrompt, demo_prompts
+from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
 from specdec.comparison.results import first_difference
 from specdec.errors import RequestError
 from specdec.generator import Generator
@@ -66,22 +66,11 @@ def audit(
     with Generator(generator.model, generator.tokenizer, proposer="autoregressive", mask=mask) as plain:
         pair = _Pair(generator, plain, given, {"seed": seed, **settings})
         findings: list[Finding] = []
-        for prompt in _named(prompts):
+        for prompt in named(demo_prompts() if prompts is None else prompts):
             findings.append(pair.examine(prompt.name, prompt.prompt))
             if on_finding is not None:
                 on_finding(findings[-1])
     return Audit(repr(generator.proposer), repr(rule), str(generator.numerics), tuple(findings))
-
-
-def _named(prompts: Sequence[EvaluationPrompt | Any] | None) -> list[EvaluationPrompt]:
-    if prompts is None:
-        return demo_prompts()
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        raise RequestError("one prompt was given: give a list of them")
-    return [
-        given if isinstance(given, EvaluationPrompt) else EvaluationPrompt("prompts", f"prompt {index}", given)
-        for index, given in enumerate(prompts)
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,20 @@ def demo_prompts() -> list[EvaluationPrompt]:
     return [EvaluationPrompt(prompt.category, prompt.name, prompt.text) for prompt in demo.prompts()]
 
 
+def named(prompts: Sequence[EvaluationPrompt | Any]) -> list[EvaluationPrompt]:
+    """Prompts of any kind, those without a name numbered.
+
+    Raises:
+        RequestError: for a single prompt.
+    """
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        raise RequestError("one prompt was given: give a list of them")
+    return [
+        given if isinstance(given, EvaluationPrompt) else EvaluationPrompt("prompts", f"prompt {index}", given)
+        for index, given in enumerate(prompts)
+    ]
+
+
 def load_prompts(path: Path) -> list[EvaluationPrompt]:
     """The prompts of a JSON Lines file.
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from specdec.comparison.costs import Costs, measure_costs
 from specdec.comparison.machine import machine_facts, model_facts
-from specdec.comparison.prompts import EvaluationPrompt, demo_prompts
+from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
 from specdec.comparison.ready import Ready
 from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runfile import RunFile
@@ -226,12 +226,7 @@ def _encoded(
     prompts: Sequence[EvaluationPrompt | Any], plain: Generator, settings: dict[str, Any]
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """Each prompt's category, name and token ids; refused here is what would be refused when it is decoded."""
-    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        raise RequestError("one prompt was given: give a list of them")
-    chosen = [
-        given if isinstance(given, EvaluationPrompt) else EvaluationPrompt("prompts", f"prompt {index}", given)
-        for index, given in enumerate(prompts)
-    ]
+    chosen = named(prompts)
     if not chosen:
         raise RequestError("there are no prompts to compare on")
     for prompt, refusal in zip(chosen, plain.refusals([prompt.prompt for prompt in chosen], **settings), strict=True):
