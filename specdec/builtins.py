@@ -7,6 +7,7 @@ from specdec.hookspecs import hookimpl
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import ExactCompiler
+from specdec.strategies.auto import AutoProposer
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.draft_model import DraftModelProposer
@@ -23,6 +24,7 @@ from specdec.verifiers.typical import TypicalVerifier
 @hookimpl
 def specdec_proposers() -> Mapping[str, type[Proposer]]:
     return {
+        "auto": AutoProposer,
         "autoregressive": AutoregressiveProposer,
         "draft_model": DraftModelProposer,
         "jacobi": JacobiProposer,

@@ -58,7 +58,7 @@ class Generator:
         model: Any,
         tokenizer: Any | None = None,
         *,
-        proposer: Proposer | str = "lookahead",
+        proposer: Proposer | str = "auto",
         verifier: Verifier | str = "match",
         numerics: Mode = "auto",
         mask: Any = None,
@@ -93,8 +93,16 @@ class Generator:
             return Driver(_backend_class(registry, "auto", other).load(other, compiler), compiler)
 
         try:
-            reads_q = self.verifier.reads_q
-            host = Host(model, tokenizer, driver.shapes.vocab_size, reads_q, load_pretrained, open_driver)
+            host = Host(
+                model=model,
+                tokenizer=tokenizer,
+                vocab_size=driver.shapes.vocab_size,
+                reads_q=self.verifier.reads_q,
+                is_keyed=self.verifier.is_keyed,
+                load=load_pretrained,
+                open=open_driver,
+                costs=self._driven.costs,
+            )
             engine, wants = self.proposer.bind(host), frozenset(self.proposer.wants())
         except SpecdecError:
             raise
@@ -111,7 +119,7 @@ class Generator:
             verifier=self.verifier,
             fallback=registry.make("verifiers", "match"),
             max_nodes=MAX_NODES,
-            tie=0.0 if self.numerics.is_bit_exact else 2 * self.numerics.noise,  # each of two may move by the noise
+            flags_ties=self.numerics.noise > 0.0,
         )
         self._max_batch_size = max_batch_size
         self._own = OwnSettings.of(model, driver.shapes.vocab_size)
@@ -295,7 +303,7 @@ class Generator:
             notes=self._own.take_notes(),
             lossless=self.verifier.lossless,
             numerics=self.numerics,
-            ties=tuple(sequence.ties),
+            ties=sequence.ties(2 * self.numerics.noise),  # each of two may move by the noise
         )
         return Chunk(tokens, text, sequence.index, result)
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence as ReadOnly
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
+
 from specdec.backends.base import Backend, Output
 from specdec.errors import PluginError, SpecdecError
 from specdec.layout import Compiler
@@ -23,8 +25,8 @@ UNLIMITED = 1 << 20  # positions, for models that name no limit
 class Parts:
     """The objects a run is made of: one plug-in per stage, and what the proposer wants to hear.
 
-    ``fallback`` serves the trees whose draws a verifier that reads q can't rely on; it reads none. ``tie``: two scores
-    that lie no further apart might change places in a pass of another shape.
+    ``fallback`` serves the trees whose draws a verifier that reads q can't rely on; it reads none. ``flags_ties``: two
+    scores that lie close together might change places in a pass of another shape, so they are kept.
     """
 
     engine: Engine
@@ -35,7 +37,7 @@ class Parts:
     verifier: Verifier
     fallback: Verifier
     max_nodes: int
-    tie: float = 0.0
+    flags_ties: bool = False
 
 
 def step(sequences: ReadOnly[Sequence], parts: Parts) -> None:
@@ -201,9 +203,9 @@ def predict(
 def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> Verdict:
     """The sequence's own commit; then, unless that was its end, it fails where the target had no answer."""
     num_step = sequence.stats.steps + 1
-    ties = near_ties(sequence, verdict, target, parts)  # before the text grows: a node's path begins behind it
+    best_two = runners_up(sequence, verdict, target, parts)  # before the text grows: a node's path begins behind it
     kept = sequence.commit(verdict) if verdict.tokens else verdict
-    sequence.ties += [index for index in ties if index < len(sequence.tokens) - sequence.prompt_length]
+    sequence.best_two += best_two[: len(kept.tokens)]
     fault = target.faults.get(verdict.path[-1]) if len(verdict.tokens) < len(verdict.path) else None
     if fault is not None and not sequence.is_finished:
         told = type(fault)(f"step {num_step}: {fault}")
@@ -212,13 +214,11 @@ def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: 
     return kept
 
 
-def near_ties(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> list[int]:
-    """The new tokens, by index, whose runner-up was as good within the noise; none under rules that draw by laws."""
-    if not parts.tie or not (parts.verifier.is_keyed or sequence.settings.temperature == 0.0):
+def runners_up(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> list[torch.Tensor | None]:
+    """Each new token's score and its runner-up's, where ties are to be told; not under rules that draw by laws."""
+    if not parts.flags_ties or not (parts.verifier.is_keyed or sequence.settings.temperature == 0.0):
         return []
-    first = len(sequence.tokens) - sequence.prompt_length
-    margins = [target.margin(node, sequence.randomness.gumbel) for node in verdict.path[: len(verdict.tokens)]]
-    return [first + place for place, margin in enumerate(margins) if margin is not None and margin <= parts.tie]
+    return [target.best_two(node, sequence.randomness.gumbel) for node in verdict.path[: len(verdict.tokens)]]
 
 
 def observe(sequence: Sequence, feedback: Feedback, parts: Parts) -> None:

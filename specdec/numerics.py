@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from specdec.backends.base import Backend
+from specdec.costs import SECONDS_AT_LOAD, Costs, measure_costs
+from specdec.driver import Driver
 from specdec.errors import ModelError, RequestError
 from specdec.exactness import Deviation, measure_deviation
 from specdec.findings import remembered
@@ -53,6 +55,15 @@ class Driven:
     compiler: Compiler
     numerics: Numerics
     num_threads: int
+    model: Any
+
+    def costs(self) -> Costs:
+        """What its passes cost here, measured once for a model, numerics and device; no rows may be open."""
+        if self.backend.costs is not None:
+            return self.backend.costs
+        driver = Driver(self.backend, self.compiler)
+        question = "costs", type(self.backend), repr(self.compiler)
+        return remembered(self.model, question, lambda: measure_costs(driver, seconds=SECONDS_AT_LOAD))
 
     def numerics_now(self) -> Numerics:
         """The numerics, unless what they were probed with has changed since."""
@@ -102,4 +113,4 @@ def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compi
         numerics = Numerics("exact", inexact, deviation.noise)
     else:
         numerics = Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
-    return Driven(backend, compiler, numerics, torch.get_num_threads())
+    return Driven(backend, compiler, numerics, torch.get_num_threads(), model)

@@ -187,14 +187,15 @@ class SequenceTarget:
     def position(self, node: int) -> int:
         return self._length + self._tree.depths[node]
 
-    def margin(self, node: int, gumbel: Callable[[int, int], torch.Tensor]) -> float | None:
-        """By how much the best score at a node exceeds the second, in units of logits; None where that can't be asked.
+    def best_two(self, node: int, gumbel: Callable[[int, int], torch.Tensor]) -> torch.Tensor | None:
+        """The two best scores at a node, in units of logits, shape ``(2,)``, on the model's device.
 
-        Scores are those that the token was the greatest of; a drawn one's with ``gumbel(position, count)`` added.
+        Scores are those that the token was the greatest of; a drawn one's with ``gumbel(position, count)`` added. None
+        where that can't be asked.
         """
         temperature = self._warper.temperature
         if self._warper.is_plain_argmax:
-            scores = self._rows.logits(node).float()
+            scores = self._rows.logits(node)
         elif not self._warper.is_pure:  # a caller's own processor is asked once about a position
             return None
         elif temperature == 0.0:
@@ -202,8 +203,7 @@ class SequenceTarget:
         else:
             law = self._law(node)
             scores = (law.double().log() + gumbel(self.position(node), len(law)).to(law.device)) * temperature
-        best = scores.topk(2).values
-        return float(best[0] - best[1])
+        return scores.topk(2).values
 
     def predict(self, node: int, wants_draw: bool) -> int | None:
         """What a proposer may hear: the draw, or the raw argmax; None on a path where no token is possible.
@@ -246,7 +246,7 @@ class SequenceTarget:
     def _scores(self, node: int) -> torch.Tensor:
         """The warped scores at the end of the node's path."""
         self._check_logits(node)
-        path = [*self._committed, *self._tree.path(node)]
+        path = [*self._committed, *self._tree.path(node)] if self._warper.has_processors else ()
         scores = self._warper.scores(path, self._rows.logits(node))
         if not scores.max().isfinite():
             raise NumericsError(

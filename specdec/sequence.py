@@ -56,7 +56,8 @@ class Sequence:
     error: Exception | None = None
     stats: Stats = field(default_factory=Stats)
     prompt_length: int = field(init=False)
-    ties: list[int] = field(default_factory=list)  # new tokens whose runner-up was within the noise
+    # Of each new token, in fast numerics: its score and its runner-up's, left on the device until the end.
+    best_two: list[torch.Tensor | None] = field(default_factory=list)
     num_taken: int = 0  # new tokens that the caller has seen
     began: float = field(default_factory=time.perf_counter)
 
@@ -117,6 +118,15 @@ class Sequence:
             self.stats.seconds_to_first_token = time.perf_counter() - self.began
         # The last token is the next root, so the path keeps one node per token: the old root and all but the last.
         return Verdict(verdict.path[:num_committed], verdict.tokens[:num_committed])
+
+    def ties(self, tie: float) -> tuple[int, ...]:
+        """The new tokens, by index, whose runner-up scored no more than ``tie`` less."""
+        asked = [index for index, pair in enumerate(self.best_two) if pair is not None]
+        if not asked:
+            return ()
+        pairs = torch.stack([pair for pair in self.best_two if pair is not None]).double()
+        margins = (pairs[:, 0] - pairs[:, 1]).tolist()
+        return tuple(index for index, margin in zip(asked, margins, strict=True) if margin <= tie)
 
     def take(self) -> tuple[int, ...]:
         """The new tokens that were not taken before."""

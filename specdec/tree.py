@@ -129,7 +129,8 @@ class DraftTree:
 
     def nodes_with(self, role: Role) -> list[int]:
         """The nodes, the root aside, that carry any of the given roles."""
-        return [node for node in range(1, len(self)) if self.roles[node] & role]
+        flags = int(role)  # enum's own operators take a microsecond each
+        return [node for node, own in enumerate(map(int, self.roles)) if own & flags and node != ROOT]
 
     @property
     def is_chain(self) -> bool:

@@ -161,7 +161,7 @@ def test_an_option_set_that_contradicts_itself_is_refused_in_the_plug_ins_words(
 
 def test_a_misspelt_name_is_refused_with_the_nearest_ones() -> None:
     message = refusal(load_plugins().make, "proposers", "lookahed:N=5")
-    assert message.startswith("unknown proposer 'lookahed': did you mean lookahead? installed: autoregressive, ")
+    assert message.startswith("unknown proposer 'lookahed': did you mean lookahead? installed: auto, autoregressive, ")
     message = refusal(load_plugins().make, "verifiers", "§")
     assert message.startswith("unknown verifier '§': installed: ")
 

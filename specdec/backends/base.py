@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from specdec.costs import Costs
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import DraftTree
 
@@ -27,9 +28,12 @@ class Output:
         self.logits = logits
         self.column_of = {node: column for column, node in enumerate(columns)}
         greatest, ids = logits.max(dim=-1)
-        # The one copy to the host that a greedy step needs; a sum with a NaN or infinite entry is not finite.
-        self.is_finite: list[list[bool]] = greatest.isfinite().tolist()
-        self.argmax: list[list[int]] = ids.tolist()
+        # The one copy to the host that a greedy step needs: ids, below zero where the greatest logit is no number.
+        self._ids: list[list[int]] = torch.where(greatest.isfinite(), ids, ~ids).tolist()
+
+    def greatest(self, row: int, node: int) -> int:
+        """The id of the greatest logit, the lowest of equals; its complement, below zero, where that is no number."""
+        return self._ids[row][self.column_of[node]]
 
     def row(self, row: int) -> "OutputRow":
         """One sequence's part."""
@@ -45,7 +49,8 @@ class OutputRow:
 
     def argmax(self, node: int) -> int:
         """The id of the greatest logit at a node, the lowest of equals."""
-        return self.output.argmax[self.row][self.output.column_of[node]]
+        found = self.output.greatest(self.row, node)
+        return found if found >= 0 else ~found
 
     def logits(self, node: int) -> torch.Tensor:
         """The raw logits at a node, shape ``(vocab,)``."""
@@ -53,7 +58,7 @@ class OutputRow:
 
     def is_finite(self, node: int) -> bool:
         """Whether the node's greatest logit is a number."""
-        return self.output.is_finite[self.row][self.output.column_of[node]]
+        return self.output.greatest(self.row, node) >= 0
 
 
 class Backend(ABC):
@@ -62,11 +67,13 @@ class Backend(ABC):
     Attributes:
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
         remedy: what may help where they do, or "".
+        costs: what its passes cost, where that needs no measuring.
     """
 
     shapes: Shapes
     inexact: str = ""
     remedy: str = ""
+    costs: Costs | None = None
 
     @classmethod
     @abstractmethod

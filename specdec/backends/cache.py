@@ -69,13 +69,10 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
             new[:rows, :, :slots] = old
             setattr(self, name, new)
 
-    def keep(self, row: int, start: int, path: Sequence[int]) -> None:
-        """Gather the nodes of a path, whose first is node 0, into the slots from ``start`` on."""
-        moved = [(start + to, start + node) for to, node in enumerate(path) if to != node]
-        if moved:
-            to, source = moved[0][0], torch.tensor([source for _, source in moved], device=self.keys.device)
-            for buffer in (self.keys, self.values):
-                buffer[row, :, to : to + len(moved)] = buffer[row].index_select(1, source)
+    def gather(self, row: int, slots: torch.Tensor, to: int) -> None:
+        """Copy what some slots hold into those from ``to`` on, none of which comes behind its source."""
+        for buffer in (self.keys, self.values):
+            buffer[row, :, to : to + len(slots)] = buffer[row].index_select(1, slots)
 
     def vacate(self, row: int, last: int) -> None:
         """Move the last row into a free one, and clear where it was: a mask hides any number but NaN."""
@@ -108,17 +105,21 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
 
     def keep(self, row: int, path: Sequence[int]) -> None:
         """Commit a path of the last forward, root first, in place; nothing moves where it is contiguous already."""
-        for layer in self.layers:
-            if layer.is_initialized:
-                layer.keep(row, self.lengths[row], path)
-        self.lengths[row] += len(path)
+        start, self.lengths[row] = self.lengths[row], self.lengths[row] + len(path)
+        moved = [node for to, node in enumerate(path) if to != node]  # all those behind the first that moves
+        if moved:
+            held = [layer for layer in self.layers if layer.is_initialized]
+            slots = torch.tensor([start + node for node in moved], device=held[0].keys.device)
+            for layer in held:
+                layer.gather(row, slots, self.lengths[row] - len(moved))
 
     def release(self, row: int) -> None:
         """Close a row; the last one takes its place, and the memory goes when none is left."""
         last = len(self.lengths) - 1
-        for layer in self.layers:
-            if layer.is_initialized:
-                layer.vacate(row, last)
+        if last:
+            for layer in self.layers:
+                if layer.is_initialized:
+                    layer.vacate(row, last)
         self.lengths[row] = self.lengths[last]
         self.lengths.pop()
         if not self.lengths:

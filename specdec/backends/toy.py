@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from specdec.backends.base import Backend, Output
+from specdec.costs import Costs
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import DraftTree
@@ -40,7 +41,9 @@ class ToyModel:
 
 
 class ToyBackend(Backend):
-    """Looks the law up for each node's visible context."""
+    """Looks the law up for each node's visible context; it stands for a device on which all passes cost the same."""
+
+    costs = Costs(sizes=(1, 2), seconds=(1.0, 1.0), plain=1.0)
 
     def __init__(self, model: ToyModel, compiler: Compiler) -> None:
         self._model = model

@@ -75,7 +75,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     model: ModelOption = "demo",
     file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
     chat: Annotated[bool, typer.Option(help="send the prompt through the tokenizer's chat template")] = False,
-    proposer: ProposerOption = "lookahead",
+    proposer: ProposerOption = "auto",
     verifier: Verifier = "match",
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from specdec.comparison.costs import Costs
 from specdec.comparison.extras import needs
 from specdec.comparison.results import Comparison, Row
+from specdec.costs import Costs
 from specdec.stats import PHASES
 
 # Okabe and Ito's colours, which people with any of the usual colour vision deficiencies can tell apart.

@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specdec.comparison.costs import Costs
 from specdec.comparison.extras import needs, page_environment
 from specdec.comparison.plots import Plot, draw, styles_of
 from specdec.comparison.results import Comparison, Difference, Row
 from specdec.comparison.runs import Run
 from specdec.comparison.sentences import Decode, by_numerics, identity, numerics_used, token_shown, verdict
 from specdec.comparison.statistics import FEWEST_PROMPTS
+from specdec.costs import Costs
 from specdec.errors import RequestError
 from specdec.settings import Settings
 

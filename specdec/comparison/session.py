@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.comparison.costs import Costs, measure_costs
 from specdec.comparison.machine import machine_facts, model_facts
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
 from specdec.comparison.ready import Ready
 from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runfile import RunFile
 from specdec.comparison.runs import Plan, Promise, Run, decoder, measure
+from specdec.costs import Costs, measure_costs
 from specdec.driver import Driver
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator

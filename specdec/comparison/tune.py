@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.comparison.costs import Costs
 from specdec.comparison.extras import needs
 from specdec.comparison.prompts import EvaluationPrompt
 from specdec.comparison.results import Comparison
 from specdec.comparison.session import Session
 from specdec.comparison.statistics import FEWEST_PROMPTS, Ratio
+from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
 from specdec.plugins import load_plugins
 from specdec.strategies.base import Proposer

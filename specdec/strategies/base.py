@@ -24,8 +24,9 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from specdec.costs import Costs
 from specdec.driver import Driver
-from specdec.tree import ROOT, Budget, DraftTree, Role
+from specdec.tree import Budget, DraftTree, Role
 
 Tunable = Mapping[str, Sequence[Any]]
 
@@ -71,17 +72,22 @@ class Host:
         model, tokenizer: the target's; the tokenizer may be None.
         vocab_size: entries of the target's logits.
         reads_q: the acceptance rule makes use of the laws that candidates are drawn from.
+        is_keyed: the text doesn't depend on what is drafted.
         load: a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be given,
             else None. Raises ModelError.
         open: drive another model, with a cache of its own, as the target is driven. Raises ModelError.
+        costs: what the target's passes cost here, by their number of nodes; to be asked while binding. Measured when
+            first asked for, in about a second.
     """
 
     model: Any
     tokenizer: Any
     vocab_size: int
     reads_q: bool
+    is_keyed: bool
     load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Driver]
+    costs: Callable[[], Costs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,4 +217,4 @@ def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
         case Nodes.CANDIDATE:
             return tree.nodes_with(Role.CANDIDATE)
         case Nodes.PROBE:
-            return [node for node in range(ROOT, len(tree)) if tree.roles[node] & Role.PROBE]
+            return tree.nodes_with(Role.PROBE)

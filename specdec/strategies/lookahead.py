@@ -14,11 +14,12 @@ The window as a tree (column j = 0 … W-1, level l = 0 … N-2; cell (0, 0) is 
     L(N-2)  L(N-2)   L(N-2)                the last level's predictions become the new level
 """
 
+import warnings
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Feedback, Nodes, Proposer, Request, Tunable, What
+from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, Tunable, What
 from specdec.strategies.ngram_pool import NgramPool
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
@@ -39,6 +40,17 @@ class LookaheadProposer(Proposer):
 
     def wants(self) -> frozenset[tuple[Nodes, What]]:
         return frozenset({(Nodes.PROBE, What.DRAW if self.noise_aware else What.ARGMAX)})
+
+    def bind(self, host: Host) -> Engine:
+        least, most = max(1, self.W * (self.N - 1)), self.N  # nodes, the root among them; tokens
+        if least > most and (cost := host.costs().relative_at(least)) >= most:
+            warnings.warn(
+                f"lookahead with N={self.N}, W={self.W} feeds {least} nodes a step and more. Here such a pass takes "
+                f"{cost:.1f} times as long as a plain one and brings {most} tokens at most, so that it can only be "
+                "slower than plain decoding: make W smaller, or leave the choice to proposer='auto'",
+                stacklevel=4,  # whoever makes the generator
+            )
+        return super().bind(host)
 
     def start(self, request: Request) -> Drafter:
         return _LookaheadDrafter(request, self)

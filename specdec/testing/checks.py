@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from specdec.backends.toy import Law, ToyBackend, ToyModel
+from specdec.costs import Costs
 from specdec.driver import Driver
 from specdec.errors import ModelError
 from specdec.masks.dense import DenseCompiler
@@ -72,7 +73,16 @@ def toy_host(vocab_size: int, reads_q: bool) -> Host:
         compiler = DenseCompiler()
         return Driver(ToyBackend.load(model, compiler), compiler)
 
-    return Host(None, None, vocab_size, reads_q, load, open_driver)
+    return Host(
+        model=None,
+        tokenizer=None,
+        vocab_size=vocab_size,
+        reads_q=reads_q,
+        is_keyed=not reads_q,
+        load=load,
+        open=open_driver,
+        costs=lambda: Costs(sizes=(1, 2), seconds=(1.0, 1.0), plain=1.0),
+    )
 
 
 def check_drafting(

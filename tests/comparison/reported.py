@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from specdec.comparison import Comparison
-from specdec.comparison.costs import Costs
 from specdec.comparison.runs import Plan, Run
+from specdec.costs import Costs
 from specdec.stats import PHASES
 
 PLAIN = "autoregressive"

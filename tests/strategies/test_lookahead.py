@@ -1,14 +1,18 @@
 """Lookahead's window and pool, step by step against a grid kept by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from specdec import ROOT, Budget, DraftTree, Feedback, LookaheadProposer, Request, Role
+from specdec.costs import Costs
 from specdec.randomness import Randomness
 from specdec.sequence import TokenView
 from specdec.strategies.base import Drafter
 from specdec.strategies.ngram_pool import NgramPool
+from specdec.testing import toy_host
 
 ROOMY = Budget(num_nodes=512, depth=512, num_tokens=512)
 EOS = 99
@@ -156,3 +160,16 @@ def test_windows_of_two_seeds_differ_and_of_one_seed_agree() -> None:
     tokens = list(np.random.default_rng(0).integers(0, 90, size=50))
     grids = [columns(begin(LookaheadProposer(), tokens, seed).propose(ROOMY)) for seed in (1, 1, 2)]
     assert grids[0] == grids[1] != grids[2]
+
+
+@pytest.mark.parametrize(
+    ("proposer", "warns"), [(LookaheadProposer(N=3, W=8, G=1), True), (LookaheadProposer(N=5, W=1, G=9), False)]
+)
+def test_a_window_that_can_only_lose_is_honoured_with_a_warning(proposer: LookaheadProposer, warns: bool) -> None:
+    """A device on which a pass over T nodes costs T / 4 plain ones: 16 nodes can't be worth it where 3 tokens come."""
+    host = replace(toy_host(6, reads_q=False), costs=lambda: Costs((1, 101), (1.0, 26.0), 1.0))
+    if warns:
+        with pytest.warns(UserWarning, match=r"N=3, W=8 feeds 16 nodes .* takes 4\.8 times .* 3 tokens at most"):
+            proposer.bind(host)
+    else:
+        proposer.bind(host)

@@ -1,17 +1,23 @@
 """c(T): what a pass over T nodes costs, measured on this machine, for this model."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from specdec.driver import Driver
 from specdec.tree import ROOT, DraftTree
+
+if TYPE_CHECKING:  # a driver drives a backend, and a backend may know its costs
+    from specdec.driver import Driver
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens
+SECONDS_AT_LOAD = 1.0
+_FEWEST_SIZES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,10 @@ class Costs:
             return cost + (num_nodes - last) * max(0.0, cost - cost_before) / (last - before)
         return float(np.interp(num_nodes, self.sizes, self.seconds))
 
+    def relative_at(self, num_nodes: float) -> float:
+        """c(T) of so many nodes."""
+        return self.at(num_nodes) / self.plain
+
     @property
     def relative(self) -> tuple[float, ...]:
         """c(T): over the cost of an ordinary plain step."""
@@ -36,17 +46,19 @@ class Costs:
 
 
 def measure_costs(
-    driver: Driver,
+    driver: "Driver",
     sizes: Sequence[int] = SIZES,
     context: int = CONTEXT,
     repeats: int = 9,
     clock: Callable[[], float] = time.perf_counter,
-    plain: Driver | None = None,
+    plain: "Driver | None" = None,
+    seconds: float = math.inf,
 ) -> Costs:
     """Time passes of several sizes behind a context, interleaved; medians.
 
     Half of a size's nodes are a chain and the others hang below the root, so that a mask is needed, as for most drafts.
-    ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics.
+    ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics. When ``seconds``
+    are over, or half of them before all sizes were tried, no larger size is tried and no pass repeated.
     """
     rng = np.random.default_rng(0)
     context = min(context, (driver.shapes.max_positions or context * 2) // 2)
@@ -55,20 +67,30 @@ def measure_costs(
     for opened in drivers:
         opened.open(tokens, 2 * context)
     vocab_size, takes_trees = driver.shapes.vocab_size, driver.shapes.takes_trees
-    passes = [(driver, _tree(rng, vocab_size, size, takes_trees, context)) for size in sizes]
-    passes += [(other, DraftTree(0)) for other in drivers[1:]]
-    times: list[list[float]] = [[] for _ in passes]
-    for repeat in range(repeats + 1):
-        for (driven, tree), taken in zip(passes, times, strict=True):
-            began = clock()
-            driven.forward([tree])
-            if repeat:  # the first pass of a shape makes room and plans
-                taken.append(clock() - began)
+    passes = [(other, DraftTree(0)) for other in drivers[1:]]
+    passes += [(driver, _tree(rng, vocab_size, size, takes_trees, context)) for size in sizes]
+    times: list[list[float]] = []
+    start = clock()
+    for driven, tree in passes:
+        if len(times) >= len(drivers) - 1 + _FEWEST_SIZES and clock() - start > seconds / 2:
+            break
+        times.append([_timed(driven, tree, clock)])
+    for repeat in range(repeats):
+        if repeat and clock() - start > seconds:
+            break
+        for (driven, tree), taken in zip(passes, times, strict=False):
+            taken.append(_timed(driven, tree, clock))
     for opened in drivers:
         opened.release(0)
-    medians = list(map(statistics.median, times))
-    seconds = np.maximum.accumulate(medians[: len(sizes)]).tolist()  # a larger pass is never cheaper
-    return Costs(tuple(sizes), tuple(seconds), seconds[0] if plain is None else medians[-1])
+    medians = [statistics.median(taken[1:]) for taken in times]  # the first pass of a shape makes room and plans
+    spent = np.maximum.accumulate(medians[len(drivers) - 1 :]).tolist()  # a larger pass is never cheaper
+    return Costs(tuple(sizes[: len(spent)]), tuple(spent), spent[0] if plain is None else medians[0])
+
+
+def _timed(driver: "Driver", tree: DraftTree, clock: Callable[[], float]) -> float:
+    began = clock()
+    driver.forward([tree])
+    return clock() - began
 
 
 def _tree(rng: np.random.Generator, vocab_size: int, size: int, takes_trees: bool, most_deep: int) -> DraftTree:

@@ -7,7 +7,7 @@ import pytest
 
 from specdec import ToyModel
 from specdec.backends.toy import ToyBackend
-from specdec.comparison.costs import Costs, measure_costs
+from specdec.costs import Costs, measure_costs
 from specdec.driver import Driver
 from specdec.masks.dense import DenseCompiler
 

@@ -1,0 +1,173 @@
+"""What a step costs beside the model: the whole loop against the bare forward pass, interleaved.
+
+    python -m benchmarks.overhead [--model FOLDER] [--dtype bfloat16] [--threads 2] [--contexts 256 8192]
+
+After each step of a generation the same pass is made without specdec: ``model(ids, mask, positions, cache)`` with the
+same nodes, mask and wanted logits, behind a prefix of the same length, over a cache that does nothing but write its
+slots. The overhead is (step - bare) / step, so that nothing hides inside the forward pass; medians over steps, with
+quartiles. Beside it the time that the loop itself counts outside the forward pass, and each phase of it.
+"""
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import PrivateAttr
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from benchmarks.machine import facts
+from specdec import Generator, demo
+from specdec.layout import Layout
+from specdec.loading import load_pretrained
+from specdec.masks.dense import DenseCompiler
+
+PROPOSERS = ("autoregressive", "prompt_lookup", "lookahead:N=5,W=7,G=7")
+
+
+class NotingCompiler(DenseCompiler):
+    """Dense masks; keeps the last layout."""
+
+    _last: Layout | None = PrivateAttr(None)
+
+    def compile(self, *arguments: Any) -> Layout:
+        self._last = super().compile(*arguments)
+        return self._last
+
+    @property
+    def last(self) -> Layout:
+        """The last pass's layout."""
+        assert self._last is not None
+        return self._last
+
+
+class Slots(CacheLayerMixin):
+    """Preallocated keys and values of one layer, written from slot ``start`` on; the least that a cache can do."""
+
+    is_sliding, is_croppable, is_compileable = False, False, False
+
+    def __init__(self, num_slots: int) -> None:
+        super().__init__()
+        self.start, self._num_slots = 0, num_slots
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        rows, heads, _, size = key_states.shape
+        self.keys, self.values = torch.randn(2, rows, heads, self._num_slots, size).to(key_states.dtype)
+        self.is_initialized = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        stop = self.start + key_states.shape[2]
+        self.keys[:, :, self.start : stop] = key_states
+        self.values[:, :, self.start : stop] = value_states
+        return self.keys[:, :, :stop], self.values[:, :, :stop]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.start + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.start
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+@dataclass(frozen=True)
+class Bare:
+    """The model without specdec."""
+
+    model: Any
+    cache: Cache
+
+    @classmethod
+    def of(cls, model: Any, num_slots: int) -> "Bare":
+        return cls(model, Cache(layers=[Slots(num_slots) for _ in range(model.config.num_hidden_layers)]))
+
+    @torch.inference_mode()
+    def __call__(self, layout: Layout) -> None:
+        for layer in self.cache.layers:
+            layer.start = layout.lengths[0]
+        mask = next(iter(layout.masks.values())) if layout.masks else None
+        self.model(
+            layout.input_ids,
+            attention_mask=mask,
+            position_ids=layout.positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=torch.tensor(layout.columns),
+        )
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of one step and of the bare pass after it."""
+
+    step: float
+    bare: float
+    num_nodes: int
+
+
+def measure(model: Any, proposer: str, context: list[int], count: int) -> tuple[list[Timed], dict[str, float]]:
+    """Steps behind a context, the prompt's own and the first behind it left out; seconds of a step by phase."""
+    compiler = NotingCompiler()
+    generator = Generator(model, proposer=proposer, mask=compiler)
+    bare, timed = Bare.of(model, len(context) + count + 600), list[Timed]()
+    stream = generator.stream(context, max_new_tokens=count, eos_token_id=(), seed=0)
+    next(stream)
+    while True:
+        began = time.perf_counter()
+        chunk = next(stream)
+        stepped = time.perf_counter()
+        if chunk.result is not None:
+            phases = {name: spent / chunk.result.stats.steps for name, spent in chunk.result.stats.seconds.items()}
+            return timed[1:], phases
+        layout = compiler.last
+        middle = time.perf_counter()
+        bare(layout)
+        timed.append(Timed(stepped - began, time.perf_counter() - middle, layout.width))
+
+
+def text_of(tokenizer: Any, length: int) -> list[int]:
+    """So many tokens of the demo's prompts, one after the other."""
+    ids = [token for prompt in demo.prompts() for token in tokenizer(prompt.text)["input_ids"]]
+    return list(np.resize(ids, length))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a checkpoint folder instead of the built-in model")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--contexts", type=int, nargs="+", default=[256, 8192])
+    parser.add_argument("--proposers", nargs="+", default=PROPOSERS)
+    parser.add_argument("--max-new-tokens", type=int, default=96)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model, tokenizer = demo.load() if arguments.model is None else load_pretrained(str(arguments.model), None)
+    model = model.to(getattr(torch, arguments.dtype))
+    print(f"{facts()}, {arguments.dtype}, {model.num_parameters() / 1e6:.0f} million parameters\n")
+    print("| proposer | context | nodes | ms per step | bare | overhead [quartiles] | ms outside forward | by phase |")
+    print("|---|---|---|---|---|---|---|---|")
+    for proposer in arguments.proposers:
+        for context in arguments.contexts:
+            prompt = [int(token) for token in text_of(tokenizer, context)]
+            timed, phases = measure(model, proposer, prompt, arguments.max_new_tokens)
+            shares = [(one.step - one.bare) / one.step for one in timed]
+            low, middle, high = statistics.quantiles(shares, n=4)
+            step, bare = (1e3 * statistics.median(getattr(one, name) for one in timed) for name in ("step", "bare"))
+            outside = {name: 1e3 * spent for name, spent in phases.items() if name != "forward"}
+            print(
+                f"| {proposer} | {context} | {statistics.mean(one.num_nodes for one in timed):.1f} | {step:.2f} "
+                f"| {bare:.2f} | {middle:.1%} [{low:.1%}, {high:.1%}] | {sum(outside.values()):.3f} "
+                f"| {', '.join(f'{name} {spent:.3f}' for name, spent in outside.items())} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The choice where nothing is said: a size for the device, and an account that bounds what drafts may lose."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec import Budget, Drafter, DraftTree, Engine, Feedback, Generator, Request, Role, ToyModel
+from specdec.costs import Costs
+from specdec.randomness import Randomness
+from specdec.sequence import TokenView
+from specdec.strategies.auto import Account, AutoProposer, _AutoEngine, best_size, first_nodes
+from specdec.testing import toy_host, trees
+
+
+def costs_of(per_node: float) -> Costs:
+    """A pass of one node takes 3 seconds, each further one so many times that."""
+    return Costs((1, 101), (3.0, 3.0 * (1 + 100 * per_node)), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("per_node", "size"), [(0.0, (5, 15, 15)), (0.003, (5, 7, 7)), (0.01, (3, 3, 3)), (0.3, (3, 0, 2))]
+)
+def test_the_dearer_a_node_the_smaller_the_choice(per_node: float, size: tuple[int, int, int]) -> None:
+    assert best_size(costs_of(per_node)) == size
+
+
+class Scripted(Drafter):
+    """Proposes the given trees, one after the other."""
+
+    def __init__(self, request: Request, script: list[DraftTree]) -> None:
+        super().__init__(request)
+        self.script = iter(script)
+
+    def propose(self, budget: Budget) -> DraftTree:
+        return next(self.script)
+
+
+def request() -> Request:
+    return Request(TokenView([0]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
+
+
+@given(data=st.data(), num_rows=st.integers(1, 3), per_node=st.floats(0, 1.5), loss=st.floats(0, 0.2))
+def test_however_wrong_drafts_are_the_loss_is_bounded(
+    data: st.DataObject, num_rows: int, per_node: float, loss: float
+) -> None:
+    """Adversarial trees and verdicts; time and tokens are counted here, in passes and rows."""
+    script = [data.draw(st.lists(trees(), min_size=30, max_size=30)) for _ in range(num_rows)]
+    costs, queue = costs_of(per_node), [*script]
+    engine = _AutoEngine(Engine(lambda request: Scripted(request, queue.pop(0))), Account(costs, loss))
+    drafters = [engine.start(request()) for _ in range(num_rows)]
+    plain = spent = 0.0
+    for _ in range(30):
+        fed = engine.propose_many(drafters, [Budget(99, 99, 99)] * num_rows)
+        spent += costs.at(num_rows * max(len(tree) for tree in fed if isinstance(tree, DraftTree)))
+        for drafter, tree in zip(drafters, fed, strict=True):
+            assert isinstance(tree, DraftTree)
+            node, path = 0, [0]
+            while children := [draw.child for draw in tree.draws.get(node, [])]:
+                if data.draw(st.booleans()):
+                    break
+                node = children[0]
+                path.append(node)
+            plain += costs.at(num_rows) * len(path) / num_rows
+            drafter.observe(Feedback(tree, tuple(path), (1,) * len(path)))
+    assert spent <= plain + (2.0 + 30 * loss) * costs.at(num_rows) + 1e-6
+
+
+def chain(length: int) -> DraftTree:
+    tree = DraftTree(0)
+    tree.add_chain(0, range(1, length + 1))
+    return tree
+
+
+def feed(account: Account, length: int, num_accepted: int) -> int:
+    """One step of one request; how many nodes were fed."""
+    width = account.spend([chain(length)])
+    if width > 1:
+        account.earn(1, width - 1, min(num_accepted, width - 1))
+    return width
+
+
+def test_drafts_that_are_never_right_stop_and_are_tried_again() -> None:
+    account = Account(costs_of(0.25), 0.02)
+    widths = [feed(account, 4, 0) for _ in range(400)]
+    assert sum(width > 1 for width in widths[20:]) <= 0.02 * 380 / 0.25 + 1
+    assert any(width > 1 for width in widths[300:])
+
+
+def test_drafts_that_are_always_right_are_fed_whole_however_dear() -> None:
+    account = Account(costs_of(0.3), 0.02)
+    assert [feed(account, 4, 4) for _ in range(50)][5:] == [5] * 45
+
+
+def test_a_draft_is_cut_where_its_tokens_stop_being_right() -> None:
+    account = Account(costs_of(0.2), 0.02)
+    widths = [feed(account, 6, 2) for _ in range(60)]
+    assert set(widths[20:]) == {3}
+
+
+def test_expected_tokens_are_the_product_of_what_was_right_at_each_depth() -> None:
+    account = Account(costs_of(0.0), 0.0)
+    assert account.rightness(3) == 3  # before anything was seen
+    account.earn(1, 2, 1)  # the first of two tokens was right
+    assert account.rightness(2) == pytest.approx(1 + 1 * 1 / 2)
+    account.earn(1, 2, 0)  # and the second draft's first one wasn't, so its second tells nothing
+    first = (0.98 + 1) / (0.98 + 1 + 1)
+    assert account.rightness(2) == pytest.approx(first + first * 1 / 2)
+
+
+def test_a_window_is_fed_whole_or_not_at_all() -> None:
+    tree = DraftTree(0)
+    tree.add_chain(0, [1, 2, 3], Role.CANDIDATE | Role.PROBE)
+    assert Account(costs_of(0.5), 0.0, balance=1.0).spend([tree]) == 1
+    assert Account(costs_of(0.5), 0.0, balance=1.5).spend([tree]) == 4
+
+
+@given(tree=trees(), width=st.integers(1, 12))
+def test_a_trees_first_nodes_are_a_tree(tree: DraftTree, width: int) -> None:
+    cut = first_nodes(tree, width)
+    size = min(width, len(tree))
+    assert (cut.tokens, cut.parents, cut.roles) == (tree.tokens[:size], tree.parents[:size], tree.roles[:size])
+
+
+def test_where_the_text_depends_on_drafts_no_clock_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured() -> Any:
+        raise AssertionError("costs were asked for")
+
+    host = toy_host(6, reads_q=True)
+    object.__setattr__(host, "costs", measured)
+    assert not isinstance(AutoProposer().bind(host), _AutoEngine)
+
+
+def test_a_generator_with_nothing_said_drafts_and_keeps_the_text() -> None:
+    model = ToyModel.random(6, sharpness=4.0)
+    prompts = [[1, 2, 3], [4], [2, 2]]
+    results = Generator(model).generate(prompts, max_new_tokens=40, temperature=0.7, seed=3)
+    plain = Generator(model, proposer="autoregressive").generate(prompts, max_new_tokens=40, temperature=0.7, seed=3)
+    assert [one.token_ids for one in results] == [one.token_ids for one in plain]
+    assert sum(one.stats.num_nodes - one.stats.steps for one in results) > 0
