@@ -52,6 +52,7 @@ def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
 def specdec_backends() -> Mapping[str, type[Backend]]:
     # Here and not above, since transformers' model code takes seconds to import.
     from specdec.backends.hf import HFBackend
+    from specdec.backends.static import StaticBackend
     from specdec.backends.toy import ToyBackend
 
-    return {"hf": HFBackend, "toy": ToyBackend}
+    return {"hf": HFBackend, "static": StaticBackend, "toy": ToyBackend}

@@ -26,7 +26,8 @@ class Shapes:
 
     ``attention`` names each kind of attention layer, with its window if it has one. ``max_positions`` of None means no
     limit. A backend that takes chains only is never given a branching tree. ``row_multiple``: what the number of rows
-    in a matrix product must be a multiple of, lest a row get other bits; layouts are padded to it.
+    in a matrix product must be a multiple of, lest a row get other bits; layouts are padded to it. ``widths``: what
+    layouts are padded to first where a backend has fixed shapes, ascending.
     """
 
     vocab_size: int
@@ -36,6 +37,12 @@ class Shapes:
     dtype: torch.dtype
     device: torch.device
     row_multiple: int = 1
+    widths: tuple[int, ...] = ()
+
+    def padded(self, width: int) -> int:
+        """How many nodes are fed for each row where so many are wanted."""
+        fixed = next((fixed for fixed in self.widths if fixed >= width), width)
+        return fixed + -fixed % self.row_multiple
 
 
 @dataclass(frozen=True, slots=True)

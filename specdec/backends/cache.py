@@ -50,14 +50,15 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         first, starts = self._placement.first, self._placement.starts
         width = key_states.shape[2]
         slots = max(starts) + width
-        self._reserve(max(self._placement.num_rows, first + len(starts)), max(self._placement.num_slots, slots))
+        self.reserve(max(self._placement.num_rows, first + len(starts)), max(self._placement.num_slots, slots))
         for index, start in enumerate(starts):
             self.keys[first + index, :, start : start + width] = key_states[index]
             self.values[first + index, :, start : start + width] = value_states[index]
         rows = slice(first, first + len(starts))
         return self.keys[rows, :, :slots], self.values[rows, :, :slots]
 
-    def _reserve(self, num_rows: int, num_slots: int) -> None:
+    def reserve(self, num_rows: int, num_slots: int) -> None:
+        """Make room, in place where there is enough."""
         rows, heads, slots, _ = self.keys.shape
         if num_rows <= rows and num_slots <= slots:
             return
@@ -94,10 +95,17 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
 class RaggedCache(Cache):  # type: ignore[misc]  # as above
     """One ``RaggedLayer`` per attention layer, and the length of every row."""
 
-    def __init__(self, num_layers: int) -> None:
-        self.placement = Placement()
+    def __init__(
+        self,
+        num_layers: int,
+        layer: type[RaggedLayer] = RaggedLayer,
+        placement: Placement | None = None,
+        keeps_memory: bool = False,
+    ) -> None:
+        self._keeps_memory = keeps_memory
+        self.placement = Placement() if placement is None else placement
         self.lengths: list[int] = []
-        super().__init__(layers=[RaggedLayer(self.placement) for _ in range(num_layers)])
+        super().__init__(layers=[layer(self.placement) for _ in range(num_layers)])
 
     def place(self, first: int, starts: Sequence[int]) -> None:
         """Say where the next forward writes."""
@@ -114,15 +122,15 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
                 layer.gather(row, slots, self.lengths[row] - len(moved))
 
     def release(self, row: int) -> None:
-        """Close a row; the last one takes its place, and the memory goes when none is left."""
+        """Close a row; the last one takes its place, and the memory goes when none is left, unless it is to be kept."""
         last = len(self.lengths) - 1
-        if last:
+        if last or self._keeps_memory:
             for layer in self.layers:
                 if layer.is_initialized:
                     layer.vacate(row, last)
         self.lengths[row] = self.lengths[last]
         self.lengths.pop()
-        if not self.lengths:
+        if not self.lengths and not self._keeps_memory:
             self.placement.num_rows, self.placement.num_slots = 1, 0
             for layer in self.layers:
                 layer.is_initialized = False

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from transformers import PreTrainedModel
@@ -33,7 +33,10 @@ class HFBackend(Backend):
 
     Attributes:
         reason: why the model takes chains only, or "" where it takes trees.
+        widths: what passes are padded to, ascending; wider ones and those of an empty list aren't.
     """
+
+    widths: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
         config = model.config.get_text_config()
@@ -51,7 +54,7 @@ class HFBackend(Backend):
         head = model.get_output_embeddings()
         if head is None:
             raise ModelError(f"{_name(model)} has no language-model head: load it with AutoModelForCausalLM")
-        self._cache = RaggedCache(config.num_hidden_layers)
+        self._cache = self._make_cache(config.num_hidden_layers)
         self.shapes = Shapes(
             vocab_size=head.weight.shape[0],
             max_positions=position_limit(config),
@@ -59,6 +62,7 @@ class HFBackend(Backend):
             attention=attention_kinds(config, _name(model)),
             dtype=model.dtype,
             device=model.device,
+            widths=self.widths,
         )
         self._groups_heads = grouped.is_of_use(config, model.device)
         grouped.register()
@@ -79,6 +83,9 @@ class HFBackend(Backend):
             chains = f"it takes chains only, under masks of its own ({self.reason})"
             self.inexact = exact.uncovered(model.dtype) or chains
 
+    def _make_cache(self, num_layers: int) -> RaggedCache:
+        return RaggedCache(num_layers)
+
     def _decide(self) -> None:
         """Trees where the self-test passes with them, else chains where it passes with those, else a refusal."""
         if not self.reason:
@@ -96,7 +103,7 @@ class HFBackend(Backend):
         return isinstance(model, PreTrainedModel)
 
     @classmethod
-    def load(cls, model: object, compiler: Compiler) -> "HFBackend":
+    def load(cls, model: object, compiler: Compiler) -> Self:
         if not isinstance(model, PreTrainedModel):
             raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
         return cls(model, compiler)
@@ -134,7 +141,7 @@ class HFBackend(Backend):
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
-        with self._attention(layout):
+        with self._attention(bool(layout.masks), layout.attention):
             return self._logits(layout.input_ids, layout.positions, mask, wanted)[:, : len(columns)]
 
     def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
@@ -165,10 +172,9 @@ class HFBackend(Backend):
         return logits if columns is None or keeps_columns else logits[:, columns]
 
     @contextmanager
-    def _attention(self, layout: Layout) -> Iterator[None]:
+    def _attention(self, has_mask: bool, name: str | None = None) -> Iterator[None]:
         """The attention function for a pass; between passes the model is as its owner left it."""
-        name = layout.attention
-        if name is None and layout.masks and self._groups_heads:
+        if name is None and has_mask and self._groups_heads:
             name = grouped.NAME
         if name is None:
             yield

@@ -51,8 +51,7 @@ class MaskCompiler(BaseModel, ABC):
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         """Lay out one forward pass over a tree per row."""
-        longest = max(map(len, trees))
-        width = longest + -longest % shapes.row_multiple
+        width = shapes.padded(max(map(len, trees)))
         padded = [(tree, length, width - len(tree)) for tree, length in zip(trees, lengths, strict=True)]
         input_ids = torch.tensor([tree.tokens + [_PADDING_ID] * padding for tree, _, padding in padded])
         positions = np.array(

@@ -12,6 +12,7 @@ from specdec import ROOT, ToyModel
 from specdec.backends import hf as hf_module
 from specdec.backends.base import Backend
 from specdec.backends.hf import HFBackend
+from specdec.backends.static import StaticBackend
 from specdec.backends.toy import ToyBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.plugins import load_plugins
@@ -32,7 +33,12 @@ def hf() -> tuple[Backend, Plain]:
     return HFBackend.load(model, compiler), lambda tokens: families.plain_logits(model, tokens)[-1]
 
 
-MAKERS = {"toy": toy, "hf": hf}
+def static() -> tuple[Backend, Plain]:
+    model = families.make(*families.TREES["gemma3"])
+    return StaticBackend.load(model, compiler), lambda tokens: families.plain_logits(model, tokens)[-1]
+
+
+MAKERS = {"toy": toy, "hf": hf, "static": static}
 
 
 def test_every_registered_backend_is_tested_here() -> None:

@@ -1,0 +1,177 @@
+"""The same models with shapes from a short list, so that on CUDA a step is one replay of a graph.
+
+Trees are padded to a few widths, wanted rows of logits and visible slots to others; keys and values lie in buffers that
+don't move, and everything that a pass reads, the prefix length among it, is copied into tensors that stay where they
+are. What is left is the model's forward, without anything on the host that depends on a shape: on CUDA it is captured
+once for each shape and replayed, elsewhere it is called, and gives the tokens that ``hf`` gives.
+
+Not measured on a GPU.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from specdec.backends.cache import Placement, RaggedCache, RaggedLayer
+from specdec.backends.hf import HFBackend
+from specdec.errors import ModelError
+from specdec.layout import Layout
+
+_LEAST_SLOTS, _SLOTS = 256, 1024
+
+
+class StaticLayer(RaggedLayer):
+    """Keys and values of one layer, written to slots that a tensor names, and read up to a fixed number of slots."""
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        place = self._placement
+        assert isinstance(place, StaticPlacement), "a static cache has static placements"
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.reserve(place.num_rows, place.num_slots)
+        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+            buffer[place.rows, :, place.slots] = states.transpose(1, 2)
+        rows = slice(place.first, place.first + len(key_states))
+        return self.keys[rows, :, : place.visible], self.values[rows, :, : place.visible]
+
+
+@dataclass(slots=True)
+class StaticPlacement(Placement):
+    """``rows``, (rows, 1), and ``slots``, (rows, width), are written next; ``visible`` slots are read."""
+
+    rows: torch.Tensor = torch.empty(0)  # noqa: RUF009 - replaced before each pass
+    slots: torch.Tensor = torch.empty(0)  # noqa: RUF009 - as above
+    visible: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a pass reads: ids, positions, slots (rows, width); masks (rows, 1, width, visible); columns (columns,)."""
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    rows: torch.Tensor
+    slots: torch.Tensor
+    columns: torch.Tensor
+    masks: dict[str, torch.Tensor]
+
+    def copy_(self, other: "Inputs") -> None:
+        """Take over another pass's values, in place."""
+        for name in ("input_ids", "positions", "rows", "slots", "columns"):
+            getattr(self, name).copy_(getattr(other, name))
+        for kind, mask in self.masks.items():
+            mask.copy_(other.masks[kind])
+
+
+class Graph:
+    """A captured pass: its inputs stay where they are, and so do the logits that it leaves."""
+
+    def __init__(self, run: Callable[[Inputs], torch.Tensor], inputs: Inputs) -> None:
+        self._inputs = inputs
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run(inputs)  # libraries set themselves up in the first call, which a capture doesn't allow
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._logits = run(inputs)
+
+    def __call__(self, inputs: Inputs) -> torch.Tensor:
+        self._inputs.copy_(inputs)
+        self._graph.replay()
+        return self._logits.clone()  # the next replay overwrites them
+
+
+class StaticBackend(HFBackend):
+    """A transformers model driven with fixed shapes; refuses models and masks that don't allow them."""
+
+    widths: ClassVar[tuple[int, ...]] = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
+
+    def _make_cache(self, num_layers: int) -> RaggedCache:
+        self._placement = StaticPlacement()
+        self._graphs: dict[tuple[int, ...], Graph] = {}
+        return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
+
+    def _decide(self) -> None:
+        if self._compiler.bit_exact:
+            self.inexact = "the static backend has dense masks only"  # exact attention's shapes follow the text
+            return
+        super()._decide()
+        if not self.shapes.takes_trees:
+            raise ModelError(f"the static backend has no chains of varying length: {self.reason}; use backend='hf'")
+
+    def _pass(self, first: int, layout: Layout, columns: Sequence[int]) -> torch.Tensor:
+        if layout.attention is not None:
+            raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
+        place = self._placement
+        place.first, place.visible = first, _bucket(max(layout.lengths) + layout.width)
+        place.num_slots = max(place.num_slots, place.visible)
+        place.num_rows = max(place.num_rows, first + len(layout.lengths))
+        inputs = self._inputs(first, layout, columns)
+        return self._step(inputs)[:, : len(columns)]
+
+    def _step(self, inputs: Inputs) -> torch.Tensor:
+        """A pass: on CUDA a graph's replay, but for what is as wide as a prompt's chunks."""
+        place, (num_rows, width) = self._placement, inputs.input_ids.shape
+        layers = [layer for layer in self._cache.layers if layer.is_initialized]
+        if self.shapes.device.type != "cuda" or width >= self.widths[-1] or not layers:
+            return self._run(inputs)
+        for layer in layers:
+            layer.reserve(place.num_rows, place.num_slots)
+        where = layers[0].keys.data_ptr()
+        shape = where, place.first, num_rows, width, place.visible, len(inputs.columns)
+        if shape not in self._graphs:
+            # Where buffers had to grow they have moved, and what was captured reads the old ones.
+            self._graphs = {other: graph for other, graph in self._graphs.items() if other[0] == where}
+            with torch.cuda.device(self.shapes.device):
+                self._graphs[shape] = Graph(self._run, inputs)
+        return self._graphs[shape](inputs)
+
+    def _inputs(self, first: int, layout: Layout, columns: Sequence[int]) -> Inputs:
+        device, visible = self.shapes.device, self._placement.visible
+        starts = torch.tensor(layout.lengths, device=device)[:, None]
+        masks = {}
+        for kind in self.shapes.attention:
+            mask = torch.full(
+                (len(starts), 1, layout.width, visible),
+                torch.finfo(self.shapes.dtype).min,
+                dtype=self.shapes.dtype,
+                device=device,
+            )
+            if layout.masks:
+                given = layout.masks[kind]
+                mask[..., : given.shape[3]] = given
+            else:  # one node behind everything, or a chain from the start: slots are positions
+                mask.masked_fill_(torch.arange(visible, device=device) <= layout.positions[:, None, :, None], 0.0)
+            masks[kind] = mask
+        padded = [*columns, *(columns[-1] for _ in range(min(_next(len(columns)), layout.width) - len(columns)))]
+        return Inputs(
+            input_ids=layout.input_ids,
+            positions=layout.positions,
+            rows=torch.arange(first, first + len(starts), device=device)[:, None],
+            slots=starts + torch.arange(layout.width, device=device),
+            columns=torch.tensor(padded, device=device),
+            masks=masks,
+        )
+
+    def _run(self, inputs: Inputs) -> torch.Tensor:
+        self._placement.rows, self._placement.slots = inputs.rows, inputs.slots
+        masks = inputs.masks
+        mask = next(iter(masks.values())) if len(masks) == 1 else masks
+        with self._attention(has_mask=True):
+            return self._logits(inputs.input_ids, inputs.positions, mask, inputs.columns)
+
+
+def _next(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()
+
+
+def _bucket(num_slots: int) -> int:
+    """How many slots a pass reads that needs so many: powers of two, and then multiples of the last."""
+    return max(_LEAST_SLOTS, _next(num_slots)) if num_slots <= _SLOTS else -(-num_slots // _SLOTS) * _SLOTS

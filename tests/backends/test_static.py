@@ -1,0 +1,73 @@
+"""Fixed shapes: the tokens of the hf backend, few distinct shapes, and refusals that say why."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from specdec import Generator, ModelError
+from specdec.backends.static import Inputs, StaticBackend
+from specdec.masks.dense import DenseCompiler
+from tests import families
+from tests.generators import open_row
+
+PROMPTS = [[3, 5, 7, 3, 5, 7, 3], [9], list(range(2, 60)), [4, 4]]
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral-window", "gemma3", "gpt2", "qwen3_moe"])
+def test_its_tokens_are_those_of_hf(family: str) -> None:
+    model = families.make(*families.TREES[family])
+    settings: dict[str, Any] = {"max_new_tokens": 24, "temperature": 1.0, "seed": 5}
+    for proposer in ("autoregressive", "lookahead:N=3,W=3,G=3", "prompt_lookup:num_matches=3"):
+        texts = [
+            [
+                result.token_ids
+                for result in Generator(
+                    model, proposer=proposer, backend=backend, numerics="fast", max_batch_size=3
+                ).generate(PROMPTS, **settings)
+            ]
+            for backend in ("static", "hf")
+        ]
+        assert texts[0] == texts[1]
+
+
+def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = set[tuple[int, ...]]()
+    run = StaticBackend._run
+
+    def noting(self: StaticBackend, inputs: Inputs) -> torch.Tensor:
+        mask = next(iter(inputs.masks.values()))
+        shapes.add((*inputs.input_ids.shape, mask.shape[3], len(inputs.columns)))
+        return run(self, inputs)
+
+    generator = Generator(
+        families.make(*families.TREES["llama"]), proposer="prompt_lookup", backend="static", numerics="fast"
+    )
+    monkeypatch.setattr(StaticBackend, "_run", noting)
+    stats = generator.generate(PROMPTS[0], max_new_tokens=120).stats
+    assert stats.steps > 30
+    assert {width for _, width, _, _ in shapes} <= set(StaticBackend.widths)
+    assert {slots for _, _, slots, _ in shapes} == {256}
+    assert len(shapes) <= 6
+
+
+def test_buffers_stay_where_they_are_from_one_request_to_the_next() -> None:
+    backend = StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler())
+    places = set()
+    for prompt in PROMPTS[:3]:
+        open_row(backend, prompt)
+        places.add(backend._cache.layers[0].keys.data_ptr())
+        backend.release(0)
+    assert len(places) == 1
+
+
+def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
+    chains_only = families.make(*families.CHAINS["mpt"])
+    with pytest.raises(ModelError, match=r"no chains of varying length: .*; use backend='hf'"):
+        Generator(chains_only, backend="static", numerics="fast")
+    llama = families.make(*families.TREES["llama"])
+    with pytest.raises(ModelError, match="the static backend has dense masks only"):
+        Generator(llama, backend="static", numerics="exact")
+    automatic = Generator(llama, backend="static").numerics
+    assert (automatic.mode, automatic.is_bit_exact) == ("fast", False)
+    assert "the static backend has dense masks only" in automatic.inexact
