@@ -7,7 +7,7 @@ import torch
 
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
-from specdec.masks.visibility import visibility, within
+from specdec.masks.visibility import needs_no_mask, visibility, within
 from specdec.tree import DraftTree
 
 
@@ -17,12 +17,9 @@ class DenseCompiler(MaskCompiler):
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
     ) -> dict[str, torch.Tensor]:
-        width = positions.shape[1]
-        # One node behind everything, or a chain with nothing before it: what models do by themselves.
-        is_plain = len(trees) == 1 and (width == 1 or (trees[0].is_chain and lengths[0] == 0))
-        if is_plain and not any(shapes.attention.values()):
+        if needs_no_mask(trees, lengths, positions.shape[1], shapes):
             return {}
-        visible = visibility(trees, lengths, width)
+        visible = visibility(trees, lengths, positions.shape[1])
         lowest = torch.finfo(shapes.dtype).min
         masks = {}
         for kind, window in shapes.attention.items():
