@@ -4,24 +4,22 @@ All nodes see the same of the prefix, so that heads of a group, which read the s
 as if they were more nodes: keys are read once for a group, and never repeated. Kernels for the prefix:
 
 - CPUs: torch's fused kernel;
-- CUDA, half precision: ``flash-attn`` where it is installed, else torch's own operator (neither was measured);
+- CUDA, half precision: ``flash-attn`` where it is installed, else torch's own operator (neither was tried or measured);
 - elsewhere, and with soft caps that a kernel doesn't know: plain products.
 
-The tail, short as a rule, is plain products; where it is long (a chunk of a prompt) CPUs take their fused kernel.
+For the tail CPUs take the same kernel, which knows masks; elsewhere it is plain products.
 """
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from transformers import AttentionInterface
 from transformers.utils import is_flash_attn_2_available
 
 from specdec.attention.parts import ATTENTION, SplitMask
 from specdec.errors import ModelError
-
-_MANY_SCORES = 1 << 19  # 2 MiB; beyond, they aren't held all at once
-_LARGEST_FLASH_HEAD = 256
 
 
 class _Part(NamedTuple):
@@ -72,16 +70,20 @@ def split_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     rows, heads, width, size = query.shape
     groups = key.shape[1]
     kind = _Kind(size**-0.5 if scaling is None else scaling, softcap)
-    folded = query.reshape(rows, groups, -1, size)
     parts = []
     if any(prefix.start < prefix.stop for prefix in attention_mask.prefixes):
-        parts.append(_prefix(folded, key, value, attention_mask, kind))
+        parts.append(_prefix(_folded(query, groups), key, value, attention_mask, kind))
     if attention_mask.shape[3]:
-        parts.append(_tail(folded, key, value, attention_mask, kind))
+        parts.append(_tail(query, key, value, attention_mask, kind))
     sinks = None if s_aux is None else s_aux.view(groups, -1).repeat_interleave(width, 1)
     output = query.new_empty(rows, width, heads, value.shape[3])
     output.transpose(1, 2).copy_(_merged(parts, sinks).reshape(rows, heads, width, -1))
     return output, None
+
+
+def _folded(query: torch.Tensor, groups: int) -> torch.Tensor:
+    """(rows, groups, heads of a group * width, head size)."""
+    return query.reshape(len(query), groups, -1, query.shape[3])
 
 
 def _merged(parts: list[_Part], sinks: torch.Tensor | None) -> torch.Tensor:
@@ -90,42 +92,41 @@ def _merged(parts: list[_Part], sinks: torch.Tensor | None) -> torch.Tensor:
     Args:
         sinks: (groups, heads of a group * width); they have a share, and nothing to attend to.
     """
-    if len(parts) == 1 and sinks is None:
-        return parts[0].attended
-    sums = [part.lse for part in parts]
-    if sinks is not None:
-        sums.append(sinks.to(sums[0].dtype).expand_as(sums[0]))
-    shares = torch.stack(sums).softmax(0).unsqueeze(-1)
-    merged = shares[0] * parts[0].attended
-    for part, share in zip(parts[1:], shares[1:], strict=False):
-        merged += share * part.attended
-    return merged
+    attended, lse = parts[0]
+    for part in parts[1:]:
+        share = torch.sigmoid(part.lse - lse).unsqueeze(-1)
+        attended = torch.lerp(attended.to(share.dtype), part.attended.to(share.dtype), share)
+        lse = torch.logaddexp(lse, part.lse)
+    return attended if sinks is None else attended * torch.sigmoid(lse - sinks).unsqueeze(-1)
 
 
 def _prefix(folded: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: SplitMask, kind: _Kind) -> _Part:
     """Row by row, since each row has its own number of slots."""
-    rows, groups, num_queries, _ = folded.shape
-    attended = folded.new_zeros(rows, groups, num_queries, value.shape[3])
-    lse = folded.new_full((rows, groups, num_queries), -torch.inf, dtype=_precise(folded.dtype))
-    for row, prefix in enumerate(mask.prefixes):
-        if prefix.start < prefix.stop:  # kernels end the process, or give a sum of one, where there are no slots
-            one = slice(row, row + 1)
-            attended[one], lse[one] = _without_mask(folded[one], key[one, :, prefix], value[one, :, prefix], kind)
+    if len(folded) == 1:
+        part = _without_mask(folded, key[:, :, mask.prefixes[0]], value[:, :, mask.prefixes[0]], kind)
+    else:
+        shape = folded.shape[:3]
+        part = _Part(folded.new_zeros(*shape, value.shape[3]), folded.new_zeros(shape, dtype=_precise(folded.dtype)))
+        for row, prefix in enumerate(mask.prefixes):
+            if prefix.start < prefix.stop:  # where there are no slots kernels end the process, or give a sum of one
+                one = slice(row, row + 1)
+                found = _without_mask(folded[one], key[one, :, prefix], value[one, :, prefix], kind)
+                part.attended[one], part.lse[one] = found
     if mask.blind is not None:
-        lse.view(rows, groups, -1, mask.shape[2]).masked_fill_(mask.blind[:, None, None], -torch.inf)
-    return _Part(attended, lse)
+        by_node = part.lse.view(*part.lse.shape[:2], -1, mask.shape[2])
+        by_node.masked_fill_(mask.blind[:, None, None], -torch.inf)
+    return part
 
 
 def _without_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: _Kind) -> _Part:
     """By the fastest kernel that takes it."""
     size = max(key.shape[3], value.shape[3])
-    has_flash = query.is_cuda and is_flash_attn_2_available()
-    is_half = query.dtype in {torch.float16, torch.bfloat16}
-    is_fused = query.device.type == "cpu" or (query.is_cuda and is_half and size <= _LARGEST_FLASH_HEAD)
-    if not is_fused or (kind.softcap is not None and not has_flash):
-        return _products(query, key, value, kind)
     q, k, v = (_widened(states, size) for states in (query, key, value))
-    if has_flash:
+    if q.is_cpu and kind.softcap is None:
+        attended, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=kind.scale)
+    elif not q.is_cuda or not can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, False, False)):
+        return _products(query, key, value, kind)
+    elif is_flash_attn_2_available():
         from flash_attn import flash_attn_func
 
         states = (tensor.transpose(1, 2) for tensor in (q, k, v))
@@ -133,10 +134,10 @@ def _without_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, k
             *states, softmax_scale=kind.scale, softcap=kind.softcap or 0.0, return_attn_probs=True
         )
         attended = attended.transpose(1, 2)
-    elif query.is_cuda:
+    elif kind.softcap is None:
         attended, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, scale=kind.scale)
     else:
-        attended, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=kind.scale)
+        return _products(query, key, value, kind)
     return _Part(attended[..., : value.shape[3]], lse)
 
 
@@ -146,22 +147,25 @@ def _widened(states: torch.Tensor, size: int) -> torch.Tensor:
     return torch.nn.functional.pad(states, (0, missing)) if missing else states
 
 
-def _tail(folded: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: SplitMask, kind: _Kind) -> _Part:
+def _tail(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: SplitMask, kind: _Kind) -> _Part:
     """Attention over the tail's slots, gathered from each row."""
-    rows, groups, num_queries, size = folded.shape
-    which = torch.arange(rows, device=key.device)[:, None]
-    k, v = (states.transpose(1, 2)[which, mask.slots].transpose(1, 2) for states in (key, value))
-    num_scores = rows * groups * num_queries * mask.shape[3]
-    if folded.device.type != "cpu" or kind.softcap is not None or num_scores < _MANY_SCORES:
+    folded = _folded(query, key.shape[1])
+    k, v = (_gathered(states, mask.slots) for states in (key, value))
+    if not query.is_cpu or kind.softcap is not None:
         return _products(folded, k, v, kind, mask)
-    size = max(size, value.shape[3])
-    query = folded.reshape(rows, -1, mask.shape[2], folded.shape[3])
+    size = max(key.shape[3], value.shape[3])
     attended, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         *(_widened(states, size) for states in (query, k, v)), attn_mask=mask, scale=kind.scale
     )
-    return _Part(
-        attended[..., : value.shape[3]].reshape(rows, groups, num_queries, -1), lse.reshape(rows, groups, num_queries)
-    )
+    return _Part(attended[..., : value.shape[3]].reshape(*folded.shape[:3], -1), lse.reshape(folded.shape[:3]))
+
+
+def _gathered(states: torch.Tensor, slots: torch.Tensor | slice) -> torch.Tensor:
+    """Keys or values of each row's own slots, (rows, groups, tail slots, head size)."""
+    if isinstance(slots, slice):
+        return states[:, :, slots]
+    rows = torch.arange(len(states), device=states.device)[:, None]
+    return states.transpose(1, 2)[rows, slots].transpose(1, 2)
 
 
 def _products(

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 
 from specdec.attention.parts import ATTENTION, SplitMask
 from specdec.layout import Shapes, Window
@@ -20,9 +21,15 @@ from specdec.tree import DraftTree
 
 
 class SplitCompiler(MaskCompiler):
-    """Masks over each row's tail, (rows, 1, width, tail slots), with the stretch of slots before it."""
+    """Masks over each row's tail, (rows, 1, width, tail slots), with the stretch of slots that none is needed for."""
 
     attention: ClassVar[str | None] = ATTENTION
+
+    least_prefix: int = Field(
+        256,
+        ge=1,
+        description="slots; shorter prefixes go into the tail, as a part of their own costs more than it saves",
+    )
 
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
@@ -31,20 +38,18 @@ class SplitCompiler(MaskCompiler):
         if needs_no_mask(trees, lengths, width, shapes):
             return {}
         closures = [ancestors(tree, width) for tree in trees]
-        return {
-            kind: _joined(
-                [
-                    _row_parts(window, length, own, closure, len(tree))
-                    for tree, length, own, closure in zip(trees, lengths, positions, closures, strict=True)
-                ],
-                shapes,
-            )
-            for kind, window in shapes.attention.items()
-        }
+        masks: dict[str, torch.Tensor] = {}
+        for kind, window in shapes.attention.items():
+            rows = [
+                _row(window, length, row_positions, closure, len(tree), self.least_prefix)
+                for tree, length, row_positions, closure in zip(trees, lengths, positions, closures, strict=True)
+            ]
+            masks[kind] = _joined(rows, shapes)
+        return masks
 
 
 @dataclass(frozen=True, slots=True)
-class _RowParts:
+class _Row:
     """One row: its prefix, which nodes see it (width,), the tail's slots, and what of them they see (width, slots)."""
 
     prefix: slice
@@ -53,44 +58,43 @@ class _RowParts:
     visible: np.ndarray
 
 
-def _row_parts(
-    window: Window | None, length: int, positions: np.ndarray, closure: np.ndarray, num_nodes: int
-) -> _RowParts:
-    """Args: as in ``first_seen`` and ``ancestors``; ``num_nodes`` without padding."""
+def _row(
+    window: Window | None, length: int, positions: np.ndarray, closure: np.ndarray, num_nodes: int, least_prefix: int
+) -> _Row:
+    """``positions``, (width,), and ``closure``, (width, width), with padding; ``num_nodes`` without."""
     width = len(positions)
-    stop = length + (width == 1)  # a node alone sees itself as it sees the prefix
+    stop = length + (width == 1)  # a node alone sees itself as it sees what is committed
     first = first_seen(window, positions)
-    sees = (first < stop) & (np.arange(width) < num_nodes)
-    begin, start = (first[sees].min(), first[sees].max()) if sees.any() else (stop, stop)
-    before = np.arange(begin, start)  # committed, and seen by some of the nodes only
-    return _RowParts(
-        prefix=slice(int(start), stop),
-        sees=sees,
-        slots=np.concatenate([before, np.arange(stop, length + width)]),
-        visible=np.concatenate(
-            [
-                sees[:, None] & (before >= first[:, None]),
-                closure[:, stop - length :] & (positions[stop - length :] >= first[:, None]),
-            ],
-            axis=1,
-        ),
-    )
+    is_node = np.arange(width) < num_nodes
+    sees = is_node & (first < stop)
+    begin = int(first[sees].min(initial=stop))
+    start = int(first[sees].max(initial=begin))
+    if stop - start < least_prefix:
+        start, sees = stop, np.zeros_like(sees)
+    before, nodes = np.arange(begin, start), slice(stop - length, width)
+    visible = [
+        is_node[:, None] & (before >= first[:, None]),
+        closure[:, nodes] & (positions[nodes] >= first[:, None]),
+    ]
+    slots = np.concatenate([before, np.arange(stop, length + width)])
+    return _Row(slice(start, stop), sees, slots, np.concatenate(visible, axis=1))
 
 
-def _joined(rows: Sequence[_RowParts], shapes: Shapes) -> SplitMask:
+def _joined(rows: Sequence[_Row], shapes: Shapes) -> SplitMask:
     """The rows' tails side by side, those with fewer slots filled up with hidden ones."""
-    # Beside float64 states the CPU's kernel takes a float32 mask for what it isn't.
-    dtype = torch.promote_types(shapes.dtype, torch.float32)
-    width, longest = len(rows[0].sees), max(len(row.slots) for row in rows)
-    tail = np.full((len(rows), 1, width, longest), -np.inf, dtype=np.float32)
+    longest = max(len(row.slots) for row in rows)
+    tail = np.full((len(rows), 1, len(rows[0].sees), longest), -np.inf, dtype=np.float32)
     slots = np.zeros((len(rows), longest), dtype=np.int64)
     for index, row in enumerate(rows):
         tail[index, 0, :, : len(row.slots)][row.visible] = 0.0
         slots[index, : len(row.slots)] = row.slots
     blind = np.array([~row.sees for row in rows])
+    is_run = len(rows) == 1 and longest > 0 and slots[0, -1] - slots[0, 0] == longest - 1
+    # Beside float64 states the CPU's kernel takes a float32 mask for what it isn't.
+    dtype = torch.promote_types(shapes.dtype, torch.float32)
     return SplitMask.of(
         torch.from_numpy(tail).to(shapes.device, dtype),
-        torch.from_numpy(slots).to(shapes.device),
+        slice(int(slots[0, 0]), int(slots[0, -1]) + 1) if is_run else torch.from_numpy(slots).to(shapes.device),
         tuple(row.prefix for row in rows),
         torch.from_numpy(blind).to(shapes.device) if blind.any() else None,
     )

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from specdec import ROOT, DraftTree, Generator, ModelError
+from specdec.backends import hf as hf_module
 from specdec.backends.base import Output
 from specdec.backends.hf import HFBackend
 from specdec.layout import Layout, Shapes
@@ -103,9 +104,10 @@ SPLIT["deepseek_v3"] = "DeepseekV3Config", {**families.MHA, **families.LATENT, "
 
 
 @pytest.mark.parametrize("name", SPLIT)
-def test_split_attention_gives_the_logits_of_dense_masks(name: str) -> None:
+def test_split_attention_gives_the_logits_of_dense_masks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hf_module, "PREFILL_CHUNK", 8)  # so that prompts come in several
     model, rng = families.make(*SPLIT[name]), np.random.default_rng(5)
-    split = SplitCompiler()
+    split = SplitCompiler(least_prefix=int(rng.integers(1, 12)))
     drivers = [HFBackend.load(model, compiler), HFBackend.load(model, split)]
     batch = prompts(4)
     trees = [random_tree(rng, families.VOCAB, int(rng.integers(1, 13))) for _ in batch]
