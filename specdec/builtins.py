@@ -7,6 +7,7 @@ from specdec.hookspecs import hookimpl
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import ExactCompiler
+from specdec.masks.split import SplitCompiler
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
@@ -45,7 +46,7 @@ def specdec_verifiers() -> Mapping[str, type[Verifier]]:
 
 @hookimpl
 def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
-    return {"dense": DenseCompiler, "exact": ExactCompiler}
+    return {"dense": DenseCompiler, "exact": ExactCompiler, "split": SplitCompiler}
 
 
 @hookimpl

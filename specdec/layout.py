@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
+from torch._C import _disabled_torch_function_impl
 
 from specdec.tree import DraftTree
 
@@ -45,12 +46,27 @@ class Shapes:
         return fixed + -fixed % self.row_multiple
 
 
+class PartialMask(torch.Tensor):
+    """A mask of columns of its own, which knows what they mean.
+
+    It is a tensor with four dimensions, since transformers hands any such to its layers untouched.
+    """
+
+    # What is computed from it is an ordinary tensor.
+    __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]  # as in torch's own Parameter
+
+    def visible(self) -> torch.Tensor:
+        """Which slots each node sees, boolean, (rows, width, slots)."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """One forward pass, laid out.
 
     ``input_ids`` and ``positions``: (rows, width). ``masks``: per kind of attention, (rows, 1, width, slots), boolean
-    or additive (0 where visible); empty where each row is a chain that the model's own causal mask serves.
+    or additive (0 where visible), or a ``PartialMask``; empty where each row is a chain that the model's own causal
+    mask serves.
     ``columns``: the nodes whose logits are wanted in any row, ascending. ``attention``: the name of the attention that
     reads the masks, None for the model's own.
     """
@@ -70,8 +86,10 @@ class Layout:
 
     def visible(self, kind: str) -> torch.Tensor:
         """Which slots each node sees in a kind of layer that has a mask, boolean, (rows, width, slots)."""
-        mask = self.masks[kind][:, 0]
-        return mask if mask.dtype == torch.bool else mask == 0
+        mask = self.masks[kind]
+        if isinstance(mask, PartialMask):
+            return mask.visible()
+        return mask[:, 0] if mask.dtype == torch.bool else mask[:, 0] == 0
 
 
 class Compiler(Protocol):

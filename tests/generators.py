@@ -36,7 +36,7 @@ def proposer_of(name: str, vocab_size: int, law: Law | None = None) -> Proposer:
 
 
 VERIFIERS = [plugin.name for plugin in load_plugins().of_kind("verifiers") if plugin.cls.lossless]  # type: ignore[attr-defined]
-MASKS = [plugin.name for plugin in load_plugins().of_kind("masks")]
+MASKS = [*[plugin.name for plugin in load_plugins().of_kind("masks")], "split:least_prefix=1"]
 
 
 @st.composite

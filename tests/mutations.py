@@ -20,6 +20,7 @@ RULES = "tests/verifiers/test_rules.py"
 DRAFTS = "tests/strategies/test_draft_model.py"
 NOISE = "tests/test_randomness.py"
 EXACT = "tests/attention/test_exact.py"
+SPLIT = "tests/attention/test_split.py"
 MOST_SECONDS = 1800
 
 
@@ -166,6 +167,18 @@ MUTATIONS = (
         "specdec/attention/regions.py",
         (("stop = (positions + offset - OPEN) //", "stop = (positions + offset) //"),),
         (EXACT,),
+    ),
+    Mutation(
+        "prefix and tail merged half and half",
+        "specdec/attention/split.py",
+        (("torch.sigmoid(part.lse - lse)", "torch.sigmoid(0 * part.lse)"),),
+        (SPLIT,),
+    ),
+    Mutation(
+        "a node whose window has left the prefix sees it",
+        "specdec/attention/split.py",
+        (("by_node.masked_fill_(mask.blind[:, None, None], -torch.inf)", "pass"),),
+        (SPLIT,),
     ),
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from transformers import PreTrainedModel
 
-from specdec.attention import exact, grouped
+from specdec.attention import exact, grouped, split
 from specdec.backends.base import Backend, Output
 from specdec.backends.cache import RaggedCache
 from specdec.backends.products import probe_products
@@ -67,6 +67,7 @@ class HFBackend(Backend):
         self._groups_heads = grouped.is_of_use(config, model.device)
         grouped.register()
         exact.register()
+        split.register()
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
         self._compiler = compiler
         self._chunk = PREFILL_CHUNK

@@ -57,14 +57,15 @@ class MaskCompiler(BaseModel, ABC):
         positions = np.array(
             [[length + d for d in tree.depths] + [length] * padding for tree, length, padding in padded]
         )
+        masks = self.masks(trees, lengths, positions, shapes) if shapes.takes_trees else {}
         return Layout(
             lengths=tuple(lengths),
             num_nodes=tuple(map(len, trees)),
             input_ids=input_ids.to(shapes.device),
             positions=torch.from_numpy(positions).to(shapes.device),
-            masks=self.masks(trees, lengths, positions, shapes) if shapes.takes_trees else {},
+            masks=masks,
             columns=_wanted(trees),
-            attention=self.attention,
+            attention=self.attention if masks else None,
         )
 
 

@@ -9,7 +9,7 @@ from pydantic import PrivateAttr
 
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
-from specdec.masks.visibility import ancestors, visibility, within
+from specdec.masks.visibility import ancestors, needs_no_mask, visibility, within
 from specdec.tree import DraftTree
 
 _MOST_SHAPES = 32  # tree shapes whose masks are kept
@@ -24,12 +24,10 @@ class DenseCompiler(MaskCompiler):
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
     ) -> dict[str, torch.Tensor]:
-        width, is_windowed = positions.shape[1], any(shapes.attention.values())
-        # One node behind everything, or a chain with nothing before it: what models do by themselves.
-        is_plain = len(trees) == 1 and (width == 1 or (trees[0].is_chain and lengths[0] == 0))
-        if is_plain and not is_windowed:
+        width = positions.shape[1]
+        if needs_no_mask(trees, lengths, width, shapes):
             return {}
-        if len(trees) == 1 and not is_windowed:
+        if len(trees) == 1 and not any(shapes.attention.values()):
             mask = self._widened(trees[0], lengths[0], width, shapes)
             return dict.fromkeys(shapes.attention, mask)
         visible = visibility(trees, lengths, width)

@@ -4,8 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from specdec.layout import Window
+from specdec.layout import Shapes, Window
 from specdec.tree import DraftTree
+
+
+def needs_no_mask(trees: Sequence[DraftTree], lengths: Sequence[int], width: int, shapes: Shapes) -> bool:
+    """Whether models do it by themselves: one node behind everything, or a chain with nothing before it."""
+    is_plain = len(trees) == 1 and (width == 1 or (trees[0].is_chain and lengths[0] == 0))
+    return is_plain and not any(shapes.attention.values())
 
 
 def visibility(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -> np.ndarray:

@@ -46,8 +46,9 @@ def test_a_node_sees_the_prefix_its_ancestors_and_itself(mask: str, batch: list[
             block = [position for position in range(query + 1) if position // 3 == query // 3]
             assert visible_positions(layout, "chunked_attention", row, node) == block
         for padding in range(len(tree), layout.width):
-            assert visible_positions(layout, "full_attention", row, padding) == [length]
-            assert layout.visible("full_attention")[row, padding, length + padding]
+            for kind in KINDS:
+                assert visible_positions(layout, kind, row, padding) == [length]
+                assert layout.visible(kind)[row, padding, length + padding]
 
 
 @pytest.mark.parametrize("mask", MASKS)

@@ -1,0 +1,100 @@
+"""No mask over the prefix: where all nodes of a row see the same committed slots, only the tail behind needs one.
+
+So there is no mask as long as the context to build and to move, and the prefix goes through kernels that take none,
+FlashAttention among them (``specdec/attention/split.py``). There is no compiler for FlexAttention beside this one: its
+block masks take milliseconds to make, for every tree anew, and without compilation it holds all scores at once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from specdec.attention.parts import ATTENTION, SplitMask
+from specdec.layout import Shapes, Window
+from specdec.masks.base import MaskCompiler
+from specdec.masks.visibility import ancestors, first_seen, needs_no_mask
+from specdec.tree import DraftTree
+
+
+class SplitCompiler(MaskCompiler):
+    """Masks over each row's tail, (rows, 1, width, tail slots), with the stretch of slots that none is needed for."""
+
+    attention: ClassVar[str | None] = ATTENTION
+
+    least_prefix: int = Field(
+        128,
+        ge=1,
+        description="slots; shorter prefixes go into the tail, as a part of their own costs more than it saves",
+    )
+
+    def masks(
+        self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
+    ) -> dict[str, torch.Tensor]:
+        width = positions.shape[1]
+        if needs_no_mask(trees, lengths, width, shapes):
+            return {}
+        closures = [ancestors(tree, width) for tree in trees]
+        masks: dict[str, torch.Tensor] = {}
+        for kind, window in shapes.attention.items():
+            rows = [
+                _row(window, length, row_positions, closure, len(tree), self.least_prefix)
+                for tree, length, row_positions, closure in zip(trees, lengths, positions, closures, strict=True)
+            ]
+            masks[kind] = _joined(rows, shapes)
+        return masks
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One row: its prefix, which nodes see it (width,), the tail's slots, and what of them they see (width, slots)."""
+
+    prefix: slice
+    sees: np.ndarray
+    slots: np.ndarray
+    visible: np.ndarray
+
+
+def _row(
+    window: Window | None, length: int, positions: np.ndarray, closure: np.ndarray, num_nodes: int, least_prefix: int
+) -> _Row:
+    """``positions``, (width,), and ``closure``, (width, width), with padding; ``num_nodes`` without."""
+    width = len(positions)
+    stop = length + (width == 1)  # a node alone sees itself as it sees what is committed
+    first = first_seen(window, positions)
+    is_node = np.arange(width) < num_nodes
+    sees = is_node & (first < stop)
+    begin = int(first[sees].min(initial=stop))
+    start = int(first[sees].max(initial=begin))
+    if stop - start < least_prefix:
+        start, sees = stop, np.zeros_like(sees)
+    before, nodes = np.arange(begin, start), slice(stop - length, width)
+    visible = [
+        is_node[:, None] & (before >= first[:, None]),
+        closure[:, nodes] & (positions[nodes] >= first[:, None]),
+    ]
+    slots = np.concatenate([before, np.arange(stop, length + width)])
+    return _Row(slice(start, stop), sees, slots, np.concatenate(visible, axis=1))
+
+
+def _joined(rows: Sequence[_Row], shapes: Shapes) -> SplitMask:
+    """The rows' tails side by side, those with fewer slots filled up with hidden ones."""
+    longest = max(len(row.slots) for row in rows)
+    tail = np.full((len(rows), 1, len(rows[0].sees), longest), -np.inf, dtype=np.float32)
+    slots = np.zeros((len(rows), longest), dtype=np.int64)
+    for index, row in enumerate(rows):
+        tail[index, 0, :, : len(row.slots)][row.visible] = 0.0
+        slots[index, : len(row.slots)] = row.slots
+    blind = np.array([~row.sees for row in rows])
+    is_run = len(rows) == 1 and longest > 0 and slots[0, -1] - slots[0, 0] == longest - 1
+    # Beside float64 states the CPU's kernel takes a float32 mask for what it isn't.
+    dtype = torch.promote_types(shapes.dtype, torch.float32)
+    return SplitMask.of(
+        torch.from_numpy(tail).to(shapes.device, dtype),
+        slice(int(slots[0, 0]), int(slots[0, -1]) + 1) if is_run else torch.from_numpy(slots).to(shapes.device),
+        tuple(row.prefix for row in rows),
+        torch.from_numpy(blind).to(shapes.device) if blind.any() else None,
+    )
