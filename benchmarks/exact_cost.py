@@ -72,7 +72,7 @@ def layer(drivers: Sequence[Driver], context: int, size: int, repeats: int) -> l
         width, dtype = layout.width, driver.shapes.dtype
         query = torch.randn(1, width, config.num_attention_heads, config.head_dim).to(dtype).transpose(1, 2)
         key, value = torch.randn(2, 1, config.num_key_value_heads, context + width, config.head_dim).to(dtype)
-        name = layout.attention or ("specdec_grouped" if layout.masks else "sdpa")
+        name = layout.attention or ("specdec_grouped" if layout.masks or layout.width == 1 else "sdpa")
         mask = next(iter(layout.masks.values()), None)
         module = torch.nn.Module()
         module.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads

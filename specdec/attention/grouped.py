@@ -1,7 +1,11 @@
-"""Grouped-query attention that reads keys and values where they lie.
+"""Attention for CPUs that reads keys and values where they lie, and once for all heads of a group.
 
 Given a mask, transformers repeats keys and values for every query head before it calls torch's fused kernel: copies as
 long as the context, in each layer and step. The kernel for CPUs takes grouped heads as they are, with the same bits.
+
+A node alone needs no mask, so that the heads of a group, which read the same keys, can stand below one another as if
+they were more nodes: a product of matrices in place of one with a vector for each head. In half precision the latter
+takes three to seven times as long, and twice as long even as computing a head's row twice.
 """
 
 from typing import Any
@@ -10,13 +14,15 @@ import torch
 from transformers import AttentionInterface
 
 NAME = "specdec_grouped"
+_HALF = torch.bfloat16, torch.float16
 
 
-def is_of_use(config: Any, device: torch.device) -> bool:
-    """Whether a model's own attention is the one that repeats keys, and the kernel here can do without."""
+def is_of_use(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether a model's own attention is the one that repeats keys, or is slow with single rows, on such a device."""
     heads = getattr(config, "num_attention_heads", None)
     groups = getattr(config, "num_key_value_heads", None)
-    return device.type == "cpu" and config._attn_implementation == "sdpa" and groups is not None and groups != heads
+    is_slower = groups is not None and (groups != heads or dtype in _HALF)
+    return device.type == "cpu" and config._attn_implementation == "sdpa" and is_slower
 
 
 def register() -> None:
@@ -29,16 +35,16 @@ def grouped_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor,
+    attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it, always under a mask that says all.
+    """Attention as transformers calls it, under a mask that says all, or of one node that sees everything.
 
     Args:
         query: (rows, heads, width, head size).
         key, value: (rows, groups, slots, head size), heads a multiple of groups.
-        attention_mask: additive, (rows, 1, width, slots).
+        attention_mask: additive, (rows, 1, width, slots); None where the width is 1.
 
     Returns:
         (rows, width, heads, head size), and None for the weights.
@@ -48,6 +54,13 @@ def grouped_attention(
             module, query, key, value, attention_mask, scaling=scaling, **others
         )
         return output
+    if attention_mask is None:
+        rows, heads, _, size = query.shape
+        folded = query.reshape(rows, key.shape[1], -1, size)
+        if folded.shape[2] == 1 and query.dtype in _HALF:
+            folded = folded.expand(-1, -1, 2, -1)
+        attended = torch.nn.functional.scaled_dot_product_attention(folded, key, value, scale=scaling)
+        return attended[:, :, : heads // key.shape[1]].reshape(rows, 1, heads, size), None
     attended = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
     )

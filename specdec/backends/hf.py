@@ -64,7 +64,7 @@ class HFBackend(Backend):
             device=model.device,
             widths=self.widths,
         )
-        self._groups_heads = grouped.is_of_use(config, model.device)
+        self._groups_heads = grouped.is_of_use(config, model.device, model.dtype)
         grouped.register()
         exact.register()
         split.register()
@@ -142,7 +142,7 @@ class HFBackend(Backend):
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
-        with self._attention(bool(layout.masks), layout.attention):
+        with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
             return self._logits(layout.input_ids, layout.positions, mask, wanted)[:, : len(columns)]
 
     def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
@@ -173,9 +173,12 @@ class HFBackend(Backend):
         return logits if columns is None or keeps_columns else logits[:, columns]
 
     @contextmanager
-    def _attention(self, has_mask: bool, name: str | None = None) -> Iterator[None]:
-        """The attention function for a pass; between passes the model is as its owner left it."""
-        if name is None and has_mask and self._groups_heads:
+    def _attention(self, sees_all: bool, name: str | None = None) -> Iterator[None]:
+        """The attention function for a pass whose masks, or lone node, leave nothing to the model's own causality.
+
+        Between passes the model is as its owner left it.
+        """
+        if name is None and sees_all and self._groups_heads:
             name = grouped.NAME
         if name is None:
             yield

@@ -163,7 +163,7 @@ class StaticBackend(HFBackend):
         self._placement.rows, self._placement.slots = inputs.rows, inputs.slots
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
-        with self._attention(has_mask=True):
+        with self._attention(sees_all=True):
             return self._logits(inputs.input_ids, inputs.positions, mask, inputs.columns)
 
 

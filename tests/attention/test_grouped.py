@@ -49,6 +49,16 @@ def test_it_is_softmax_attention(heads: int, groups: int, value_size: int, width
         torch.testing.assert_close(output[:, :, head].double(), expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize(("heads", "groups"), [(6, 2), (8, 1), (4, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_node_alone_sees_everything(heads: int, groups: int, dtype: torch.dtype) -> None:
+    query, key, value, _ = (tensor.to(dtype) for tensor in tensors(heads, groups, 1, 70))
+    output, _ = grouped.grouped_attention(Module(heads // groups), query, key, value, None, scaling=0.3)
+    own, _ = AttentionInterface()["sdpa"](Module(heads // groups), query, key, value, None, scaling=0.3)
+    assert output.shape == own.shape == (2, 1, heads, 8)
+    torch.testing.assert_close(output, own, atol=1e-6 if dtype == torch.float32 else 2e-2, rtol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_bits_are_those_of_the_models_own_attention(dtype: torch.dtype) -> None:
     query, key, value, mask = (tensor.to(dtype) for tensor in tensors(6, 2, 11, 150))
@@ -68,7 +78,7 @@ def test_a_pass_uses_it_and_leaves_the_model_as_it_was() -> None:
     driver.forward(compiler.compile([tree], [3], driver.shapes))
     tree.add_chain(0, [5, 6])
     driver.forward(compiler.compile([tree], [3], driver.shapes))
-    assert seen == ["sdpa", grouped.NAME]  # a plain step is transformers' own
+    assert seen == [grouped.NAME, grouped.NAME]
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -91,4 +101,4 @@ def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "gpt_oss"])
 def test_it_stays_away_where_heads_are_not_grouped_or_attention_is_another(name: str) -> None:
     model = families.make(*families.TREES[name])
-    assert not grouped.is_of_use(model.config, model.device)
+    assert not grouped.is_of_use(model.config, model.device, model.dtype)

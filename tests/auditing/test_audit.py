@@ -1,7 +1,6 @@
 """An audit tells rounding from defects: planted ones are found, and nothing else is."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import torch
 from pydantic import Field
 
 from specdec import Generator, RequestError, ToyModel, audit
-from specdec.backends.cache import RaggedLayer
+from specdec.backends.cache import RaggedCache
 from specdec.layout import Layout, Shapes
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
@@ -119,11 +118,12 @@ def test_a_wrong_bit_of_a_mask_and_a_position_off_by_one_are_defects(mask: type[
 def test_a_cache_slot_off_by_one_is_a_defect(numerics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = Generator(llama(), proposer=PROPOSER, numerics=numerics)
 
-    def shifted(layer: RaggedLayer, row: int, start: int, path: Sequence[int]) -> None:
-        RaggedLayer.keep(layer, row, start, [*path[:1], *(node - 1 for node in path[1:])])
+    cache: RaggedCache = generator._parts.backend._cache  # type: ignore[attr-defined]  # after it was loaded and tried
 
-    for layer in generator._parts.backend._cache.layers:  # type: ignore[attr-defined]  # after it was loaded and tried
-        monkeypatch.setattr(layer, "keep", partial(shifted, layer))
+    def shifted(row: int, path: Sequence[int]) -> None:
+        RaggedCache.keep(cache, row, [*path[:1], *(node - 1 for node in path[1:])])
+
+    monkeypatch.setattr(cache, "keep", shifted)
     assert audit(generator, [[1, 2, 3, 4] * 12], max_new_tokens=60).defects
 
 
