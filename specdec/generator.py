@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from specdec import prompts
 from specdec.backends.base import Backend
+from specdec.costs import Costs
 from specdec.driver import Driver
 from specdec.errors import ModelError, PluginError, RequestError, SpecdecError
 from specdec.layout import Compiler
@@ -135,6 +136,15 @@ class Generator:
         """Which numerics it decodes with, and whether they are bit-exact for this model on this machine."""
         return self._driven.numerics_now()
 
+    def costs(self) -> Costs:
+        """c(T): what its passes cost on this device, by their number of nodes; measured once for a model and numerics.
+
+        Raises:
+            RequestError: while it decodes.
+        """
+        self._check_idle()
+        return self._driven.costs()
+
     @property
     def vocab_size(self) -> int:
         """Entries of the model's logits."""
@@ -206,10 +216,7 @@ class Generator:
         self.close()
 
     def _decode(self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool) -> Iterator[Chunk]:
-        if self._is_busy:
-            raise RequestError(
-                "this generator is still streaming: exhaust or close that stream, or make another generator"
-            )
+        self._check_idle()
         requests = self._requests(prompt, config, given, wants_text)
         self._is_busy = True
         try:
@@ -221,6 +228,12 @@ class Generator:
                 yield from map(self._chunk, advanced)
         finally:
             self._is_busy = False
+
+    def _check_idle(self) -> None:
+        if self._is_busy:
+            raise RequestError(
+                "this generator is still streaming: exhaust or close that stream, or make another generator"
+            )
 
     def _requests(
         self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool

@@ -1,0 +1,85 @@
+"""A generator with nothing said beside plain decoding: is it ever slower?
+
+    python -m benchmarks.default [--model FOLDER] [--dtype bfloat16] [--threads 2] [--batches 1 8] [--repeats 5]
+
+Both decode the demo's prompts in the same numerics, interleaved, in batches of each size; the generator with nothing
+said is made once, as a user would, and chooses for itself. Printed: its speed over plain decoding's, the median over
+repeats of all prompts with the range, the worst batch's median, and what was chosen.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.machine import facts
+from specdec import Generator, demo
+from specdec.loading import load_pretrained
+from specdec.strategies.auto import best_size
+
+PLAIN = "autoregressive"
+
+
+def measure(model: Any, prompts: list[list[int]], batch: int, arguments: argparse.Namespace) -> str:
+    made: dict[str, dict[str, Any]] = {"nothing said": {}, PLAIN: {"proposer": PLAIN}}
+    common = {"numerics": arguments.numerics, "max_batch_size": batch}
+    generators = {name: Generator(model, **options, **common) for name, options in made.items()}
+    batches = [prompts[start : start + batch] for start in range(0, len(prompts), batch)]
+    rng, seconds = random.Random(0), {name: [[0.0] * len(batches) for _ in range(arguments.repeats)] for name in made}
+    tokens = steps = 0
+    for repeat in range(-1, arguments.repeats):
+        for index, chosen in enumerate(batches):
+            for name in rng.sample(list(made), k=len(made)):
+                began = time.perf_counter()
+                results = generators[name].generate(chosen, max_new_tokens=arguments.max_new_tokens, seed=0)
+                if repeat < 0:  # a warm-up
+                    continue
+                seconds[name][repeat][index] = time.perf_counter() - began
+                if name != PLAIN:
+                    tokens += sum(result.stats.num_tokens for result in results)
+                    steps += sum(result.stats.steps for result in results)
+    whole = [sum(plain) / sum(own) for plain, own in zip(seconds[PLAIN], seconds["nothing said"], strict=True)]
+    each = [
+        statistics.median(
+            seconds[PLAIN][repeat][index] / seconds["nothing said"][repeat][index] for repeat in range(len(whole))
+        )
+        for index in range(len(batches))
+    ]
+    numerics = generators[PLAIN].numerics.mode
+    return (
+        f"| {arguments.dtype}, {numerics} | {batch} | {best_size(generators[PLAIN].costs())} | {tokens / steps:.2f} "
+        f"| {statistics.median(whole):.3f} [{min(whole):.3f}, {max(whole):.3f}] | {min(each):.3f} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a checkpoint folder instead of the built-in model")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--numerics", default="auto")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--num-prompts", type=int, default=24)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model, tokenizer = demo.load() if arguments.model is None else load_pretrained(str(arguments.model), None)
+    model = model.to(getattr(torch, arguments.dtype))
+    texts = [prompt.text for prompt in demo.prompts()]
+    prompts = [tokenizer(text)["input_ids"] for text in texts[:: max(1, len(texts) // arguments.num_prompts)]]
+    print(f"{facts()}; {len(prompts)} prompts x {arguments.max_new_tokens} new tokens, {arguments.repeats} repeats\n")
+    print(
+        "| dtype, numerics | batch | (N, W, G) | tokens per step | times plain: median [range] | worst batch |"
+    )
+    print("|---|---|---|---|---|---|")
+    for batch in arguments.batches:
+        print(measure(model, prompts, batch, arguments), flush=True)
+
+
+if __name__ == "__main__":
+    main()
