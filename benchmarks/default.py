@@ -73,9 +73,7 @@ def main() -> None:
     texts = [prompt.text for prompt in demo.prompts()]
     prompts = [tokenizer(text)["input_ids"] for text in texts[:: max(1, len(texts) // arguments.num_prompts)]]
     print(f"{facts()}; {len(prompts)} prompts x {arguments.max_new_tokens} new tokens, {arguments.repeats} repeats\n")
-    print(
-        "| dtype, numerics | batch | (N, W, G) | tokens per step | times plain: median [range] | worst batch |"
-    )
+    print("| dtype, numerics | batch | (N, W, G) | tokens per step | times plain: median [range] | worst batch |")
     print("|---|---|---|---|---|---|")
     for batch in arguments.batches:
         print(measure(model, prompts, batch, arguments), flush=True)

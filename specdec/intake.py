@@ -1,0 +1,107 @@
+"""From what callers give to checked sequences: prompts, settings, seeds."""
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from specdec import prompts
+from specdec.errors import RequestError
+from specdec.layout import Shapes
+from specdec.loading import OwnSettings
+from specdec.randomness import Randomness
+from specdec.sampling import Warper, impure
+from specdec.sequence import Sequence
+from specdec.settings import Settings
+from specdec.text import TextDecoder
+from specdec.verifiers.base import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """What requests are checked against."""
+
+    tokenizer: Any | None
+    shapes: Shapes
+    verifier: Verifier
+    own: OwnSettings
+
+    def sequences(
+        self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool
+    ) -> list[Sequence | Exception]:
+        """A checked sequence per prompt, or why there is none.
+
+        Raises:
+            RequestError: for settings that are refused.
+        """
+        items, _ = prompts.as_list(prompt)
+        seeds, given = _split_seeds(given, len(items))
+        settings = Settings.make(given, config, self.own.suppressed)
+        eos = self.own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
+        vocab_size = self.shapes.vocab_size
+        _check_ids("eos_token_id", eos, vocab_size)
+        _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
+        _check_ids("bad_words_ids", chain.from_iterable(settings.bad_words_ids), vocab_size)
+        settings = settings.model_copy(update={"eos_token_id": eos})
+        if settings.stop and self.tokenizer is None:
+            raise RequestError("stop strings need a tokenizer: Generator(model, tokenizer), or use eos_token_id")
+        for special in set(settings.stop) & set(getattr(self.tokenizer, "all_special_tokens", ())):
+            token = self.tokenizer.convert_tokens_to_ids(special)  # type: ignore[union-attr]  # it has special tokens
+            raise RequestError(
+                f"stop={special!r} is a special token, which never shows in text: use eos_token_id={token}"
+            )
+        self._check_processors(settings)
+        requests: list[Sequence | Exception] = []
+        for index, (item, seed) in enumerate(zip(items, seeds or (settings.seed,) * len(items), strict=True)):
+            try:
+                requests.append(self._sequence(item, settings, seed, index, wants_text))
+            except RequestError as error:
+                requests.append(error)
+        return requests
+
+    def _check_processors(self, settings: Settings) -> None:
+        rule = type(self.verifier).__name__
+        if not self.verifier.stays_on_the_text and (names := impure(settings)):
+            raise RequestError(
+                f"{rule} asks for the model's law on paths that the text may not take, and {', '.join(names)} may "
+                "depend on what it was asked before: give it an attribute is_path_pure = True if its scores are a "
+                "function of its arguments alone, or use verifier='match' or 'rejection'"
+            )
+
+    def _sequence(self, prompt: Any, settings: Settings, seed: int | None, index: int, wants_text: bool) -> Sequence:
+        shapes = self.shapes
+        ids = prompts.encode(prompt, self.tokenizer, shapes.vocab_size)
+        needed = len(ids) + settings.max_new_tokens
+        if shapes.max_positions is not None and needed > shapes.max_positions:
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens and max_new_tokens={settings.max_new_tokens} would bring it to "
+                f"{needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
+            )
+        eos = frozenset(settings.eos_token_id or ())
+        return Sequence(
+            tokens=ids,
+            settings=settings,
+            eos_token_ids=eos,
+            randomness=Randomness(secrets.randbits(63) if seed is None else seed),
+            warper=Warper(settings, len(ids), sorted(eos), shapes.device),
+            decoder=TextDecoder(self.tokenizer, settings.stop) if settings.stop or wants_text else None,
+            index=index,
+        )
+
+
+def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
+    for token in ids:
+        if not 0 <= token < vocab_size:
+            raise RequestError(f"{name}: {token} is outside the vocabulary of {vocab_size}")
+
+
+def _split_seeds(given: dict[str, Any], num_prompts: int) -> tuple[tuple[int | None, ...] | None, dict[str, Any]]:
+    """A list of seeds, one for each prompt, apart from the other settings."""
+    seeds = given.get("seed")
+    if not isinstance(seeds, list | tuple):
+        return None, given
+    if len(seeds) != num_prompts:
+        raise RequestError(f"{len(seeds)} seeds were given for {num_prompts} prompts: give one seed, or one for each")
+    checked = tuple(Settings.make({"seed": seed}).seed for seed in seeds)
+    return checked, {name: value for name, value in given.items() if name != "seed"}
