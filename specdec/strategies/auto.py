@@ -8,7 +8,8 @@ How much of it: in each step the number of nodes that maximizes expected tokens 
 where a(k) is how often a draft's k-th token was right if those before it were (the product-limit estimate: Kaplan and
 Meier 1958). Whether at all: out of an account. Each step of plain decoding's length pays in a small share of itself, a
 draft takes what its pass costs more than a plain one and pays in the tokens that it brings, and nothing is drafted that
-the account couldn't bear to lose whole. So decoding is never slower than plain decoding by more than that share.
+the account couldn't bear to lose whole; what isn't expected to pay is tried again when the account is full. So decoding
+is never slower than plain decoding by more than that share.
 """
 
 from collections.abc import Sequence
@@ -33,14 +34,15 @@ _SIZES = (
     ((3, 0, 2), 2.4, 1.16),
 )
 _FIRST_DEPOSIT = 2.0  # plain steps: what a generator may lose before it knows better
-_MOST_SAVED = 8.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
+_MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
+_WORTH_IT = 1.05  # speed over plain decoding's; c(T) knows nothing of the host's own work
 _MEMORY = 0.98  # by which what was seen counts less with each draft
 
 
 class AutoProposer(Proposer):
     """Lookahead, with as large a window and as many guesses as pay here: none of them where no draft does."""
 
-    loss: float = Field(0.02, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
+    loss: float = Field(0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
 
     def wants(self) -> frozenset[tuple[Nodes, What]]:
         return LookaheadProposer().wants()
@@ -75,6 +77,7 @@ class Account:
     balance: float = _FIRST_DEPOSIT
     _hits: list[float] = field(default_factory=list)
     _tries: list[float] = field(default_factory=list)
+    _prices: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def rightness(self, depth: int) -> float:
         """sum of S(d) up to a depth: the tokens that a draft so deep is expected to bring."""
@@ -87,11 +90,17 @@ class Account:
 
     def price(self, num_rows: int, width: int) -> float:
         """What a pass of so many nodes for each row costs beyond a plain one, in plain ones."""
-        return self.costs.at(num_rows * width) / self.costs.at(num_rows) - 1
+        if (num_rows, width) not in self._prices:
+            self._prices[num_rows, width] = self.costs.at(num_rows * width) / self.costs.at(num_rows) - 1
+        return self._prices[num_rows, width]
+
+    def is_open(self, num_rows: int) -> bool:
+        """Whether a step may draft at all; it pays in its share."""
+        self.balance = min(_MOST_SAVED, self.balance + self.loss)
+        return self.price(num_rows, 2) <= self.balance
 
     def spend(self, trees: Sequence[DraftTree]) -> int:
         """How many nodes of each tree are to be fed, the root included; it is paid for."""
-        self.balance = min(_MOST_SAVED, self.balance + self.loss)
         widest = max(map(len, trees))
         # What was made to be fed whole (its probes come last) is; else any number of first nodes is a tree.
         is_whole = any(tree.nodes_with(Role.PROBE) for tree in trees)
@@ -101,7 +110,10 @@ class Account:
             if (price := self.price(len(trees), width)) <= self.balance
         }
         gains = {width: sum(self.rightness(depth_of(tree, width)) for tree in trees) / len(trees) for width in prices}
-        best = max(prices, key=lambda width: (1 + gains[width]) / (1 + prices[width]), default=1)
+        speeds = {width: (1 + gains[width]) / (1 + prices[width]) for width in prices}
+        best = max(speeds, key=speeds.__getitem__, default=1)
+        if best > 1 and speeds[best] < _WORTH_IT and self.balance < _MOST_SAVED:
+            return 1
         self.balance -= prices.get(best, 0.0)
         return best
 
@@ -127,6 +139,8 @@ class _AutoEngine(Engine):
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         paying = [drafter for drafter in drafters if isinstance(drafter, _PayingDrafter)]
         assert len(paying) == len(drafters), "drafters were started here"
+        if not self._account.is_open(len(paying)):  # then drafting's own work is saved as well
+            return [DraftTree(drafter.request.root) for drafter in drafters]
         proposals = self._inner.propose_many([drafter.inner for drafter in paying], budgets)
         width = self._account.spend([tree for tree in proposals if isinstance(tree, DraftTree)] or [DraftTree(ROOT)])
         for drafter in paying:
@@ -147,6 +161,8 @@ class _PayingDrafter(Drafter):
         self._account = account
 
     def propose(self, budget: Budget) -> DraftTree:
+        if not self._account.is_open(1):
+            return DraftTree(self.request.root)
         tree = self.inner.propose(budget)
         return first_nodes(tree, self._account.spend([tree]))
 

@@ -75,7 +75,7 @@ def chain(length: int) -> DraftTree:
 
 def feed(account: Account, length: int, num_accepted: int) -> int:
     """One step of one request; how many nodes were fed."""
-    width = account.spend([chain(length)])
+    width = account.spend([chain(length)]) if account.is_open(1) else 1
     if width > 1:
         account.earn(1, width - 1, min(num_accepted, width - 1))
     return width
@@ -85,6 +85,7 @@ def test_drafts_that_are_never_right_stop_and_are_tried_again() -> None:
     account = Account(costs_of(0.25), 0.02)
     widths = [feed(account, 4, 0) for _ in range(400)]
     assert sum(width > 1 for width in widths[20:]) <= 0.02 * 380 / 0.25 + 1
+    assert not any(width > 1 for width in widths[20:80])  # the account has to fill up first
     assert any(width > 1 for width in widths[300:])
 
 
