@@ -48,7 +48,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     model, tokenizer = demo.load() if arguments.model is None else load_pretrained(str(arguments.model), None)
     model = model.to(getattr(torch, arguments.dtype))
-    prompt = [int(token) for token in text_of(tokenizer, arguments.prompt_tokens)]
+    prompt = text_of(tokenizer, arguments.prompt_tokens)
     print(
         f"{facts()}, {arguments.dtype}, {model.num_parameters() / 1e6:.0f} million parameters, {arguments.proposer}\n"
     )

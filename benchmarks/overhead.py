@@ -113,10 +113,14 @@ class Timed:
 
 
 def measure(model: Any, proposer: str, context: list[int], count: int) -> tuple[list[Timed], dict[str, float]]:
-    """Steps behind a context, the prompt's own and the first behind it left out; seconds of a step by phase."""
+    """Steps behind a context, the prompt's own and the first behind it left out; seconds of a step by phase.
+
+    The prompt's own step, in which proposers read the whole context, is taken off the phases: it is run by itself.
+    """
     compiler = NotingCompiler()
     generator = Generator(model, proposer=proposer, mask=compiler)
     bare, timed = Bare.of(model, len(context) + count + 600), list[Timed]()
+    first = [generator.generate(context, max_new_tokens=1, eos_token_id=(), seed=0).stats.seconds for _ in range(3)]
     stream = generator.stream(context, max_new_tokens=count, eos_token_id=(), seed=0)
     next(stream)
     while True:
@@ -124,18 +128,19 @@ def measure(model: Any, proposer: str, context: list[int], count: int) -> tuple[
         chunk = next(stream)
         stepped = time.perf_counter()
         if chunk.result is not None:
-            phases = {name: spent / chunk.result.stats.steps for name, spent in chunk.result.stats.seconds.items()}
-            return timed[1:], phases
+            stats = chunk.result.stats
+            once = {name: statistics.median(spent[name] for spent in first) for name in stats.seconds}
+            return timed[1:], {name: (stats.seconds[name] - once[name]) / (stats.steps - 1) for name in once}
         layout = compiler.last
         middle = time.perf_counter()
         bare(layout)
         timed.append(Timed(stepped - began, time.perf_counter() - middle, layout.width))
 
 
-def text_of(tokenizer: Any, length: int) -> list[int]:
-    """So many tokens of the demo's prompts, one after the other."""
-    ids = [token for prompt in demo.prompts() for token in tokenizer(prompt.text)["input_ids"]]
-    return list(np.resize(ids, length))
+def text_of(tokenizer: Any, length: int, period: int | None = None) -> list[int]:
+    """So many tokens of the demo's prompts, one after the other; of their first ``period`` again and again."""
+    ids = [token for prompt in demo.prompts() for token in tokenizer(prompt.text)["input_ids"]][:period]
+    return [int(token) for token in np.resize(ids, length)]
 
 
 def main() -> None:
@@ -144,6 +149,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--contexts", type=int, nargs="+", default=[256, 8192])
+    parser.add_argument("--period", type=int, help="repeat so many tokens, so that drafts are alike in all contexts")
     parser.add_argument("--proposers", nargs="+", default=PROPOSERS)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     arguments = parser.parse_args()
@@ -155,7 +161,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for proposer in arguments.proposers:
         for context in arguments.contexts:
-            prompt = [int(token) for token in text_of(tokenizer, context)]
+            prompt = text_of(tokenizer, context, arguments.period)
             timed, phases = measure(model, proposer, prompt, arguments.max_new_tokens)
             shares = [(one.step - one.bare) / one.step for one in timed]
             low, middle, high = statistics.quantiles(shares, n=4)

@@ -3,8 +3,8 @@
 Given a mask, transformers repeats keys and values for every query head before it calls torch's fused kernel: copies as
 long as the context, in each layer and step. The kernel for CPUs takes grouped heads as they are, with the same bits.
 
-A node alone needs no mask, so that the heads of a group, which read the same keys, can stand below one another as if
-they were more nodes: a product of matrices in place of one with a vector for each head. In half precision the latter
+Where each row has one node, the heads of a group, which read the same keys, can stand below one another as if they were
+more nodes: a product of matrices in place of one with a vector for each head. In half precision the latter
 takes three to seven times as long, and twice as long even as computing a head's row twice.
 """
 
@@ -54,12 +54,13 @@ def grouped_attention(
             module, query, key, value, attention_mask, scaling=scaling, **others
         )
         return output
-    if attention_mask is None:
-        rows, heads, _, size = query.shape
+    rows, heads, width, size = query.shape
+    if width == 1:
         folded = query.reshape(rows, key.shape[1], -1, size)
         if folded.shape[2] == 1 and query.dtype in _HALF:
             folded = folded.expand(-1, -1, 2, -1)
-        attended = torch.nn.functional.scaled_dot_product_attention(folded, key, value, scale=scaling)
+        mask = None if attention_mask is None else attention_mask.expand(-1, -1, folded.shape[2], -1)
+        attended = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
         return attended[:, :, : heads // key.shape[1]].reshape(rows, 1, heads, size), None
     attended = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
