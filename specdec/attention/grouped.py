@@ -55,7 +55,7 @@ def grouped_attention(
         )
         return output
     rows, heads, width, size = query.shape
-    if width == 1:
+    if width == 1 and (attention_mask is None or query.dtype in _HALF):  # under a mask float32 gains nothing
         folded = query.reshape(rows, key.shape[1], -1, size)
         if folded.shape[2] == 1 and query.dtype in _HALF:
             folded = folded.expand(-1, -1, 2, -1)

@@ -59,6 +59,15 @@ def test_a_node_alone_sees_everything(heads: int, groups: int, dtype: torch.dtyp
     torch.testing.assert_close(output, own, atol=1e-6 if dtype == torch.float32 else 2e-2, rtol=0)
 
 
+@pytest.mark.parametrize(("heads", "groups"), [(6, 2), (4, 4)])
+def test_a_node_for_each_row_in_half_precision_keeps_to_its_mask(heads: int, groups: int) -> None:
+    query, key, value, mask = tensors(heads, groups, 1, 70)
+    expected, _ = grouped.grouped_attention(Module(heads // groups), query, key, value, mask, scaling=0.3)
+    half = (tensor.to(torch.bfloat16) for tensor in (query, key, value, mask.clamp_min(-1e30)))
+    output, _ = grouped.grouped_attention(Module(heads // groups), *half, scaling=0.3)
+    torch.testing.assert_close(output.float(), expected, atol=3e-2, rtol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_bits_are_those_of_the_models_own_attention(dtype: torch.dtype) -> None:
     query, key, value, mask = (tensor.to(dtype) for tensor in tensors(6, 2, 11, 150))
