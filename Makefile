@@ -19,7 +19,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 benchmark: $(INSTALLED)
-	$(BIN)/python -m benchmarks.generate
+	$(BIN)/python -m benchmarks compare
 
 $(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.toml
 	$(PYTHON) -m venv $(VENV)

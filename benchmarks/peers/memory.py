@@ -1,0 +1,33 @@
+"""How much memory a process has come to need since its model was loaded."""
+
+import ctypes
+import gc
+from pathlib import Path
+from typing import Any
+
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+class Memory:
+    """Peak resident memory over that of the loaded model, in bytes; Linux tells, elsewhere it is None."""
+
+    def __init__(self, model: Any) -> None:
+        for weight in model.parameters() if hasattr(model, "parameters") else ():
+            weight.sum()  # reads it: a file that is mapped takes memory only then
+        gc.collect()
+        self._base: int | None = None
+        try:
+            ctypes.CDLL(None).malloc_trim(0)  # what loading has freed goes back
+            _CLEAR.write_text("5")  # the peak starts anew
+            self._base = _bytes("VmRSS")
+        except (OSError, AttributeError):
+            return
+
+    def peak_bytes(self) -> int | None:
+        """The most there was beyond the loaded model so far."""
+        return None if self._base is None else max(0, _bytes("VmHWM") - self._base)
+
+
+def _bytes(name: str) -> int:
+    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+    return 1024 * int(lines[name].split()[0])

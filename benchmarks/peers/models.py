@@ -1,0 +1,29 @@
+"""Models for the workers whose transformers is specdec's own."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging
+
+DEMO_DRAFTER = "demo_drafter"
+
+
+def demo_folder(name: str) -> Path:
+    """Where the built-in ``model`` or its ``drafter`` is installed."""
+    return Path(str(files("specdec.demo") / name))
+
+
+def with_drafter(method: str) -> str:
+    """A method in which ``demo_drafter`` stands for the folder of the built-in model's drafter."""
+    return method.replace(DEMO_DRAFTER, str(demo_folder("drafter")))
+
+
+def load(folder: Path, dtype: str) -> Any:
+    """A checkpoint's model, without an end of text."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
+    model.generation_config.eos_token_id = None
+    return model

@@ -1,0 +1,116 @@
+"""The other end of the protocol: a contender's process, started, asked and stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+PEERS = ("transformers", "specdec", "lade", "vllm")
+_ROOT = Path(__file__).parents[2]
+_LAST_LINES = 12  # of standard error, in a message
+_PATIENCE = 5  # seconds that a process has to end by itself
+
+
+class PeerError(Exception):
+    """A contender that couldn't start or go on, with the end of its standard error."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all contenders have in common, and each peer's own Python where it has one."""
+
+    model: Path
+    dtype: str
+    threads: int
+    pythons: Mapping[str, str]
+
+
+class Process:
+    """A contender, ready to decode; ``name`` is ``PEER`` or ``PEER:METHOD``.
+
+    Raises:
+        PeerError: where it doesn't start, and from ``decode`` where it ends.
+    """
+
+    def __init__(self, name: str, setup: Setup) -> None:
+        peer, _, method = name.partition(":")
+        if peer not in PEERS:
+            raise PeerError(f"{name}: {peer!r} is no peer; there are {', '.join(PEERS)}")
+        python = setup.pythons.get(peer, sys.executable)
+        command = [python, "-m", f"benchmarks.peers.{peer}", "--model", str(setup.model.resolve())]
+        command += ["--dtype", setup.dtype, "--threads", str(setup.threads), "--method", method]
+        self.name = name
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - open as long as the process
+        try:
+            self._process = subprocess.Popen(
+                command,
+                cwd=_ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                start_new_session=True,  # Ctrl-C comes to the parent alone, which ends its processes in order
+            )
+        except OSError as error:
+            self._errors.close()
+            raise PeerError(f"{name}: {python} doesn't start: {error}") from error
+        try:
+            self.versions: str = self._reply()["versions"]
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The process's number, and its group's."""
+        return self._process.pid
+
+    def decode(self, prompt: list[int], max_new_tokens: int) -> dict[str, Any]:
+        """A prompt's reply, as ``worker`` describes it."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the reply that doesn't come says why
+            self._process.stdin.write(json.dumps({"prompt": prompt, "max_new_tokens": max_new_tokens}) + "\n")
+            self._process.stdin.flush()
+        return self._reply()
+
+    def close(self) -> None:
+        """End the process and whatever it started."""
+        if self._errors.closed:
+            return
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_PATIENCE)
+        finally:  # also where a second Ctrl-C comes
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process.stdout.close()
+            self._errors.close()
+
+    def _reply(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            code = self._process.wait()
+            self._errors.seek(0)
+            tail = "".join(self._errors.readlines()[-_LAST_LINES:]).strip()
+            raise PeerError(f"{self.name}: ended with exit code {code}\n{tail}")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

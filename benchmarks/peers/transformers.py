@@ -1,0 +1,55 @@
+"""transformers' own ``generate``.
+
+    transformers                                                               plain decoding
+    transformers:prompt_lookup_num_tokens=10,max_matching_ngram_size=2         prompt lookup
+    transformers:assistant=FOLDER,num_assistant_tokens=5,assistant_confidence_threshold=0.4
+
+Options are ``generate``'s; with an assistant they go onto its generation config, where they are read.
+``assistant=demo_drafter`` is the built-in model's drafter; an assistant's memory counts as memory over the model's.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.peers import models
+from benchmarks.peers.worker import Arguments, Decode, Decoded, options, serve
+
+
+class _Counter:
+    """Counts a model's forward passes."""
+
+    def __init__(self, model: Any) -> None:
+        self.count = 0
+        model.register_forward_pre_hook(self._note)
+
+    def _note(self, *_: Any) -> None:
+        self.count += 1
+
+
+def load(arguments: Arguments) -> Any:
+    return models.load(arguments.model, arguments.dtype)
+
+
+def prepare(model: Any, arguments: Arguments) -> Decode:
+    extra = options(models.with_drafter(arguments.method))
+    folder = extra.pop("assistant", None)
+    if folder is not None:
+        assistant = models.load(Path(folder), arguments.dtype)
+        assistant.generation_config.update(**extra)
+        extra = {"assistant_model": assistant}
+    counter = _Counter(model)
+
+    def decode(prompt: list[int], max_new_tokens: int) -> Decoded:
+        ids, before = torch.tensor([prompt]), counter.count
+        output = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, do_sample=False, **extra
+        )
+        return Decoded(output[0, len(prompt) :].tolist(), counter.count - before)
+
+    return decode
+
+
+if __name__ == "__main__":
+    serve(load, prepare, ["transformers"])

@@ -1,0 +1,132 @@
+"""A contender's side of the protocol: a line of JSON on standard input, a line on standard output, one at a time.
+
+    first, when all is loaded   -> {"versions": "torch 2.13.0, …"}
+    {"prompt": [5, 9], "max_new_tokens": 3} -> {"tokens": [7, 7, 2], "seconds": 0.1, "steps": 3, "phases": null,
+                                                "peak_bytes": 1048576}
+
+``seconds`` are those of decoding alone; ``steps`` are forward passes, the prompt's among them, or null; ``phases`` are
+seconds by phase, or null; ``peak_bytes`` is memory over the loaded model so far, or null. Decoding is greedy, and
+end-of-text ids are off, so that all write as many tokens. A worker that can't go on ends, and its standard error has
+the reason. It needs nothing but torch and its own library, in whatever environment that lives.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from benchmarks.peers.memory import Memory
+
+
+@dataclass
+class Arguments:
+    """What a worker is started with; ``method`` is what stands behind the peer's name in a contender's."""
+
+    model: Path
+    dtype: str
+    threads: int
+    method: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """``method`` as names and values."""
+        return options(self.method)
+
+
+@dataclass
+class Decoded:
+    """New tokens of a prompt, and how they came about."""
+
+    tokens: list[int]
+    steps: int | None = None
+    phases: dict[str, float] | None = None
+
+
+Decode = Callable[[list[int], int], Decoded]  # (prompt, max_new_tokens)
+
+
+def options(text: str) -> dict[str, Any]:
+    """``"a=1,b=x"`` as names and values: numbers, true, false and null as in JSON, all else as text."""
+    pairs = [pair.partition("=") for pair in text.split(",") if pair]
+    for name, equals, _ in pairs:
+        if not equals:
+            raise SystemExit(f"option {name!r} has no value: write {name}=VALUE")
+    return {name: _value(value) for name, _, value in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def serve(
+    load: Callable[[Arguments], Any], prepare: Callable[[Any, Arguments], Decode], packages: Sequence[str]
+) -> None:
+    """Answer requests until the input ends.
+
+    Args:
+        load: gives the model; memory is counted from there.
+        prepare: gives the function that is timed.
+        packages: whose versions are reported, where they are installed.
+    """
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="folder of a checkpoint")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--method", default="", help="what to decode with, by the worker's own rules")
+    arguments = Arguments(**vars(parser.parse_args()))
+    _end_with_parent()
+    replies = _take_output()
+    torch.set_num_threads(arguments.threads)
+    model = load(arguments)
+    memory = Memory(model)
+    decode = prepare(model, arguments)
+    _send(replies, {"versions": _versions(packages)})
+    for line in sys.stdin:
+        request = json.loads(line)
+        began = time.perf_counter()
+        decoded = decode(request["prompt"], request["max_new_tokens"])
+        seconds = time.perf_counter() - began
+        _send(replies, {**vars(decoded), "seconds": seconds, "peak_bytes": memory.peak_bytes()})
+
+
+def _end_with_parent() -> None:
+    """However the parent ends, on Linux; elsewhere the end of the input comes after the request in hand."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def _take_output() -> TextIO:
+    """Standard output, for replies alone: whatever libraries print goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    return replies
+
+
+def _send(replies: TextIO, message: dict[str, Any]) -> None:
+    replies.write(json.dumps(message) + "\n")
+    replies.flush()
+
+
+def _versions(packages: Sequence[str]) -> str:
+    found = [f"Python {sys.version.split()[0]}", f"torch {torch.__version__}"]
+    for name in packages:
+        try:
+            found.insert(0, f"{name} {version(name)}")
+        except PackageNotFoundError:  # a build under another name
+            continue
+    return ", ".join(found)
