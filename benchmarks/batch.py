@@ -2,8 +2,8 @@
 
     python -m benchmarks batch [--model FOLDER] [--dtype bfloat16] [--threads 2] [--batch 8] [--repeats 3]
 
-The demo's prompts, each with the same number of new tokens and the end of text off; the prompts' own steps are left out,
-as they are made one by one in either case. Interleaved; medians over repeats, with the range of the ratio to plain
+The demo's prompts, each with the same number of new tokens and the end of text off; the prompts' own steps are left
+out, as they are made one by one in either case. Interleaved; medians over repeats, with the range of the ratio to plain
 decoding at batch 1.
 """
 

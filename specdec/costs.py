@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # a driver drives a backend, and a backend may know its costs
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens
-SECONDS_AT_LOAD = 1.0
-_FEWEST_SIZES = 2
+SECONDS_AT_LOAD, CONTEXT_AT_LOAD = 1.0, 16
+_SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,34 +57,41 @@ def measure_costs(
     """Time passes of several sizes behind a context, interleaved; medians.
 
     Half of a size's nodes are a chain and the others hang below the root, so that a mask is needed, as for most drafts.
-    ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics. When ``seconds``
-    are over, or half of them before all sizes were tried, no larger size is tried and no pass repeated.
+    ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics. When half of
+    ``seconds`` are over no further size is tried, and when all are no pass is repeated; beyond the largest that was
+    tried a pass then counts as many times as dear as it is larger.
     """
     rng = np.random.default_rng(0)
     context = min(context, (driver.shapes.max_positions or context * 2) // 2)
     tokens = rng.integers(driver.shapes.vocab_size, size=context).tolist()
-    drivers = [driver] if plain is None else [driver, plain]
+    drivers, start = [driver] if plain is None else [driver, plain], clock()
     for opened in drivers:
         opened.open(tokens, 2 * context)
     vocab_size, takes_trees = driver.shapes.vocab_size, driver.shapes.takes_trees
-    passes = [(other, DraftTree(0)) for other in drivers[1:]]
-    passes += [(driver, _tree(rng, vocab_size, size, takes_trees, context)) for size in sizes]
-    times: list[list[float]] = []
-    start = clock()
-    for driven, tree in passes:
-        if len(times) >= len(drivers) - 1 + _FEWEST_SIZES and clock() - start > seconds / 2:
-            break
-        times.append([_timed(driven, tree, clock)])
-    for repeat in range(repeats):
-        if repeat and clock() - start > seconds:
-            break
-        for (driven, tree), taken in zip(passes, times, strict=False):
-            taken.append(_timed(driven, tree, clock))
+    ordinary = drivers[-1], DraftTree(0)
+    passes = {size: (driver, _tree(rng, vocab_size, size, takes_trees, context)) for size in sizes}
+    times, times_of_plain = dict[int, list[float]](), [_timed(*ordinary, clock)]
+    for size in sorted(sizes, key=lambda size: size not in _SPREAD):
+        if len(times) < 2 or clock() - start <= seconds / 2:
+            times[size] = [_timed(*passes[size], clock)]
+    for _ in range(repeats):
+        if clock() - start <= seconds:
+            times_of_plain.append(_timed(*ordinary, clock))
+            for size in sorted(times):
+                times[size].append(_timed(*passes[size], clock))
     for opened in drivers:
         opened.release(0)
-    medians = [statistics.median(taken[1:]) for taken in times]  # the first pass of a shape makes room and plans
-    spent = np.maximum.accumulate(medians[len(drivers) - 1 :]).tolist()  # a larger pass is never cheaper
-    return Costs(tuple(sizes[: len(spent)]), tuple(spent), spent[0] if plain is None else medians[0])
+    # The first pass of a shape makes room and plans. A larger pass is never cheaper.
+    medians = {size: statistics.median(taken[1:] or taken) for size, taken in sorted(times.items())}
+    spent = dict(zip(medians, np.maximum.accumulate(list(medians.values())).tolist(), strict=True))
+    if max(spent) < max(sizes):
+        spent[max(sizes)] = spent[max(spent)] * max(sizes) / max(spent)
+    own = spent[min(spent)]
+    return Costs(
+        tuple(spent),
+        tuple(spent.values()),
+        own if plain is None else statistics.median(times_of_plain[1:] or times_of_plain),
+    )
 
 
 def _timed(driver: "Driver", tree: DraftTree, clock: Callable[[], float]) -> float:

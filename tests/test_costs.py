@@ -61,3 +61,17 @@ def test_a_real_driver_takes_it(max_positions: int | None) -> None:
     costs = measure_costs(Driver(ToyBackend.load(model, compiler), compiler), sizes=(1, 2, 8), repeats=1)
     assert costs.sizes == (1, 2, 8)
     assert all(seconds > 0 for seconds in costs.seconds)
+
+
+def test_where_time_is_short_sizes_are_spread_and_larger_ones_count_in_proportion() -> None:
+    """A driver whose pass takes T seconds of its own clock, and 40 seconds for everything."""
+    now = [0.0]
+
+    def forward(trees: list[Any]) -> None:
+        now[0] += len(trees[0])
+
+    shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=True)
+    driver: Any = SimpleNamespace(shapes=shapes, open=lambda *_: None, forward=forward, release=lambda _: None)
+    costs = measure_costs(driver, clock=lambda: now[0], seconds=40.0)
+    assert costs == Costs((1, 8, 32, 128), (1.0, 8.0, 32.0, 128.0), 1.0)
+    assert now[0] < 2 * 40

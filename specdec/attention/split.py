@@ -157,6 +157,8 @@ def _tail(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Spl
     attended, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         *(_widened(states, size) for states in (query, k, v)), attn_mask=mask, scale=kind.scale
     )
+    if len(mask) > 1:  # beside longer tails a row's own fills up; of nothing the kernel says 0, as of a sum of one
+        lse = lse.masked_fill((mask == -torch.inf).all(-1), -torch.inf)
     return _Part(attended[..., : value.shape[3]].reshape(*folded.shape[:3], -1), lse.reshape(folded.shape[:3]))
 
 
@@ -179,10 +181,11 @@ def _products(
     if mask is not None:
         rows, groups, _, slots = scores.shape
         scores.view(rows, groups, -1, mask.shape[2], slots).add_(mask[:, :, None])
-    top = scores.amax(-1, keepdim=True)
+    top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(precise).min)  # finite where a row sees nothing
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1, keepdim=True)
-    return _Part(torch.matmul(weights, value.to(precise)).div_(total), total.log_().add_(top).squeeze(-1))
+    attended = torch.matmul(weights, value.to(precise)).div_(total.clamp(min=torch.finfo(precise).tiny))
+    return _Part(attended, total.log_().add_(top).squeeze(-1))
 
 
 def _precise(dtype: torch.dtype) -> torch.dtype:

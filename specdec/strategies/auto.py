@@ -1,17 +1,22 @@
 """What a generator drafts with when nothing is said: lookahead of a size that fits the device, and only while it pays.
 
 Which size: the one whose tokens per step over c(T) is greatest, c(T) being what a pass over its nodes costs here.
-How much of it: in each step the number of nodes that maximizes expected tokens over cost,
 
-    (1 + sum over depths d of S(d)) / c(T),   S(d) = product over k <= d of a(k),
+How much of it (a window goes whole or not at all, guesses in any number): in each step the nodes that maximize
 
-where a(k) is how often a draft's k-th token was right if those before it were (the product-limit estimate: Kaplan and
-Meier 1958). Whether at all: out of an account. Each step of plain decoding's length pays in a small share of itself, a
-draft takes what its pass costs more than a plain one and pays in the tokens that it brings, and nothing is drafted that
-the account couldn't bear to lose whole; what isn't expected to pay is tried again when the account is full. So decoding
-is never slower than plain decoding by more than that share.
+    (1 + sum over candidates v of P(v)) / c(T),   P(v) = b(rank of its branch) x product over 2 <= k <= depth of a(k),
+
+where b is how often the first, second, … branch below the root was right, and a(k) how often a branch's k-th token was
+if those before it were (the product-limit estimate: Kaplan and Meier 1958).
+
+Whether at all: out of an account. Each step pays in a small share of itself, a draft takes what its pass costs more
+than a plain one and pays in the tokens that it brings, and nothing is drafted that the account couldn't bear to lose
+whole; what isn't expected to pay is tried for a few steps when the account is full. So drafts never lose more than that
+share of plain decoding's time and the first deposit, by c(T) as it was measured; the host's own work comes on top, and
+a batch is charged as if it were one row with all its nodes.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -33,7 +38,8 @@ _SIZES = (
     ((5, 0, 4), 4.6, 1.19),
     ((3, 0, 2), 2.4, 1.16),
 )
-_FIRST_DEPOSIT = 2.0  # plain steps: what a generator may lose before it knows better
+_FIRST_DEPOSIT = 0.5  # plain steps: what a generator may lose before it knows better
+_TRIAL = 6  # steps, so that a window left alone fills up again
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
 _WORTH_IT = 1.05  # speed over plain decoding's; c(T) knows nothing of the host's own work
 _MEMORY = 0.98  # by which what was seen counts less with each draft
@@ -69,24 +75,47 @@ def lookahead(size: tuple[int, int, int]) -> LookaheadProposer:
 
 
 @dataclass(slots=True)
+class Rate:
+    """How often something was right, lately; once more than was seen, so that what is untried gets tried."""
+
+    hits: float = 0.0
+    tries: float = 0.0
+
+    def note(self, is_right: bool) -> None:
+        self.hits, self.tries = _MEMORY * self.hits + is_right, _MEMORY * self.tries + 1
+
+    @property
+    def value(self) -> float:
+        return (self.hits + 1) / (self.tries + 1)
+
+
+@dataclass(slots=True)
 class Account:
-    """What drafts have brought and cost, in plain steps, and how often they were right at each depth."""
+    """What drafts have brought and cost, in plain steps, and how often they were right, by rank and by depth."""
 
     costs: Costs
     loss: float
     balance: float = _FIRST_DEPOSIT
-    _hits: list[float] = field(default_factory=list)
-    _tries: list[float] = field(default_factory=list)
+    _ranks: defaultdict[int, Rate] = field(default_factory=lambda: defaultdict(Rate))
+    _depths: defaultdict[int, Rate] = field(default_factory=lambda: defaultdict(Rate))
     _prices: dict[tuple[int, int], float] = field(default_factory=dict)
+    _least: int = 2  # the smallest part of the last draft that can be fed
+    _num_trials: int = 0  # steps left of a trial
 
-    def rightness(self, depth: int) -> float:
-        """sum of S(d) up to a depth: the tokens that a draft so deep is expected to bring."""
-        total, survival = 0.0, 1.0
-        for place in range(depth):
-            if place < len(self._tries):  # with one hit more than was seen, so that what is untried gets tried
-                survival *= (self._hits[place] + 1) / (self._tries[place] + 1)
-            total += survival
-        return total
+    def expected(self, tree: DraftTree) -> list[float]:
+        """Entry i: the tokens that the tree's first i nodes are expected to bring."""
+        rank_of = {node: rank for rank, node in enumerate(branches(tree))}
+        reached, totals = [1.0], [0.0, 0.0]
+        for node in range(1, len(tree)):
+            if not tree.roles[node] & Role.CANDIDATE:
+                chance = 0.0
+            elif node in rank_of:
+                chance = self._ranks[rank_of[node]].value
+            else:
+                chance = reached[tree.parents[node]] * self._depths[tree.depths[node]].value
+            reached.append(chance)
+            totals.append(totals[-1] + chance)
+        return totals
 
     def price(self, num_rows: int, width: int) -> float:
         """What a pass of so many nodes for each row costs beyond a plain one, in plain ones."""
@@ -97,35 +126,45 @@ class Account:
     def is_open(self, num_rows: int) -> bool:
         """Whether a step may draft at all; it pays in its share."""
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
-        return self.price(num_rows, 2) <= self.balance
+        return self.price(num_rows, self._least) <= self.balance
 
     def spend(self, trees: Sequence[DraftTree]) -> int:
         """How many nodes of each tree are to be fed, the root included; it is paid for."""
-        widest = max(map(len, trees))
-        # What was made to be fed whole (its probes come last) is; else any number of first nodes is a tree.
-        is_whole = any(tree.nodes_with(Role.PROBE) for tree in trees)
-        prices = {
-            width: price
-            for width in ([widest] if is_whole else range(2, widest + 1))
-            if (price := self.price(len(trees), width)) <= self.balance
+        num_rows, widest = len(trees), max(map(len, trees))
+        # A window goes whole or not at all; of what comes behind it any first nodes are a tree.
+        self._least = max(2, *(1 + max(tree.nodes_with(Role.PROBE), default=0) for tree in trees))
+        affordable = [width for width in range(self._least, widest + 1) if self.price(num_rows, width) <= self.balance]
+        expected = [self.expected(tree) for tree in trees]
+        speeds = {
+            width: (1 + sum(totals[min(width, len(totals) - 1)] for totals in expected) / num_rows)
+            / (1 + self.price(num_rows, width))
+            for width in affordable
         }
-        gains = {width: sum(self.rightness(depth_of(tree, width)) for tree in trees) / len(trees) for width in prices}
-        speeds = {width: (1 + gains[width]) / (1 + prices[width]) for width in prices}
         best = max(speeds, key=speeds.__getitem__, default=1)
-        if best > 1 and speeds[best] < _WORTH_IT and self.balance < _MOST_SAVED:
-            return 1
-        self.balance -= prices.get(best, 0.0)
+        if best > 1 and speeds[best] < _WORTH_IT and not self._num_trials:
+            if self.balance < _MOST_SAVED:
+                return 1
+            self._num_trials = _TRIAL
+        self._num_trials = max(0, self._num_trials - 1)
+        self.balance -= self.price(num_rows, best) if best > 1 else 0.0
         return best
 
-    def earn(self, num_rows: int, depth: int, num_accepted: int) -> None:
-        """Note what came of one of so many rows' drafts."""
+    def earn(self, num_rows: int, num_accepted: int) -> None:
+        """What one of so many rows' drafts brought."""
         self.balance = min(_MOST_SAVED, self.balance + num_accepted / num_rows)
-        missing = depth - len(self._tries)
-        self._tries += [0.0] * missing
-        self._hits += [0.0] * missing
-        for place in range(min(depth, num_accepted + 1)):
-            self._tries[place] = _MEMORY * self._tries[place] + 1
-            self._hits[place] = _MEMORY * self._hits[place] + (place < num_accepted)
+
+    def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
+        """Which of a tree's candidates were right."""
+        for rank, node in enumerate(branches(tree)):
+            self._ranks[rank].note(node in path[1:2])
+        for depth, node in enumerate(path[1:], 2):
+            if tree.draws.get(node):
+                self._depths[depth].note(len(path) > depth)
+
+
+def branches(tree: DraftTree) -> list[int]:
+    """The candidates below the root, in the order in which they were drawn."""
+    return list(dict.fromkeys(draw.child for draw in tree.draws.get(ROOT, ())))
 
 
 class _AutoEngine(Engine):
@@ -134,7 +173,7 @@ class _AutoEngine(Engine):
         self._account = account
 
     def start(self, request: Request) -> Drafter:
-        return _PayingDrafter(request, self._inner.start(request), self._account)
+        return _PayingDrafter(request, self._inner.start(request), self, self._account)
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         paying = [drafter for drafter in drafters if isinstance(drafter, _PayingDrafter)]
@@ -142,9 +181,10 @@ class _AutoEngine(Engine):
         if not self._account.is_open(len(paying)):  # then drafting's own work is saved as well
             return [DraftTree(drafter.request.root) for drafter in drafters]
         proposals = self._inner.propose_many([drafter.inner for drafter in paying], budgets)
-        width = self._account.spend([tree for tree in proposals if isinstance(tree, DraftTree)] or [DraftTree(ROOT)])
+        trees = [tree for tree in proposals if isinstance(tree, DraftTree)]
+        width = self._account.spend(trees) if trees else 1
         for drafter in paying:
-            drafter.num_rows = len(paying)
+            drafter.begin(len(paying))
         return [first_nodes(tree, width) if isinstance(tree, DraftTree) else tree for tree in proposals]
 
     def close(self) -> None:
@@ -154,31 +194,37 @@ class _AutoEngine(Engine):
 class _PayingDrafter(Drafter):
     """A drafter whose drafts are accounted for."""
 
-    def __init__(self, request: Request, inner: Drafter, account: Account) -> None:
+    def __init__(self, request: Request, inner: Drafter, engine: _AutoEngine, account: Account) -> None:
         super().__init__(request)
         self.inner = inner
-        self.num_rows = 1  # in the pass under way
+        self._engine = engine
         self._account = account
+        self._under_way: tuple[int, int] | None = None  # rows of the pass, and tokens before it
+
+    def begin(self, num_rows: int) -> None:
+        """A pass begins in which there may be a draft of this one."""
+        self._under_way = num_rows, len(self.request.tokens)
 
     def propose(self, budget: Budget) -> DraftTree:
-        if not self._account.is_open(1):
-            return DraftTree(self.request.root)
-        tree = self.inner.propose(budget)
-        return first_nodes(tree, self._account.spend([tree]))
+        proposal = self._engine.propose_many([self], [budget])[0]
+        if isinstance(proposal, Exception):
+            raise proposal
+        return proposal
 
     def observe(self, feedback: Feedback) -> None:
-        depth = depth_of(feedback.tree, len(feedback.tree))
-        if depth:
-            self._account.earn(self.num_rows, depth, len(feedback.path) - 1)
+        self._account.learn(feedback.tree, feedback.path)
+        self._settle()
         self.inner.observe(feedback)
 
     def stop(self) -> None:
+        self._settle()  # of its last step a request isn't told
         self.inner.stop()
 
-
-def depth_of(tree: DraftTree, width: int) -> int:
-    """How deep the candidates among a tree's first nodes reach."""
-    return max((tree.depths[node] for node in tree.nodes_with(Role.CANDIDATE) if node < width), default=0)
+    def _settle(self) -> None:
+        if self._under_way is not None:
+            num_rows, num_tokens = self._under_way
+            self._account.earn(num_rows, max(0, len(self.request.tokens) - num_tokens - 1))
+            self._under_way = None
 
 
 def first_nodes(tree: DraftTree, width: int) -> DraftTree:

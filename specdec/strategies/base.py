@@ -9,7 +9,8 @@ Three stages, of which a simple strategy writes the first and the last:
 Laws, checked on every step by the core, which names the proposer in the error:
 - Parents precede children; node count and depth stay within the budget; token ids are in the vocabulary; the root is
   the last committed token.
-- Same history and seed, same tree: randomness comes from ``request.rng`` alone.
+- Same history and seed, same tree: randomness comes from ``request.rng`` alone. (``auto`` is the exception: its trees
+  also follow measured costs and what its generator's earlier drafts brought.)
 - A wrong proposal can make decoding slower, never wrong.
 - A tree without draws has chosen candidates only (q is one-hot).
 """

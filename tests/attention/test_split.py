@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specdec import DraftTree, ModelError
-from specdec.attention import split
+from specdec.attention import grouped, split
 from specdec.attention.parts import SplitMask
 from specdec.backends.hf import HFBackend
 from specdec.layout import Layout, Shapes, Window
@@ -123,13 +123,18 @@ def test_it_is_softmax_attention(dtype: torch.dtype, window: Window | None, devi
 
 
 def made(
-    lengths: Sequence[int], sizes: Sequence[int], window: Window | None = None, dtype: torch.dtype = torch.float32
+    lengths: Sequence[int],
+    sizes: Sequence[int],
+    window: Window | None = None,
+    dtype: torch.dtype = torch.float32,
+    least_prefix: int = 1,
 ) -> Case:
     """Chains behind prefixes, four heads in two groups."""
     trees = [DraftTree(0) for _ in sizes]
     for tree, size in zip(trees, sizes, strict=True):
         tree.add_chain(0, range(1, size))
-    layout, seen = laid_out(trees, lengths, Shapes(100, None, True, {KIND: window}, dtype, torch.device("cpu")))
+    shapes_of_model = Shapes(100, None, True, {KIND: window}, dtype, torch.device("cpu"))
+    layout, seen = laid_out(trees, lengths, shapes_of_model, least_prefix)
     noise, slots = torch.Generator().manual_seed(1), max(lengths) + layout.width
     shapes = [(4, layout.width), (2, slots), (2, slots)]
     states = [torch.randn(len(sizes), n, width, 16, generator=noise).to(dtype) for n, width in shapes]
@@ -152,6 +157,16 @@ def test_prefixes_of_no_slots_and_rows_of_any_lengths(
     lengths: list[int], sizes: list[int], window: Window | None
 ) -> None:
     assert made(lengths, sizes, window).error() <= 1e-6
+
+
+@pytest.mark.parametrize("options", [{}, {"softcap": 1.5}, {"s_aux": torch.ones(4)}], ids=str)
+@pytest.mark.parametrize("window", [None, Window("sliding", 250)], ids=str)
+def test_plain_steps_whose_row_is_all_prefix_beside_one_that_is_all_tail(
+    window: Window | None, options: dict[str, Any]
+) -> None:
+    case = made([500, 20], [1, 1], window, least_prefix=128)
+    case.options |= options
+    assert case.error() <= 1e-6
 
 
 @pytest.mark.parametrize("window", [None, Window("sliding", 300), Window("chunked", 1000)], ids=str)
@@ -199,7 +214,7 @@ def test_what_it_does_not_cover_is_refused_by_name(mask: Any, options: dict[str,
         split.split_attention(torch.nn.Module(), states, states, states, mask, **options)
 
 
-def test_a_plain_step_is_the_models_own_and_the_model_is_left_as_it_was() -> None:
+def test_a_lone_node_has_no_split_attention_and_the_model_is_left_as_it_was() -> None:
     model, compiler = families.make(*families.TREES["llama"]), SplitCompiler()
     driver = HFBackend.load(model, compiler)
     open_row(driver, [1, 2, 3])
@@ -209,5 +224,5 @@ def test_a_plain_step_is_the_models_own_and_the_model_is_left_as_it_was() -> Non
     driver.forward(compiler.compile([tree], [3], driver.shapes))
     tree.add_chain(0, [5, 6])
     driver.forward(compiler.compile([tree], [3], driver.shapes))
-    assert seen == ["sdpa", "specdec_split"]
+    assert seen == [grouped.NAME, "specdec_split"]
     assert model.config._attn_implementation == "sdpa"

@@ -64,7 +64,7 @@ def test_however_wrong_drafts_are_the_loss_is_bounded(
                 path.append(node)
             plain += costs.at(num_rows) * len(path) / num_rows
             drafter.observe(Feedback(tree, tuple(path), (1,) * len(path)))
-    assert spent <= plain + (2.0 + 30 * loss) * costs.at(num_rows) + 1e-6
+    assert spent <= plain + (0.5 + 30 * loss) * costs.at(num_rows) + 1e-6
 
 
 def chain(length: int) -> DraftTree:
@@ -77,7 +77,9 @@ def feed(account: Account, length: int, num_accepted: int) -> int:
     """One step of one request; how many nodes were fed."""
     width = account.spend([chain(length)]) if account.is_open(1) else 1
     if width > 1:
-        account.earn(1, width - 1, min(num_accepted, width - 1))
+        accepted = min(num_accepted, width - 1)
+        account.earn(1, accepted)
+        account.learn(chain(width - 1), range(accepted + 1))
     return width
 
 
@@ -85,8 +87,8 @@ def test_drafts_that_are_never_right_stop_and_are_tried_again() -> None:
     account = Account(costs_of(0.25), 0.02)
     widths = [feed(account, 4, 0) for _ in range(400)]
     assert sum(width > 1 for width in widths[20:]) <= 0.02 * 380 / 0.25 + 1
-    assert not any(width > 1 for width in widths[20:80])  # the account has to fill up first
-    assert any(width > 1 for width in widths[300:])
+    assert not any(width > 1 for width in widths[40:120])  # the account has to fill up first
+    assert any(width > 1 for width in widths[150:])
 
 
 def test_drafts_that_are_always_right_are_fed_whole_however_dear() -> None:
@@ -100,21 +102,51 @@ def test_a_draft_is_cut_where_its_tokens_stop_being_right() -> None:
     assert set(widths[20:]) == {3}
 
 
-def test_expected_tokens_are_the_product_of_what_was_right_at_each_depth() -> None:
+def test_expected_tokens_follow_what_was_right_by_rank_and_by_depth() -> None:
+    tree = DraftTree(0)
+    tree.add_chain(0, [1, 2])
+    tree.add_chain(0, [3, 4])
     account = Account(costs_of(0.0), 0.0)
-    assert account.rightness(3) == 3  # before anything was seen
-    account.earn(1, 2, 1)  # the first of two tokens was right
-    assert account.rightness(2) == pytest.approx(1 + 1 * 1 / 2)
-    account.earn(1, 2, 0)  # and the second draft's first one wasn't, so its second tells nothing
-    first = (0.98 + 1) / (0.98 + 1 + 1)
-    assert account.rightness(2) == pytest.approx(first + first * 1 / 2)
+    assert account.expected(tree) == [0, 0, 1, 2, 3, 4]  # before anything was seen
+    account.learn(tree, [0, 3])  # the second branch was right, and its second token wasn't
+    assert account.expected(tree) == pytest.approx([0, 0, 1 / 2, 3 / 4, 3 / 4 + 1, 3 / 4 + 1 + 1 / 2])
+    account.learn(tree, [0])  # neither was, so nothing is learnt of second tokens
+    first, second = 1 / (0.98 + 1 + 1), (0.98 + 1) / (0.98 + 1 + 1)
+    assert account.expected(tree)[-1] == pytest.approx((first + second) * 3 / 2)
+
+
+def test_a_second_guess_is_fed_where_it_is_often_right() -> None:
+    tree = DraftTree(0)
+    tree.add_chain(0, [1, 2])
+    tree.add_chain(0, [3, 4])
+    account = Account(costs_of(0.1), 0.02)
+    widths = []
+    for _ in range(60):
+        width = account.spend([tree]) if account.is_open(1) else 1
+        fed, path = first_nodes(tree, width), [0, 3, 4] if width > 4 else [0]
+        account.earn(1, len(path) - 1)
+        account.learn(fed, path)
+        widths.append(width)
+    assert set(widths[30:]) == {5}
+
+
+def test_what_the_last_step_brought_is_paid_in_when_a_request_stops() -> None:
+    tokens, account = [0], Account(costs_of(0.1), 0.0)
+    asked = Request(TokenView(tokens), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
+    drafter = _AutoEngine(Engine(lambda request: Scripted(request, [chain(2)])), account).start(asked)
+    assert len(drafter.propose(Budget(9, 9, 9))) == 3
+    tokens += [1, 2, 3]  # both, and a bonus token; the request ends, and its drafter isn't told
+    drafter.stop()
+    assert account.balance == pytest.approx(0.5 - 0.2 + 2)
 
 
 def test_a_window_is_fed_whole_or_not_at_all() -> None:
     tree = DraftTree(0)
     tree.add_chain(0, [1, 2, 3], Role.CANDIDATE | Role.PROBE)
-    assert Account(costs_of(0.5), 0.0, balance=1.0).spend([tree]) == 1
+    tree.add_chain(0, [4, 5])  # guesses come behind it
+    assert Account(costs_of(0.5), 0.0, balance=1.4).spend([tree]) == 1
     assert Account(costs_of(0.5), 0.0, balance=1.5).spend([tree]) == 4
+    assert Account(costs_of(0.5), 0.0, balance=2.5).spend([tree]) == 6
 
 
 @given(tree=trees(), width=st.integers(1, 12))
