@@ -20,7 +20,7 @@ from specdec.plugins import Registry, load_plugins
 from specdec.result import Chunk, Result
 from specdec.sequence import Sequence
 from specdec.stats import Stats
-from specdec.strategies.base import Host, Proposer
+from specdec.strategies.base import Engine, Host, Nodes, Proposer, What
 from specdec.verifiers.base import Verifier
 
 # A limit against runaway proposers; the largest published lookahead setting has 480 nodes.
@@ -82,33 +82,10 @@ class Generator:
         self._driven = drive(load, model, numerics, compiler)
         driver = self._driven.backend
         check_tokenizer(tokenizer, driver.shapes.vocab_size)
-        proposer_name = type(self.proposer).__name__
-
-        def open_driver(other: Any) -> Driver:
-            compiler = DenseCompiler()  # a draft's last bits are nobody's concern
-            return Driver(_backend_class(registry, "auto", other).load(other, compiler), compiler)
-
-        try:
-            host = Host(
-                model=model,
-                tokenizer=tokenizer,
-                vocab_size=driver.shapes.vocab_size,
-                reads_q=self.verifier.reads_q,
-                is_keyed=self.verifier.is_keyed,
-                load=load_pretrained,
-                open=open_driver,
-                costs=self._driven.costs,
-            )
-            engine, wants = self.proposer.bind(host), frozenset(self.proposer.wants())
-        except SpecdecError:
-            raise
-        except Exception as error:  # a third party's code
-            raise PluginError(
-                f"proposer {proposer_name} failed to bind with {type(error).__name__}: {error}"
-            ) from error
+        engine, wants = self._bind(registry)
         self._parts = Parts(
             engine=engine,
-            proposer_name=proposer_name,
+            proposer_name=type(self.proposer).__name__,
             wants=wants,
             compiler=self._driven.compiler,
             backend=driver,
@@ -120,6 +97,32 @@ class Generator:
         self._max_batch_size = max_batch_size
         self._intake = Intake(tokenizer, driver.shapes, self.verifier, OwnSettings.of(model, driver.shapes.vocab_size))
         self._is_busy = False
+
+    def _bind(self, registry: Registry) -> tuple[Engine, frozenset[tuple[Nodes, What]]]:
+        """The proposer's engine for this model, and what it wants to hear."""
+
+        def open_driver(other: Any) -> Driver:
+            compiler = DenseCompiler()  # a draft's last bits are nobody's concern
+            return Driver(_backend_class(registry, "auto", other).load(other, compiler), compiler)
+
+        host = Host(
+            model=self.model,
+            tokenizer=self.tokenizer,
+            vocab_size=self._driven.backend.shapes.vocab_size,
+            reads_q=self.verifier.reads_q,
+            is_keyed=self.verifier.is_keyed,
+            load=load_pretrained,
+            open=open_driver,
+            costs=self._driven.costs,
+        )
+        try:
+            return self.proposer.bind(host), frozenset(self.proposer.wants())
+        except SpecdecError:
+            raise
+        except Exception as error:  # a third party's code
+            raise PluginError(
+                f"proposer {type(self.proposer).__name__} failed to bind with {type(error).__name__}: {error}"
+            ) from error
 
     @property
     def compiler(self) -> Compiler:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from specdec.backends.base import Output
 from specdec.backends.cache import Placement, RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
 from specdec.errors import ModelError
@@ -95,6 +96,7 @@ class StaticBackend(HFBackend):
     def _make_cache(self, num_layers: int) -> RaggedCache:
         self._placement = StaticPlacement()
         self._graphs: dict[tuple[int, ...], Graph] = {}
+        self._captured: torch.Tensor | None = None  # the buffer that they read
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
     def _decide(self) -> None:
@@ -105,29 +107,35 @@ class StaticBackend(HFBackend):
         if not self.shapes.takes_trees:
             raise ModelError(f"the static backend has no chains of varying length: {self.reason}; use backend='hf'")
 
+    def forward(self, layout: Layout) -> Output:
+        inputs = self._prepared(0, layout, layout.columns)
+        return Output(self._step(inputs)[:, : len(layout.columns)], layout.columns)
+
     def _pass(self, first: int, layout: Layout, columns: Sequence[int]) -> torch.Tensor:
+        return self._run(self._prepared(first, layout, columns))[:, : len(columns)]
+
+    def _prepared(self, first: int, layout: Layout, columns: Sequence[int]) -> Inputs:
+        """Make room, and say where the next pass writes."""
         if layout.attention is not None:
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
         place = self._placement
         place.first, place.visible = first, _bucket(max(layout.lengths) + layout.width)
         place.num_slots = max(place.num_slots, place.visible)
         place.num_rows = max(place.num_rows, first + len(layout.lengths))
-        inputs = self._inputs(first, layout, columns)
-        return self._step(inputs)[:, : len(columns)]
+        return self._inputs(first, layout, columns)
 
     def _step(self, inputs: Inputs) -> torch.Tensor:
-        """A pass: on CUDA a graph's replay, but for what is as wide as a prompt's chunks."""
-        place, (num_rows, width) = self._placement, inputs.input_ids.shape
-        layers = [layer for layer in self._cache.layers if layer.is_initialized]
-        if self.shapes.device.type != "cuda" or width >= self.widths[-1] or not layers:
+        """A step over rows that are open: on CUDA a graph's replay."""
+        if self.shapes.device.type != "cuda":
             return self._run(inputs)
+        place, layers = self._placement, self._cache.layers
         for layer in layers:
             layer.reserve(place.num_rows, place.num_slots)
-        where = layers[0].keys.data_ptr()
-        shape = where, place.first, num_rows, width, place.visible, len(inputs.columns)
+        if self._captured is not layers[0].keys:  # it had to grow and has moved: what was captured reads the old one
+            self._graphs.clear()
+            self._captured = layers[0].keys
+        shape = *inputs.input_ids.shape, place.visible, len(inputs.columns)
         if shape not in self._graphs:
-            # Where buffers had to grow they have moved, and what was captured reads the old ones.
-            self._graphs = {other: graph for other, graph in self._graphs.items() if other[0] == where}
             with torch.cuda.device(self.shapes.device):
                 self._graphs[shape] = Graph(self._run, inputs)
         return self._graphs[shape](inputs)

@@ -48,7 +48,7 @@ class LookaheadProposer(Proposer):
                 f"lookahead with N={self.N}, W={self.W} feeds {least} nodes a step and more. Here such a pass takes "
                 f"{cost:.1f} times as long as a plain one and brings {most} tokens at most, so that it can only be "
                 "slower than plain decoding: make W smaller, or leave the choice to proposer='auto'",
-                stacklevel=3,  # whoever makes the generator
+                stacklevel=4,  # whoever makes the generator
             )
         return super().bind(host)
 

@@ -53,12 +53,11 @@ def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_buffers_stay_where_they_are_from_one_request_to_the_next() -> None:
     backend = StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler())
-    places = set()
-    for prompt in PROMPTS[:3]:
-        open_row(backend, prompt)
-        places.add(backend._cache.layers[0].keys.data_ptr())
-        backend.release(0)
-    assert len(places) == 1
+    open_row(backend, PROMPTS[0])
+    buffer = backend._cache.layers[0].keys
+    backend.release(0)
+    open_row(backend, PROMPTS[2])
+    assert backend._cache.layers[0].keys is buffer
 
 
 def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
