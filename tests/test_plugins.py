@@ -179,7 +179,7 @@ def test_a_backend_is_chosen_by_name_and_nothing_else() -> None:
     model = ToyModel.random()
     assert Generator(model, backend="toy").generate([1], max_new_tokens=2).finish_reason == "length"
     assert refusal(lambda: Generator(model, backend=None)) == "backend=None: give a backend's name, or 'auto'"  # type: ignore[arg-type]
-    assert "did you mean toy?" in refusal(lambda: Generator(model, backend="toi"))
+    assert "did you mean toy or static?" in refusal(lambda: Generator(model, backend="toi"))
 
 
 def test_options_are_listed_with_their_defaults() -> None:
