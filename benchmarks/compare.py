@@ -15,6 +15,7 @@ The exit code is 1 where a contender failed.
 """
 
 import argparse
+import gc
 import json
 import re
 import statistics
@@ -38,6 +39,7 @@ from specdec.costs import Costs, measure_costs
 from specdec.prompts import encode
 
 BASELINE = "transformers"
+COST_REPEATS = 5  # of each number of nodes
 HERE = (
     "transformers:prompt_lookup_num_tokens=10,max_matching_ngram_size=2",
     "transformers:prompt_lookup_num_tokens=3,max_matching_ngram_size=2",
@@ -75,7 +77,7 @@ def encoded(arguments: argparse.Namespace) -> list[list[int]]:
     return [encode(prompt, tokenizer, len(tokenizer)) for prompt in chosen]
 
 
-def costs_of(folder: Path, dtype: str) -> tuple[str, Costs]:
+def describe(folder: Path, dtype: str, with_costs: bool) -> tuple[str, Costs | None]:
     """What the model is, and what its passes cost in fast numerics."""
     model = load(folder, dtype)
     config, parameters = model.config, model.num_parameters() / 1e6
@@ -83,33 +85,35 @@ def costs_of(folder: Path, dtype: str) -> tuple[str, Costs]:
     described += f"{config.num_hidden_layers} layers, {dtype}"
     widened_from = getattr(config, "widened_from", None)
     if widened_from is not None:
-        described += (
-            f"; widened from {widened_from}: the text is the small model's, only the cost of a step is a large one's"
-        )
-    return described, measure_costs(Generator(model, proposer="autoregressive", numerics="fast").driver())
+        described += f"; widened from {widened_from}: its text, so its acceptance, and a large model's step costs"
+    if not with_costs:
+        return described, None
+    driver = Generator(model, proposer="autoregressive", numerics="fast").driver()
+    return described, measure_costs(driver, repeats=COST_REPEATS)
 
 
-def markdown(head: list[str], rows: list[Row], found: Measurement, costs: Costs) -> str:
+def markdown(head: list[str], rows: list[Row], found: Measurement, costs: Costs | None) -> str:
     """The whole report."""
     parts = [*head, speed_table(rows, BASELINE)]
     if phases := phase_table(rows):
         parts += ["Where a step's time goes:", phases]
-    parts += ["What a pass over T nodes costs (median; half of them a chain, the others below the root):"]
-    parts += [cost_table(costs)]
+    if costs is not None:
+        parts += ["What a pass over T nodes costs (median; half of them a chain, the others below the root):"]
+        parts += [cost_table(costs)]
     parts += [f"`{name}` failed:\n\n```text\n{reason}\n```" for name, reason in found.failures.items()]
     peers = {name.partition(":")[0]: versions for name, versions in found.versions.items()}
     parts += ["\n".join(f"- {peer}: {versions}" for peer, versions in peers.items())]
     return "\n\n".join(parts) + "\n"
 
 
-def data(rows: list[Row], found: Measurement, costs: Costs, facts_of_run: dict[str, Any]) -> dict[str, Any]:
+def data(rows: list[Row], found: Measurement, costs: Costs | None, facts_of_run: dict[str, Any]) -> dict[str, Any]:
     """Everything, for JSON; a run's tokens only by their number."""
     runs = [{**asdict(run), "tokens": len(run.tokens)} for run in found.runs]
     return {
         **facts_of_run,
         "versions": found.versions,
         "rows": [asdict(row) for row in rows],
-        "costs": {**asdict(costs), "relative": costs.relative},
+        "costs": None if costs is None else {**asdict(costs), "relative": costs.relative},
         "failures": found.failures,
         "runs": runs,
     }
@@ -133,18 +137,20 @@ def main() -> None:
     parser.add_argument("--num-prompts", type=int, help="so many, evenly spread; default: all")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--costs", action=argparse.BooleanOptionalAction, default=True, help="measure c(T) first")
     parser.add_argument("--out", type=Path, default=Path("build/benchmark"), help="path without .json and .md")
     arguments = parser.parse_args()
-    pythons = dict(pair.split("=", 1) for pair in arguments.python)
+    pythons = {peer: str(Path(path).absolute()) for peer, path in (pair.split("=", 1) for pair in arguments.python)}
     torch.set_num_threads(arguments.threads)
     prompts = encoded(arguments)
     setup = Setup(arguments.model, arguments.dtype, arguments.threads, pythons)
     names = contenders(arguments.contender, pythons)
     try:
+        described, costs = describe(arguments.model, arguments.dtype, arguments.costs)
+        gc.collect()  # the model goes before the contenders come with theirs
         found = measure(names, setup, prompts, arguments.max_new_tokens, arguments.repeats)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    described, costs = costs_of(arguments.model, arguments.dtype)
     length = statistics.median(map(len, prompts))
     what = f"prompts: {len(prompts)} (median length {length:g}), new tokens: {arguments.max_new_tokens}, "
     head = [f"`{command()}`", facts(), described, what + f"repeats: {arguments.repeats}"]

@@ -23,6 +23,8 @@ from typing import Any
 
 from benchmarks.peers.worker import Arguments, Decode, Decoded, serve
 
+_MOST_TOKENS = 512  # in a pass; it tries one of that size before it starts, and longer prompts come in pieces
+
 
 def load(arguments: Arguments) -> Any:
     from vllm import LLM
@@ -35,6 +37,7 @@ def load(arguments: Arguments) -> Any:
         dtype=arguments.dtype,
         speculative_config=speculative,
         max_num_seqs=1,
+        max_num_batched_tokens=_MOST_TOKENS,
         enable_prefix_caching=False,
         skip_tokenizer_init=True,
     )
