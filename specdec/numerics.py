@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from specdec.backends.base import Backend
-from specdec.costs import CONTEXT_AT_LOAD, SECONDS_AT_LOAD, Costs, measure_costs
+from specdec.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, Costs, measure_costs
 from specdec.driver import Driver
 from specdec.errors import ModelError, RequestError
 from specdec.exactness import Deviation, measure_deviation
@@ -64,7 +64,9 @@ class Driven:
         driver = Driver(self.backend, self.compiler)
         question = "costs", type(self.backend), repr(self.compiler)
         return remembered(
-            self.model, question, lambda: measure_costs(driver, context=CONTEXT_AT_LOAD, seconds=SECONDS_AT_LOAD)
+            self.model,
+            question,
+            lambda: measure_costs(driver, context=CONTEXT_AT_LOAD, repeats=REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD),
         )
 
     def numerics_now(self) -> Numerics:
