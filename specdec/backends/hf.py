@@ -19,7 +19,7 @@ from specdec.findings import remembered
 from specdec.layout import Compiler, Layout, Shapes, Window
 from specdec.tree import ROOT, DraftTree, Role
 
-PREFILL_CHUNK = 512
+PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
 _PROBE_SECONDS = 0.8
 _EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"  # one of these counts a model's experts
 
