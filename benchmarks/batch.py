@@ -10,14 +10,11 @@ decoding at batch 1.
 import argparse
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.machine import facts
+from benchmarks.models import add_model_options, load_model, millions
 from specdec import Generator, demo
-from specdec.loading import load_pretrained
 
 PROPOSERS = ("autoregressive", "prompt_lookup:max_ngram=2,num_tokens=2", "auto")
 
@@ -36,17 +33,13 @@ def speed(generator: Generator, prompts: list[list[int]], count: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a checkpoint folder instead of the built-in model")
-    parser.add_argument("--dtype", default="bfloat16")
+    add_model_options(parser)
     parser.add_argument("--numerics", default="fast")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    model, tokenizer = demo.load() if arguments.model is None else load_pretrained(str(arguments.model), None)
-    model = model.to(getattr(torch, arguments.dtype))
+    model, tokenizer = load_model(arguments)
     texts = [prompt.text for prompt in demo.prompts()]
     prompts = [tokenizer(text)["input_ids"] for text in texts[:: max(1, len(texts) // arguments.batch)]]
     prompts = prompts[: arguments.batch]
@@ -61,9 +54,7 @@ def main() -> None:
             chosen = prompts if batch > 1 else [prompts[repeat % len(prompts)]]
             found[proposer, batch].append(speed(generator, chosen, arguments.max_new_tokens))
     base = found[PROPOSERS[0], 1]
-    print(
-        f"{facts()}, {arguments.dtype}, {arguments.numerics}, {model.num_parameters() / 1e6:.0f} million parameters\n"
-    )
+    print(f"{facts()}, {arguments.dtype}, {arguments.numerics}, {millions(model)}\n")
     print("| proposer | batch | tokens/s | times plain decoding alone: median [range] |\n|---|---|---|---|")
     for (proposer, batch), speeds in found.items():
         ratios = [own / plain for own, plain in zip(speeds, base, strict=True)]

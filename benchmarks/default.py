@@ -11,14 +11,11 @@ import argparse
 import random
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.machine import facts
+from benchmarks.models import add_model_options, load_model
 from specdec import Generator, demo
-from specdec.loading import load_pretrained
 from specdec.strategies.auto import best_size
 
 PLAIN = "autoregressive"
@@ -58,18 +55,14 @@ def measure(model: Any, prompts: list[list[int]], batch: int, arguments: argpars
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a checkpoint folder instead of the built-in model")
-    parser.add_argument("--dtype", default="bfloat16")
+    add_model_options(parser)
     parser.add_argument("--numerics", default="auto")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--num-prompts", type=int, default=24)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    model, tokenizer = demo.load() if arguments.model is None else load_pretrained(str(arguments.model), None)
-    model = model.to(getattr(torch, arguments.dtype))
+    model, tokenizer = load_model(arguments)
     texts = [prompt.text for prompt in demo.prompts()]
     prompts = [tokenizer(text)["input_ids"] for text in texts[:: max(1, len(texts) // arguments.num_prompts)]]
     print(f"{facts()}; {len(prompts)} prompts x {arguments.max_new_tokens} new tokens, {arguments.repeats} repeats\n")

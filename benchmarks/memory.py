@@ -6,24 +6,15 @@ Linux only: the peak is the process's high-water mark, set back once the model i
 """
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.machine import facts
+from benchmarks.models import add_model_options, load_model, millions
 from benchmarks.overhead import text_of
-from specdec import Generator, demo
-from specdec.loading import load_pretrained
+from benchmarks.peers.memory import CLEAR, resident_bytes
+from specdec import Generator
 
 MIB = 2**20
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-
-def resident(name: str) -> float:
-    """``VmRSS`` (now) or ``VmHWM`` (most since it was set back), in MiB."""
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) / 1024
 
 
 def cache_mib(model: Any, num_tokens: int) -> float:
@@ -36,32 +27,26 @@ def cache_mib(model: Any, num_tokens: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a checkpoint folder instead of the built-in model")
-    parser.add_argument("--dtype", default="bfloat16")
+    add_model_options(parser)
     parser.add_argument("--numerics", nargs="+", default=["fast", "exact"])
     parser.add_argument("--proposer", default="prompt_lookup")
-    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompt-tokens", type=int, default=4096)
     parser.add_argument("--max-new-tokens", type=int, default=16)
     parser.add_argument("--requests", type=int, default=200)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    model, tokenizer = demo.load() if arguments.model is None else load_pretrained(str(arguments.model), None)
-    model = model.to(getattr(torch, arguments.dtype))
+    model, tokenizer = load_model(arguments)
     prompt = text_of(tokenizer, arguments.prompt_tokens)
-    print(
-        f"{facts()}, {arguments.dtype}, {model.num_parameters() / 1e6:.0f} million parameters, {arguments.proposer}\n"
-    )
+    print(f"{facts()}, {arguments.dtype}, {millions(model)}, {arguments.proposer}\n")
     print("| numerics | prompt + new | cache MiB | peak over the loaded model MiB | allowed: cache + 10 % + 64 MiB |")
     print("|---|---|---|---|---|")
     for numerics in arguments.numerics:
         generator = Generator(model, proposer=arguments.proposer, numerics=numerics)
         generator.generate(prompt[:64], max_new_tokens=4)
-        before = resident("VmRSS")
+        before = resident_bytes("VmRSS")
         CLEAR.write_text("5")
         generator.generate(prompt, max_new_tokens=arguments.max_new_tokens, eos_token_id=())
         cache = cache_mib(model, len(prompt) + arguments.max_new_tokens)
-        peak = resident("VmHWM") - before
+        peak = (resident_bytes("VmHWM") - before) / MIB
         print(
             f"| {numerics} | {len(prompt)} + {arguments.max_new_tokens} | {cache:.1f} | {peak:.1f} "
             f"| {1.1 * cache + 64:.1f} |"
@@ -69,7 +54,7 @@ def main() -> None:
         held = []
         for index in range(arguments.requests):
             generator.generate(prompt[index % 64 : 96 + index % 128], max_new_tokens=8, eos_token_id=())
-            held.append(resident("VmRSS"))
+            held.append(resident_bytes("VmRSS") / MIB)
         if held:
             tenth = len(held) // 10
             print(f"\n{numerics}: after {tenth} requests {held[tenth]:.1f} MiB, after {len(held)} {held[-1]:.1f} MiB\n")

@@ -13,7 +13,6 @@ import argparse
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +21,9 @@ from pydantic import PrivateAttr
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from benchmarks.machine import facts
+from benchmarks.models import add_model_options, load_model, millions
 from specdec import Generator, demo
 from specdec.layout import Layout
-from specdec.loading import load_pretrained
 from specdec.masks.dense import DenseCompiler
 
 PROPOSERS = ("autoregressive", "prompt_lookup", "lookahead:N=5,W=7,G=7")
@@ -154,18 +153,14 @@ def text_of(tokenizer: Any, length: int, period: int | None = None) -> list[int]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="a checkpoint folder instead of the built-in model")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--threads", type=int, default=2)
+    add_model_options(parser)
     parser.add_argument("--contexts", type=int, nargs="+", default=[256, 8192])
     parser.add_argument("--period", type=int, help="repeat so many tokens, so that drafts are alike in all contexts")
     parser.add_argument("--proposers", nargs="+", default=PROPOSERS)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    model, tokenizer = demo.load() if arguments.model is None else load_pretrained(str(arguments.model), None)
-    model = model.to(getattr(torch, arguments.dtype))
-    print(f"{facts()}, {arguments.dtype}, {model.num_parameters() / 1e6:.0f} million parameters\n")
+    model, tokenizer = load_model(arguments)
+    print(f"{facts()}, {arguments.dtype}, {millions(model)}\n")
     print(
         "| proposer | context | nodes | ms per step | bare, its own attention / ours | overhead over its own "
         "| over ours | ms outside forward | by phase |"

@@ -5,7 +5,7 @@ import gc
 from pathlib import Path
 from typing import Any
 
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class Memory:
@@ -18,16 +18,17 @@ class Memory:
         self._base: int | None = None
         try:
             ctypes.CDLL(None).malloc_trim(0)  # what loading has freed goes back
-            _CLEAR.write_text("5")  # the peak starts anew
-            self._base = _bytes("VmRSS")
+            CLEAR.write_text("5")  # the peak starts anew
+            self._base = resident_bytes("VmRSS")
         except (OSError, AttributeError):
             return
 
     def peak_bytes(self) -> int | None:
         """The most there was beyond the loaded model so far."""
-        return None if self._base is None else max(0, _bytes("VmHWM") - self._base)
+        return None if self._base is None else max(0, resident_bytes("VmHWM") - self._base)
 
 
-def _bytes(name: str) -> int:
-    lines = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines())
+def resident_bytes(name: str) -> int:
+    """``VmRSS``, now, or ``VmHWM``, the most since the peak began anew."""
+    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
     return 1024 * int(lines[name].split()[0])

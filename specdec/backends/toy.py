@@ -43,7 +43,7 @@ class ToyModel:
 class ToyBackend(Backend):
     """Looks the law up for each node's visible context; it stands for a device on which all passes cost the same."""
 
-    costs = Costs(sizes=(1, 2), seconds=(1.0, 1.0), plain=1.0)
+    costs: Costs = Costs(sizes=(1, 2), seconds=(1.0, 1.0), plain=1.0)
 
     def __init__(self, model: ToyModel, compiler: Compiler) -> None:
         self._model = model

@@ -55,9 +55,10 @@ class AutoProposer(Proposer):
 
     def bind(self, host: Host) -> Engine:
         if not host.is_keyed:  # there the text depends on the drafts, which then mustn't depend on a clock
-            return lookahead(_SIZES[-1][0]).bind(host)
+            return Engine(lookahead(_SIZES[-1][0]).start)
         costs = host.costs()
-        return _AutoEngine(lookahead(best_size(costs)).bind(host), Account(costs, self.loss))
+        # Not bound to the host, which would warn the user of a choice that wasn't theirs.
+        return _AutoEngine(Engine(lookahead(best_size(costs)).start), Account(costs, self.loss))
 
     def start(self, request: Request) -> Drafter:
         raise TypeError("an automatic choice's requests are started by its engine")
@@ -105,9 +106,10 @@ class Account:
     def expected(self, tree: DraftTree) -> list[float]:
         """Entry i: the tokens that the tree's first i nodes are expected to bring."""
         rank_of = {node: rank for rank, node in enumerate(branches(tree))}
+        candidates = set(tree.nodes_with(Role.CANDIDATE))
         reached, totals = [1.0], [0.0, 0.0]
         for node in range(1, len(tree)):
-            if not tree.roles[node] & Role.CANDIDATE:
+            if node not in candidates:
                 chance = 0.0
             elif node in rank_of:
                 chance = self._ranks[rank_of[node]].value
