@@ -7,6 +7,7 @@ before the root of any tree that is no deeper, and its ends are multiples of ``B
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +18,9 @@ OPEN = 32
 _LEAST_CLOSED = 128  # shorter regions cost more as a part of their own than they save
 # With fewer columns the scores' product takes another way through the libraries, with other bits.
 _FEWEST_SLOTS = 32
+
+
+_Positions = TypeVar("_Positions", int, np.ndarray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,7 @@ def regions_of(
         device: where to put what the attention reads.
         offset: the position that slot 0 holds.
     """
-    start = -(-(first + offset) // BLOCK) * BLOCK - offset
-    stop = (positions + offset - OPEN) // BLOCK * BLOCK - offset
-    has_closed = stop - start >= _LEAST_CLOSED
-    start, stop = start * has_closed, stop * has_closed
+    start, stop = _closed(first, positions, offset)
     if (start == start[0]).all() and (stop == stop[0]).all():
         yield _region(
             row, np.arange(len(visible)), visible, int(first.min()), slice(int(start[0]), int(stop[0])), device
@@ -77,6 +78,23 @@ def regions_of(
     for shared in sorted(set(ends)):
         nodes = np.array([node for node, own in enumerate(ends) if own == shared])
         yield _region(row, nodes, visible[nodes], int(first[nodes].min()), slice(*shared), device)
+
+
+def closed_behind(length: int, max_depth: int) -> slice | None:
+    """The closed region of a whole tree behind so many committed slots, where no window limits what it sees.
+
+    None where it isn't the same for all nodes, or where the slots are so few that they need columns beyond themselves.
+    """
+    (_, stop), (_, deepest) = _closed(0, length), _closed(0, length + max_depth)
+    return slice(0, stop) if stop == deepest and length >= _FEWEST_SLOTS else None
+
+
+def _closed(first: _Positions, positions: _Positions, offset: int = 0) -> tuple[_Positions, _Positions]:
+    """Where a node's closed region starts and stops, both 0 where it has none; or each node's."""
+    start = -(-(first + offset) // BLOCK) * BLOCK - offset
+    stop = (positions + offset - OPEN) // BLOCK * BLOCK - offset
+    has_closed = stop - start >= _LEAST_CLOSED
+    return start * has_closed, stop * has_closed
 
 
 def _region(row: int, nodes: np.ndarray, seen: np.ndarray, begin: int, closed: slice, device: torch.device) -> Region:

@@ -5,10 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from pydantic import PrivateAttr
 
-from specdec.attention.regions import ATTENTION, OPEN, regions_of, with_regions
+from specdec.attention.regions import ATTENTION, OPEN, Region, closed_behind, regions_of, with_regions
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
+from specdec.masks.kept import KeptMasks, Marks
 from specdec.masks.visibility import first_seen, visibility, within
 from specdec.tree import DraftTree
 
@@ -20,10 +22,18 @@ class ExactCompiler(MaskCompiler):
     bit_exact: ClassVar[bool] = True
     max_depth: ClassVar[int | None] = OPEN
 
+    _kept: KeptMasks = PrivateAttr(default_factory=KeptMasks)
+
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
     ) -> dict[str, torch.Tensor]:
-        visible = visibility(trees, lengths, positions.shape[1])
+        width = positions.shape[1]
+        if len(trees) == 1 and not any(shapes.attention.values()):
+            region = self._only_region(trees[0], lengths[0], shapes)
+            if region is not None:
+                mask = self._kept.behind(lengths[0], trees[0], width, Marks(True, False, torch.bool, shapes.device))
+                return dict.fromkeys(shapes.attention, with_regions(mask[None, None], [region]))
+        visible = visibility(trees, lengths, width)
         masks = {}
         for kind, window in shapes.attention.items():
             seen = visible if window is None else visible & within(window, positions, lengths, visible.shape[2])
@@ -40,3 +50,12 @@ class ExactCompiler(MaskCompiler):
             ]
             masks[kind] = with_regions(torch.from_numpy(seen).to(shapes.device)[:, None], regions)
         return masks
+
+    def _only_region(self, tree: DraftTree, length: int, shapes: Shapes) -> Region | None:
+        """What ``regions_of`` gives for a row without windows, where it gives a single region."""
+        closed = closed_behind(length, max(tree.depths))
+        if closed is None:
+            return None
+        marks = Marks(0.0, -torch.inf, torch.float32, shapes.device)
+        hidden = self._kept.behind(length - closed.stop, tree, len(tree), marks)
+        return Region(0, slice(0, len(tree)), closed, (slice(closed.stop, length + len(tree)),), hidden)

@@ -159,6 +159,20 @@ def test_a_closed_region_depends_on_the_position_alone_and_ends_before_any_root(
         assert [region.closed for region in found_regions(single)] == [closed]
 
 
+def test_regions_of_kept_masks_are_those_found_in_the_mask() -> None:
+    compiler, rng = ExactCompiler(), np.random.default_rng(0)
+    shapes = Shapes(100, None, True, {KIND: None}, torch.float32, torch.device("cpu"))
+    shared = [DraftTree(0), random_tree(rng, 7), random_tree(rng, 30)]
+    for length in range(0, 700, 3):
+        for tree in shared:
+            mask = compiler.compile([tree], [length], shapes).masks[KIND]
+            given, found = list(mask.regions), list(found_regions(mask))  # type: ignore[attr-defined]  # it carries them
+            assert [(region.closed, region.open) for region in given] == [(r.closed, r.open) for r in found]
+            for own, region in zip(given, found, strict=True):
+                assert torch.equal(torch.arange(len(tree))[own.nodes], torch.arange(len(tree))[region.nodes])
+                assert torch.equal(own.hidden, region.hidden)
+
+
 def test_a_cache_that_has_dropped_its_beginning_keeps_the_same_regions() -> None:
     whole = torch.ones(1, 1, 1, 700, dtype=torch.bool)
     whole[..., :250] = False

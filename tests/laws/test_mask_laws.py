@@ -59,3 +59,16 @@ def test_logits_are_wanted_at_roots_candidates_and_probes(mask: str, batch: list
         node for tree in batch for node in range(len(tree)) if tree.roles[node] & (Role.CANDIDATE | Role.PROBE)
     }
     assert set(layout.columns) == wanted
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@given(shapes=st.lists(trees(), min_size=1, max_size=2))
+def test_what_a_compiler_keeps_changes_nothing(mask: str, shapes: list[DraftTree]) -> None:
+    unlimited = Shapes(6, None, True, {"full_attention": None}, torch.float32, torch.device("cpu"), row_multiple=4)
+    compiler = load_plugins().make("masks", mask)
+    for length in (40, 41, 259, 520):
+        for tree in shapes:
+            layout = compiler.compile([tree], [length], unlimited)
+            for node in range(len(tree)) if layout.masks else ():
+                slots = [*range(length), *(length + ancestor for ancestor in path_to(tree, node))]
+                assert torch.nonzero(layout.visible("full_attention")[0, node]).flatten().tolist() == slots
