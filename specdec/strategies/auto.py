@@ -12,8 +12,7 @@ if those before it were (the product-limit estimate: Kaplan and Meier 1958).
 Whether at all: out of an account. Each step pays in a small share of itself, a draft takes what its pass costs more
 than a plain one and pays in the tokens that it brings, and nothing is drafted that the account couldn't bear to lose
 whole; what isn't expected to pay is tried for a few steps when the account is full. So drafts never lose more than that
-share of plain decoding's time and the first deposit, by c(T) as it was measured; the host's own work comes on top, and
-a batch is charged as if it were one row with all its nodes.
+share of plain decoding's time and the first deposit, as far as prices are right (``prices.py``).
 """
 
 from collections import defaultdict
@@ -25,6 +24,7 @@ from pydantic import Field
 from specdec.costs import Costs
 from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, What
 from specdec.strategies.lookahead import LookaheadProposer
+from specdec.strategies.prices import Prices
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 # N, W and G; nodes and tokens of a step on the demo's prompts (greedy, 128 tokens): they rank, and promise nothing.
@@ -41,7 +41,7 @@ _SIZES = (
 _FIRST_DEPOSIT = 0.5  # plain steps: what a generator may lose before it knows better
 _TRIAL = 6  # steps, so that a window left alone fills up again
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
-_WORTH_IT = 1.05  # speed over plain decoding's; c(T) knows nothing of the host's own work
+_WORTH_IT = 1.05  # speed over plain decoding's
 _MEMORY = 0.98  # by which what was seen counts less with each draft
 
 
@@ -58,7 +58,7 @@ class AutoProposer(Proposer):
             return Engine(lookahead(_SIZES[-1][0]).start)
         costs = host.costs()
         # Not bound to the host, which would warn the user of a choice that wasn't theirs.
-        return _AutoEngine(Engine(lookahead(best_size(costs)).start), Account(costs, self.loss))
+        return _AutoEngine(Engine(lookahead(best_size(costs)).start), Account(Prices(costs), self.loss))
 
     def start(self, request: Request) -> Drafter:
         raise TypeError("an automatic choice's requests are started by its engine")
@@ -94,12 +94,11 @@ class Rate:
 class Account:
     """What drafts have brought and cost, in plain steps, and how often they were right, by rank and by depth."""
 
-    costs: Costs
+    prices: Prices
     loss: float
     balance: float = _FIRST_DEPOSIT
     _ranks: defaultdict[int, Rate] = field(default_factory=lambda: defaultdict(Rate))
     _depths: defaultdict[int, Rate] = field(default_factory=lambda: defaultdict(Rate))
-    _prices: dict[tuple[int, int], float] = field(default_factory=dict)
     _least: int = 2  # the smallest part of the last draft that can be fed
     _num_trials: int = 0  # steps left of a trial
 
@@ -119,28 +118,22 @@ class Account:
             totals.append(totals[-1] + chance)
         return totals
 
-    def price(self, num_rows: int, width: int) -> float:
-        """What a pass of so many nodes for each row costs beyond a plain one, in plain ones."""
-        if (num_rows, width) not in self._prices:
-            self._prices[num_rows, width] = self.costs.at(num_rows * width) / self.costs.at(num_rows) - 1
-        return self._prices[num_rows, width]
-
     def is_open(self, num_rows: int) -> bool:
         """Whether a step may draft at all; it pays in its share."""
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
-        return self.price(num_rows, self._least) <= self.balance
+        return not self.prices.needs_plain(num_rows) and self.prices.at(num_rows, self._least) <= self.balance
 
     def spend(self, trees: Sequence[DraftTree]) -> int:
         """How many nodes of each tree are to be fed, the root included; it is paid for."""
         num_rows, widest = len(trees), max(map(len, trees))
         # A window goes whole or not at all; of what comes behind it any first nodes are a tree.
         self._least = max(2, *(1 + max(tree.nodes_with(Role.PROBE), default=0) for tree in trees))
-        affordable = [width for width in range(self._least, widest + 1) if self.price(num_rows, width) <= self.balance]
+        prices = {width: self.prices.at(num_rows, width) for width in range(self._least, widest + 1)}
         expected = [self.expected(tree) for tree in trees]
         speeds = {
-            width: (1 + sum(totals[min(width, len(totals) - 1)] for totals in expected) / num_rows)
-            / (1 + self.price(num_rows, width))
-            for width in affordable
+            width: (1 + sum(totals[min(width, len(totals) - 1)] for totals in expected) / num_rows) / (1 + price)
+            for width, price in prices.items()
+            if price <= self.balance
         }
         best = max(speeds, key=speeds.__getitem__, default=1)
         if best > 1 and speeds[best] < _WORTH_IT and not self._num_trials:
@@ -148,7 +141,7 @@ class Account:
                 return 1
             self._num_trials = _TRIAL
         self._num_trials = max(0, self._num_trials - 1)
-        self.balance -= self.price(num_rows, best) if best > 1 else 0.0
+        self.balance -= prices.get(best, 0.0)
         return best
 
     def earn(self, num_rows: int, num_accepted: int) -> None:
@@ -180,11 +173,15 @@ class _AutoEngine(Engine):
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         paying = [drafter for drafter in drafters if isinstance(drafter, _PayingDrafter)]
         assert len(paying) == len(drafters), "drafters were started here"
+        prices = self._account.prices
+        prices.begin()
         if not self._account.is_open(len(paying)):  # then drafting's own work is saved as well
+            prices.fed(len(paying), 1)
             return [DraftTree(drafter.request.root) for drafter in drafters]
         proposals = self._inner.propose_many([drafter.inner for drafter in paying], budgets)
         trees = [tree for tree in proposals if isinstance(tree, DraftTree)]
         width = self._account.spend(trees) if trees else 1
+        prices.fed(len(paying), width)
         for drafter in paying:
             drafter.begin(len(paying))
         return [first_nodes(tree, width) if isinstance(tree, DraftTree) else tree for tree in proposals]

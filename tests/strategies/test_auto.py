@@ -1,5 +1,6 @@
 """The choice where nothing is said: a size for the device, and an account that bounds what drafts may lose."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from specdec.costs import Costs
 from specdec.randomness import Randomness
 from specdec.sequence import TokenView
 from specdec.strategies.auto import Account, AutoProposer, _AutoEngine, best_size, first_nodes
+from specdec.strategies.prices import Prices
 from specdec.testing import toy_host, trees
 
 
@@ -24,6 +26,34 @@ def costs_of(per_node: float) -> Costs:
 )
 def test_the_dearer_a_node_the_smaller_the_choice(per_node: float, size: tuple[int, int, int]) -> None:
     assert best_size(costs_of(per_node)) == size
+
+
+@dataclass
+class Device:
+    """Time that passes as costs say, and as much again for some rows or drafts as ``factor`` says."""
+
+    costs: Costs
+    factor: float = 1.0
+    now: float = 0.0
+    prices: Prices = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prices = Prices(self.costs, lambda: self.now)
+
+    def step(self, num_rows: int, width: int) -> None:
+        """A whole step of some kind."""
+        self.prices.begin()
+        self.prices.fed(num_rows, width)
+        self.spend(num_rows, width)
+
+    def spend(self, num_rows: int, width: int) -> None:
+        self.now += self.costs.at(num_rows * width) * (self.factor if width > 1 else 1.0)
+
+    def account(self, loss: float, balance: float = 0.5) -> Account:
+        """One that has seen what plain steps of one row take."""
+        for _ in range(4):
+            self.step(1, 1)
+        return Account(self.prices, loss, balance)
 
 
 class Scripted(Drafter):
@@ -48,12 +78,15 @@ def test_however_wrong_drafts_are_the_loss_is_bounded(
     """Adversarial trees and verdicts; time and tokens are counted here, in passes and rows."""
     script = [data.draw(st.lists(trees(), min_size=30, max_size=30)) for _ in range(num_rows)]
     costs, queue = costs_of(per_node), [*script]
-    engine = _AutoEngine(Engine(lambda request: Scripted(request, queue.pop(0))), Account(costs, loss))
+    device = Device(costs)
+    engine = _AutoEngine(Engine(lambda request: Scripted(request, queue.pop(0))), Account(device.prices, loss))
     drafters = [engine.start(request()) for _ in range(num_rows)]
     plain = spent = 0.0
     for _ in range(30):
         fed = engine.propose_many(drafters, [Budget(99, 99, 99)] * num_rows)
-        spent += costs.at(num_rows * max(len(tree) for tree in fed if isinstance(tree, DraftTree)))
+        width = max(len(tree) for tree in fed if isinstance(tree, DraftTree))
+        device.spend(num_rows, width)
+        spent += costs.at(num_rows * width)
         for drafter, tree in zip(drafters, fed, strict=True):
             assert isinstance(tree, DraftTree)
             node, path = 0, [0]
@@ -73,9 +106,10 @@ def chain(length: int) -> DraftTree:
     return tree
 
 
-def feed(account: Account, length: int, num_accepted: int) -> int:
+def feed(device: Device, account: Account, length: int, num_accepted: int) -> int:
     """One step of one request; how many nodes were fed."""
     width = account.spend([chain(length)]) if account.is_open(1) else 1
+    device.step(1, width)
     if width > 1:
         accepted = min(num_accepted, width - 1)
         account.earn(1, accepted)
@@ -84,21 +118,24 @@ def feed(account: Account, length: int, num_accepted: int) -> int:
 
 
 def test_drafts_that_are_never_right_stop_and_are_tried_again() -> None:
-    account = Account(costs_of(0.25), 0.02)
-    widths = [feed(account, 4, 0) for _ in range(400)]
+    device = Device(costs_of(0.25))
+    account = device.account(0.02)
+    widths = [feed(device, account, 4, 0) for _ in range(400)]
     assert sum(width > 1 for width in widths[20:]) <= 0.02 * 380 / 0.25 + 1
     assert not any(width > 1 for width in widths[40:120])  # the account has to fill up first
     assert any(width > 1 for width in widths[150:])
 
 
 def test_drafts_that_are_always_right_are_fed_whole_however_dear() -> None:
-    account = Account(costs_of(0.3), 0.02)
-    assert [feed(account, 4, 4) for _ in range(50)][5:] == [5] * 45
+    device = Device(costs_of(0.3))
+    account = device.account(0.02)
+    assert [feed(device, account, 4, 4) for _ in range(50)][5:] == [5] * 45
 
 
 def test_a_draft_is_cut_where_its_tokens_stop_being_right() -> None:
-    account = Account(costs_of(0.2), 0.02)
-    widths = [feed(account, 6, 2) for _ in range(60)]
+    device = Device(costs_of(0.2))
+    account = device.account(0.02)
+    widths = [feed(device, account, 6, 2) for _ in range(60)]
     assert set(widths[20:]) == {3}
 
 
@@ -106,7 +143,7 @@ def test_expected_tokens_follow_what_was_right_by_rank_and_by_depth() -> None:
     tree = DraftTree(0)
     tree.add_chain(0, [1, 2])
     tree.add_chain(0, [3, 4])
-    account = Account(costs_of(0.0), 0.0)
+    account = Device(costs_of(0.0)).account(0.0)
     assert account.expected(tree) == [0, 0, 1, 2, 3, 4]  # before anything was seen
     account.learn(tree, [0, 3])  # the second branch was right, and its second token wasn't
     assert account.expected(tree) == pytest.approx([0, 0, 1 / 2, 3 / 4, 3 / 4 + 1, 3 / 4 + 1 + 1 / 2])
@@ -119,10 +156,12 @@ def test_a_second_guess_is_fed_where_it_is_often_right() -> None:
     tree = DraftTree(0)
     tree.add_chain(0, [1, 2])
     tree.add_chain(0, [3, 4])
-    account = Account(costs_of(0.1), 0.02)
+    device = Device(costs_of(0.1))
+    account = device.account(0.02)
     widths = []
     for _ in range(60):
         width = account.spend([tree]) if account.is_open(1) else 1
+        device.step(1, width)
         fed, path = first_nodes(tree, width), [0, 3, 4] if width > 4 else [0]
         account.earn(1, len(path) - 1)
         account.learn(fed, path)
@@ -131,7 +170,7 @@ def test_a_second_guess_is_fed_where_it_is_often_right() -> None:
 
 
 def test_what_the_last_step_brought_is_paid_in_when_a_request_stops() -> None:
-    tokens, account = [0], Account(costs_of(0.1), 0.0)
+    tokens, account = [0], Device(costs_of(0.1)).account(0.0)
     asked = Request(TokenView(tokens), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
     drafter = _AutoEngine(Engine(lambda request: Scripted(request, [chain(2)])), account).start(asked)
     assert len(drafter.propose(Budget(9, 9, 9))) == 3
@@ -144,9 +183,8 @@ def test_a_window_is_fed_whole_or_not_at_all() -> None:
     tree = DraftTree(0)
     tree.add_chain(0, [1, 2, 3], Role.CANDIDATE | Role.PROBE)
     tree.add_chain(0, [4, 5])  # guesses come behind it
-    assert Account(costs_of(0.5), 0.0, balance=1.4).spend([tree]) == 1
-    assert Account(costs_of(0.5), 0.0, balance=1.5).spend([tree]) == 4
-    assert Account(costs_of(0.5), 0.0, balance=2.5).spend([tree]) == 6
+    device = Device(costs_of(0.5))
+    assert [device.account(0.0, balance).spend([tree]) for balance in (1.4, 1.5, 2.5)] == [1, 4, 6]
 
 
 @given(tree=trees(), width=st.integers(1, 12))

@@ -1,0 +1,68 @@
+"""What a draft's step costs beyond a plain one: by c(T) at first, and then as steps turn out.
+
+c(T) was measured for a single row and is the model's alone. Host work, masks, padding and several rows come on top, and
+are learnt: a step of w nodes for each of b rows is taken to last f(b) times what c(T) makes of a plain one's time, f
+being the median of what the last drafted steps of b rows took over that. Medians, since what lies between two steps may
+be a new prompt's pass, or the reader of a stream thinking.
+"""
+
+import statistics
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+
+from specdec.costs import Costs
+
+_MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
+_REFRESH = 64  # steps after which a plain one is due: contexts grow
+_LEAST_FACTOR, _GREATEST_FACTOR = 0.5, 3.0
+
+
+class Prices:
+    """Prices by the number of rows and of nodes for each."""
+
+    def __init__(self, costs: Costs, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._costs = costs
+        self._clock = clock
+        self._plain: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))  # seconds
+        self._beyond: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))  # factors
+        self._factors: dict[int, float] = {}
+        self._ratios: dict[tuple[int, int], float] = {}
+        self._num_since_plain: defaultdict[int, int] = defaultdict(int)
+        self._began = 0.0
+        self._under_way: tuple[int, int] | None = None
+
+    def at(self, num_rows: int, width: int) -> float:
+        """What a step of so many nodes for each row costs beyond a plain one, in plain ones."""
+        return self._predicted(num_rows, width) * self._factors.get(num_rows, 1.0) - 1 if width > 1 else 0.0
+
+    def needs_plain(self, num_rows: int) -> bool:
+        """Whether drafted steps of so many rows have too little to be compared with."""
+        return len(self._plain[num_rows]) < _FEWEST or self._num_since_plain[num_rows] >= _REFRESH
+
+    def begin(self) -> None:
+        """A step begins, and whatever was under way has ended."""
+        now = self._clock()
+        if self._under_way is not None:
+            self._note(*self._under_way, now - self._began)
+        self._began, self._under_way = now, None
+
+    def fed(self, num_rows: int, width: int) -> None:
+        """What the step that has begun is of."""
+        self._under_way = num_rows, width
+        self._num_since_plain[num_rows] = 0 if width == 1 else self._num_since_plain[num_rows] + 1
+
+    def _note(self, num_rows: int, width: int, seconds: float) -> None:
+        plain = self._plain[num_rows]
+        if width == 1:
+            plain.append(seconds)
+        elif len(plain) >= _FEWEST:
+            factors = self._beyond[num_rows]
+            factors.append(seconds / (statistics.median(plain) * self._predicted(num_rows, width)))
+            if len(factors) >= _FEWEST:
+                self._factors[num_rows] = min(max(_LEAST_FACTOR, statistics.median(factors)), _GREATEST_FACTOR)
+
+    def _predicted(self, num_rows: int, width: int) -> float:
+        if (num_rows, width) not in self._ratios:
+            self._ratios[num_rows, width] = self._costs.at(num_rows * width) / self._costs.at(num_rows)
+        return self._ratios[num_rows, width]
