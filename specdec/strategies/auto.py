@@ -211,9 +211,10 @@ class _PayingDrafter(Drafter):
         return proposal
 
     def observe(self, feedback: Feedback) -> None:
-        self._account.learn(feedback.tree, feedback.path)
         self._settle()
-        self.inner.observe(feedback)
+        if len(feedback.tree) > 1:  # what plain steps brought it reads in the text, when it next drafts
+            self._account.learn(feedback.tree, feedback.path)
+            self.inner.observe(feedback)
 
     def stop(self) -> None:
         self._settle()  # of its last step a request isn't told

@@ -66,9 +66,9 @@ class _LookaheadDrafter(Drafter):
         self._levels = [request.random_tokens(config.W) for _ in range(config.N - 1)]
         self._num_shifts = 0
         self._probes: list[int] = []  # the last level's nodes in the tree under way, by column
-        self._collect_committed()
 
     def propose(self, budget: Budget) -> DraftTree:
+        self._collect_committed()  # the prompt, and what came of steps that it wasn't told of
         tree = DraftTree(self.request.root)
         self._probes = self._add_window(tree, budget)
         depth = max(0, min(budget.depth, budget.num_tokens - 1))
@@ -127,8 +127,8 @@ class _LookaheadDrafter(Drafter):
 
     def _collect_committed(self) -> None:
         """The n-grams that the tokens committed since the last call complete."""
-        if self._config.pool_from_prompt:
-            tokens = self.request.tokens
+        tokens = self.request.tokens
+        if self._config.pool_from_prompt and len(tokens) > self._num_collected:
             fresh = tokens[max(0, self._num_collected - self._config.N + 1) :]
             self._pool.add_text(list(fresh), self._config.N)
             self._num_collected = len(tokens)
