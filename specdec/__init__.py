@@ -8,6 +8,7 @@ from specdec.generator import Generator
 from specdec.hookspecs import hookimpl
 from specdec.result import Chunk, Result
 from specdec.settings import Settings
+from specdec.strategies.auto import AutoProposer
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, What
 from specdec.strategies.draft_model import DraftModelProposer
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ROOT",
+    "AutoProposer",
     "AutoregressiveProposer",
     "Budget",
     "Chunk",

@@ -3,7 +3,8 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -59,28 +60,19 @@ def measure_costs(
     Half of a size's nodes are a chain and the others hang below the root, so that a mask is needed, as for most drafts.
     ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics. When half of
     ``seconds`` are over no further size is tried, and when all are no pass is repeated; beyond the largest that was
-    tried a pass then counts as many times as dear as it is larger.
+    tried, or that there was memory for, a pass then counts as many times as dear as it is larger.
     """
     rng = np.random.default_rng(0)
-    context = min(context, (driver.shapes.max_positions or context * 2) // 2)
-    tokens = rng.integers(driver.shapes.vocab_size, size=context).tolist()
-    drivers, start = [driver] if plain is None else [driver, plain], clock()
-    for opened in drivers:
-        opened.open(tokens, 2 * context)
-    vocab_size, takes_trees = driver.shapes.vocab_size, driver.shapes.takes_trees
-    ordinary = drivers[-1], DraftTree(0)
-    passes = {size: (driver, _tree(rng, vocab_size, size, takes_trees, context)) for size in sizes}
-    times, times_of_plain = dict[int, list[float]](), [_timed(*ordinary, clock)]
-    for size in sorted(sizes, key=lambda size: size not in _SPREAD):
-        if len(times) < 2 or clock() - start <= seconds / 2:
-            times[size] = [_timed(*passes[size], clock)]
-    for _ in range(repeats):
-        if clock() - start <= seconds:
-            times_of_plain.append(_timed(*ordinary, clock))
-            for size in sorted(times):
-                times[size].append(_timed(*passes[size], clock))
-    for opened in drivers:
-        opened.release(0)
+    shapes = driver.shapes
+    context = min(context, (shapes.max_positions or context * 2) // 2)
+    most_deep = context if shapes.takes_trees else (shapes.max_positions or math.inf) - context - 1
+    tokens = rng.integers(shapes.vocab_size, size=context).tolist()
+    trees = {size: _tree(rng, shapes.vocab_size, size, shapes.takes_trees, most_deep) for size in sizes}
+    with ExitStack() as rows:
+        for opened in (driver,) if plain is None else (driver, plain):
+            rows.callback(opened.release, 0)
+            opened.open(tokens, 2 * context)
+        times, times_of_plain = _times(driver, trees, plain or driver, repeats, clock, seconds)
     # The first pass of a shape makes room and plans. A larger pass is never cheaper.
     medians = {size: statistics.median(taken[1:] or taken) for size, taken in sorted(times.items())}
     spent = dict(zip(medians, np.maximum.accumulate(list(medians.values())).tolist(), strict=True))
@@ -94,6 +86,33 @@ def measure_costs(
     )
 
 
+def _times(
+    driver: "Driver",
+    trees: Mapping[int, DraftTree],
+    plain: "Driver",
+    repeats: int,
+    clock: Callable[[], float],
+    seconds: float,
+) -> tuple[dict[int, list[float]], list[float]]:
+    """Seconds of each size's passes, and of ordinary plain ones."""
+    start = clock()
+    times, times_of_plain = dict[int, list[float]](), [_timed(plain, DraftTree(0), clock)]
+    for size in sorted(trees, key=lambda size: size not in _SPREAD):
+        if len(times) < 2 or clock() - start <= seconds / 2:
+            try:
+                times[size] = [_timed(driver, trees[size], clock)]
+            except RuntimeError:  # torch's, of memory too
+                if not times:
+                    raise
+                break
+    for _ in range(repeats):
+        if clock() - start <= seconds:
+            times_of_plain.append(_timed(plain, DraftTree(0), clock))
+            for size in sorted(times):
+                times[size].append(_timed(driver, trees[size], clock))
+    return times, times_of_plain
+
+
 def _timed(driver: "Driver", tree: DraftTree, clock: Callable[[], float]) -> float:
     driver.forward([DraftTree(tree.tokens[ROOT])])  # a large pass leaves caches in which the next one is slower
     began = clock()
@@ -101,9 +120,9 @@ def _timed(driver: "Driver", tree: DraftTree, clock: Callable[[], float]) -> flo
     return clock() - began
 
 
-def _tree(rng: np.random.Generator, vocab_size: int, size: int, takes_trees: bool, most_deep: int) -> DraftTree:
+def _tree(rng: np.random.Generator, vocab_size: int, size: int, takes_trees: bool, most_deep: float) -> DraftTree:
     tree = DraftTree(0)
-    depth = min(most_deep, (size - 1) // 2 if takes_trees else size - 1)
+    depth = int(min(most_deep, (size - 1) // 2 if takes_trees else size - 1))
     tree.add_chain(ROOT, rng.integers(vocab_size, size=depth).tolist())
     while takes_trees and len(tree) < min(size, vocab_size):
         tree.add(ROOT, int(rng.integers(vocab_size)))

@@ -114,6 +114,7 @@ class Generator:
             load=load_pretrained,
             open=open_driver,
             costs=self._driven.costs,
+            takes_trees=self._driven.backend.shapes.takes_trees,
         )
         try:
             return self.proposer.bind(host), frozenset(self.proposer.wants())

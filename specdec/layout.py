@@ -96,6 +96,10 @@ class Compiler(Protocol):
     """What backends and the loop know of a mask compiler; ``specdec/masks/base.py`` says what it promises."""
 
     @property
+    def attention(self) -> str | None:
+        """The name under which transformers knows the attention that reads the masks; None for the model's own."""
+
+    @property
     def bit_exact(self) -> bool:
         """Whether logits are promised to have the same bits in every layout."""
 

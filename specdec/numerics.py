@@ -58,9 +58,15 @@ class Driven:
     model: Any
 
     def costs(self) -> Costs:
-        """What its passes cost here, measured once for a model, numerics and device; no rows may be open."""
+        """What its passes cost here, measured once for a model, numerics and device.
+
+        Raises:
+            RequestError: while rows are open.
+        """
         if self.backend.costs is not None:
             return self.backend.costs
+        if self.backend.num_rows:
+            raise RequestError("costs can't be measured while something is decoded: ask for them while binding")
         driver = Driver(self.backend, self.compiler)
         question = "costs", type(self.backend), repr(self.compiler)
         return remembered(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from specdec import ToyModel
+from specdec import Generator, ToyModel
 from specdec.backends.toy import ToyBackend
 from specdec.costs import Costs, measure_costs
 from specdec.driver import Driver
@@ -75,3 +75,43 @@ def test_where_time_is_short_sizes_are_spread_and_larger_ones_count_in_proportio
     costs = measure_costs(driver, clock=lambda: now[0], seconds=40.0)
     assert costs == Costs((1, 8, 32, 128), (1.0, 8.0, 32.0, 128.0), 1.0)
     assert now[0] < 2 * 40
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_no_row_is_left_open_where_a_pass_fails(error: type[BaseException]) -> None:
+    generator = Generator(ToyModel.random(6), proposer="autoregressive")
+    driver = generator.driver()
+
+    def fail(_: Any) -> None:
+        raise error
+
+    driver.forward = fail  # type: ignore[assignment, method-assign]  # in place of a model that does
+    with pytest.raises(error):
+        measure_costs(driver, sizes=(1, 2), repeats=1)
+    assert driver.lengths == []
+
+
+def test_passes_that_there_is_no_memory_for_count_in_proportion() -> None:
+    now = [0.0]
+
+    def forward(trees: list[Any]) -> None:
+        if len(trees[0]) > 8:
+            raise RuntimeError("out of memory")
+        now[0] += len(trees[0])
+
+    shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=True)
+    driver: Any = SimpleNamespace(shapes=shapes, open=lambda *_: None, forward=forward, release=lambda _: None)
+    costs = measure_costs(driver, sizes=(1, 8, 32), clock=lambda: now[0])
+    assert costs == Costs((1, 8, 32), (1.0, 8.0, 32.0), 1.0)
+
+
+def test_chains_are_as_long_as_what_they_stand_for() -> None:
+    sizes: list[int] = []
+
+    def forward(trees: list[Any]) -> None:
+        sizes.append(len(trees[0]))
+
+    shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=False)
+    driver: Any = SimpleNamespace(shapes=shapes, open=lambda *_: None, forward=forward, release=lambda _: None)
+    measure_costs(driver, sizes=(1, 32, 128), context=16)
+    assert set(sizes) == {1, 32, 128}

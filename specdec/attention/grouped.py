@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
+from specdec.errors import ModelError
+
 NAME = "specdec_grouped"
 _HALF = torch.bfloat16, torch.float16
 
@@ -48,7 +50,12 @@ def grouped_attention(
 
     Returns:
         (rows, width, heads, head size), and None for the weights.
+
+    Raises:
+        ModelError: for several nodes without a mask.
     """
+    if attention_mask is None and query.shape[2] > 1:
+        raise ModelError(f"{NAME} was given several nodes without a mask: use a model from one thread at a time")
     if others.get("position_bias") is not None or key.shape[-1] != value.shape[-1]:
         output: tuple[torch.Tensor, None] = AttentionInterface()["sdpa"](
             module, query, key, value, attention_mask, scaling=scaling, **others

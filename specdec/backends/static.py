@@ -1,13 +1,15 @@
 """The same models with shapes from a short list, so that on CUDA a step is one replay of a graph.
 
 Trees are padded to a few widths, wanted rows of logits and visible slots to others; keys and values lie in buffers that
-don't move, and everything that a pass reads, the prefix length among it, is copied into tensors that stay where they
-are. What is left is the model's forward, without anything on the host that depends on a shape: on CUDA it is captured
-once for each shape and replayed, elsewhere it is called, and gives the tokens that ``hf`` gives.
+move only when they outgrow their bucket, and everything that a pass reads, the prefix length among it, is copied into
+tensors that stay where they are. What is left is the model's forward, without anything on the host that depends on a
+shape: on CUDA it is captured once for each shape and replayed, elsewhere it is called, and gives the tokens that ``hf``
+gives.
 
 Not measured on a GPU.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +23,7 @@ from specdec.errors import ModelError
 from specdec.layout import Layout
 
 _LEAST_SLOTS, _SLOTS = 256, 1024
+_MOST_GRAPHS = 64
 
 
 class StaticLayer(RaggedLayer):
@@ -69,9 +72,12 @@ class Inputs:
 
 
 class Graph:
-    """A captured pass: its inputs stay where they are, and so do the logits that it leaves."""
+    """A captured pass: its inputs stay where they are, and so do the logits that it leaves.
 
-    def __init__(self, run: Callable[[Inputs], torch.Tensor], inputs: Inputs) -> None:
+    Graphs that are never replayed at once may share a ``pool`` of memory.
+    """
+
+    def __init__(self, run: Callable[[Inputs], torch.Tensor], inputs: Inputs, pool: Any) -> None:
         self._inputs = inputs
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
         stream.wait_stream(torch.cuda.current_stream())
@@ -79,13 +85,13 @@ class Graph:
             run(inputs)  # libraries set themselves up in the first call, which a capture doesn't allow
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=pool):
             self._logits = run(inputs)
 
     def __call__(self, inputs: Inputs) -> torch.Tensor:
         self._inputs.copy_(inputs)
         self._graph.replay()
-        return self._logits.clone()  # the next replay overwrites them
+        return self._logits.clone()  # the next replay, of any graph of the pool, overwrites them
 
 
 class StaticBackend(HFBackend):
@@ -95,7 +101,8 @@ class StaticBackend(HFBackend):
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         self._placement = StaticPlacement()
-        self._graphs: dict[tuple[int, ...], Graph] = {}
+        self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
+        self._pool: Any = None  # of the graphs' memory
         self._captured: torch.Tensor | None = None  # the buffer that they read
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
@@ -103,6 +110,8 @@ class StaticBackend(HFBackend):
         if self._compiler.bit_exact:
             self.inexact = "the static backend has dense masks only"  # exact attention's shapes follow the text
             return
+        if self._compiler.attention is not None:
+            raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
         super()._decide()
         if not self.shapes.takes_trees:
             raise ModelError(f"the static backend has no chains of varying length: {self.reason}; use backend='hf'")
@@ -116,12 +125,11 @@ class StaticBackend(HFBackend):
 
     def _prepared(self, first: int, layout: Layout, columns: Sequence[int]) -> Inputs:
         """Make room, and say where the next pass writes."""
-        if layout.attention is not None:
-            raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
         place = self._placement
         place.first, place.visible = first, _bucket(max(layout.lengths) + layout.width)
-        place.num_slots = max(place.num_slots, place.visible)
-        place.num_rows = max(place.num_rows, first + len(layout.lengths))
+        # Buffers that grow move, and what was captured is lost with them: they grow seldom, and by much.
+        place.num_slots = _bucket(max(place.num_slots, place.visible))
+        place.num_rows = _next(max(place.num_rows, first + len(layout.lengths)))
         return self._inputs(first, layout, columns)
 
     def _step(self, inputs: Inputs) -> torch.Tensor:
@@ -135,10 +143,15 @@ class StaticBackend(HFBackend):
             self._graphs.clear()
             self._captured = layers[0].keys
         shape = *inputs.input_ids.shape, place.visible, len(inputs.columns)
-        if shape not in self._graphs:
+        graph = self._graphs.pop(shape, None)
+        if graph is None:
             with torch.cuda.device(self.shapes.device):
-                self._graphs[shape] = Graph(self._run, inputs)
-        return self._graphs[shape](inputs)
+                self._pool = self._pool or torch.cuda.graph_pool_handle()
+                graph = Graph(self._run, inputs, self._pool)
+        self._graphs[shape] = graph
+        if len(self._graphs) > _MOST_GRAPHS:
+            self._graphs.popitem(last=False)  # the one used longest ago
+        return graph(inputs)
 
     def _inputs(self, first: int, layout: Layout, columns: Sequence[int]) -> Inputs:
         device, visible = self.shapes.device, self._placement.visible

@@ -1,5 +1,6 @@
 """Strategies made ready to be compared: a generator for each, and plain decoding to measure them by."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,7 +57,9 @@ class Ready:
         """
         strategy = load_plugins().make("proposers", proposer)
         rule = "match" if _is_plain(strategy) else self._verifier
-        return Generator(*self._given, proposer=strategy, verifier=rule, numerics=numerics or self._numerics)
+        with warnings.catch_warnings():  # what it says is about to be measured
+            warnings.filterwarnings("ignore", message="lookahead with N=")
+            return Generator(*self._given, proposer=strategy, verifier=rule, numerics=numerics or self._numerics)
 
     def _with_baseline(self) -> str:
         taken = self.generators.get(PLAIN)

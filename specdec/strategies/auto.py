@@ -13,6 +13,8 @@ Whether at all: out of an account. Each step pays in a small share of itself, a 
 than a plain one and pays in the tokens that it brings, and nothing is drafted that the account couldn't bear to lose
 whole; what isn't expected to pay is tried for a few steps when the account is full. So drafts never lose more than that
 share of plain decoding's time and the first deposit, as far as prices are right (``prices.py``).
+
+Under rules where the text depends on what is drafted nothing is: it mustn't depend on a clock.
 """
 
 from collections import defaultdict
@@ -22,6 +24,7 @@ from dataclasses import dataclass, field
 from pydantic import Field
 
 from specdec.costs import Costs
+from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, What
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prices import Prices
@@ -54,19 +57,21 @@ class AutoProposer(Proposer):
         return LookaheadProposer().wants()
 
     def bind(self, host: Host) -> Engine:
-        if not host.is_keyed:  # there the text depends on the drafts, which then mustn't depend on a clock
-            return Engine(lookahead(_SIZES[-1][0]).start)
+        if not host.is_keyed:
+            return AutoregressiveProposer().bind(host)
         costs = host.costs()
         # Not bound to the host, which would warn the user of a choice that wasn't theirs.
-        return _AutoEngine(Engine(lookahead(best_size(costs)).start), Account(Prices(costs), self.loss))
+        inner = Engine(lookahead(best_size(costs, host.takes_trees)).start)
+        return _AutoEngine(inner, Account(Prices(costs), self.loss), host.takes_trees)
 
     def start(self, request: Request) -> Drafter:
         raise TypeError("an automatic choice's requests are started by its engine")
 
 
-def best_size(costs: Costs) -> tuple[int, int, int]:
-    """(N, W, G) of the greatest predicted speed."""
-    size, _, _ = max(_SIZES, key=lambda measured: measured[2] / costs.at(measured[1]))
+def best_size(costs: Costs, takes_trees: bool = True) -> tuple[int, int, int]:
+    """(N, W, G) of the greatest predicted speed; where there are only chains, of those that have no window."""
+    possible = [measured for measured in _SIZES if takes_trees or measured[0][1] == 0]
+    size, _, _ = max(possible, key=lambda measured: measured[2] / costs.at(measured[1]))
     return size
 
 
@@ -118,13 +123,16 @@ class Account:
             totals.append(totals[-1] + chance)
         return totals
 
-    def is_open(self, num_rows: int) -> bool:
-        """Whether a step may draft at all; it pays in its share."""
+    def deposit(self) -> None:
+        """What each step pays in."""
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
+
+    def can_draft(self, num_rows: int) -> bool:
+        """Whether a draft as small as the last one can be would be affordable, and what it costs can be told."""
         return not self.prices.needs_plain(num_rows) and self.prices.at(num_rows, self._least) <= self.balance
 
-    def spend(self, trees: Sequence[DraftTree]) -> int:
-        """How many nodes of each tree are to be fed, the root included; it is paid for."""
+    def choose(self, trees: Sequence[DraftTree]) -> int:
+        """How many nodes of each tree are to be fed, the root included; and pay for them."""
         num_rows, widest = len(trees), max(map(len, trees))
         # A window goes whole or not at all; of what comes behind it any first nodes are a tree.
         self._least = max(2, *(1 + max(tree.nodes_with(Role.PROBE), default=0) for tree in trees))
@@ -163,9 +171,10 @@ def branches(tree: DraftTree) -> list[int]:
 
 
 class _AutoEngine(Engine):
-    def __init__(self, inner: Engine, account: Account) -> None:
+    def __init__(self, inner: Engine, account: Account, takes_trees: bool = True) -> None:
         self._inner = inner
         self._account = account
+        self._takes_trees = takes_trees
 
     def start(self, request: Request) -> Drafter:
         return _PayingDrafter(request, self._inner.start(request), self, self._account)
@@ -173,17 +182,21 @@ class _AutoEngine(Engine):
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         paying = [drafter for drafter in drafters if isinstance(drafter, _PayingDrafter)]
         assert len(paying) == len(drafters), "drafters were started here"
-        prices = self._account.prices
-        prices.begin()
-        if not self._account.is_open(len(paying)):  # then drafting's own work is saved as well
-            prices.fed(len(paying), 1)
+        self._account.prices.begin()
+        self._account.deposit()
+        width, proposals = 1, list[DraftTree | Exception]()
+        if self._account.can_draft(len(paying)):  # else drafting's own work is saved as well
+            proposals = self._inner.propose_many([drafter.inner for drafter in paying], budgets)
+            if not self._takes_trees:
+                proposals = [tree.longest_chain() if isinstance(tree, DraftTree) else tree for tree in proposals]
+            trees = [tree for tree in proposals if isinstance(tree, DraftTree)]
+            width = self._account.choose(trees) if trees else 1
+            for drafter in paying:
+                drafter.begin(len(paying))
+        if not any(drafter.is_new for drafter in paying):
+            self._account.prices.fed(len(paying), width)
+        if not proposals:
             return [DraftTree(drafter.request.root) for drafter in drafters]
-        proposals = self._inner.propose_many([drafter.inner for drafter in paying], budgets)
-        trees = [tree for tree in proposals if isinstance(tree, DraftTree)]
-        width = self._account.spend(trees) if trees else 1
-        prices.fed(len(paying), width)
-        for drafter in paying:
-            drafter.begin(len(paying))
         return [first_nodes(tree, width) if isinstance(tree, DraftTree) else tree for tree in proposals]
 
     def close(self) -> None:
@@ -196,6 +209,7 @@ class _PayingDrafter(Drafter):
     def __init__(self, request: Request, inner: Drafter, engine: _AutoEngine, account: Account) -> None:
         super().__init__(request)
         self.inner = inner
+        self.is_new = True  # its prompt is still to be read
         self._engine = engine
         self._account = account
         self._under_way: tuple[int, int] | None = None  # rows of the pass, and tokens before it
@@ -211,6 +225,8 @@ class _PayingDrafter(Drafter):
         return proposal
 
     def observe(self, feedback: Feedback) -> None:
+        self.is_new = False
+        self._account.prices.reached()
         self._settle()
         if len(feedback.tree) > 1:  # what plain steps brought it reads in the text, when it next drafts
             self._account.learn(feedback.tree, feedback.path)

@@ -74,6 +74,7 @@ class Host:
         vocab_size: entries of the target's logits.
         reads_q: the acceptance rule makes use of the laws that candidates are drawn from.
         is_keyed: the text doesn't depend on what is drafted.
+        takes_trees: the model can be given branching trees; otherwise drafts are cut to their longest chain.
         load: a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be given,
             else None. Raises ModelError.
         open: drive another model, with a cache of its own, as the target is driven. Raises ModelError.
@@ -89,6 +90,7 @@ class Host:
     load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Driver]
     costs: Callable[[], Costs]
+    takes_trees: bool = True
 
 
 @dataclass(frozen=True, slots=True)

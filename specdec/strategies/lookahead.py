@@ -43,7 +43,7 @@ class LookaheadProposer(Proposer):
 
     def bind(self, host: Host) -> Engine:
         least, most = max(1, self.W * (self.N - 1)), self.N  # nodes, the root among them; tokens
-        if least > most and (cost := host.costs().relative_at(least)) >= most:
+        if host.takes_trees and least > most and (cost := host.costs().relative_at(least)) >= most:
             warnings.warn(
                 f"lookahead with N={self.N}, W={self.W} feeds {least} nodes a step and more. Here such a pass takes "
                 f"{cost:.1f} times as long as a plain one and brings {most} tokens at most, so that it can only be "

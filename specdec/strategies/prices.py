@@ -2,8 +2,7 @@
 
 c(T) was measured for a single row and is the model's alone. Host work, masks, padding and several rows come on top, and
 are learnt: a step of w nodes for each of b rows is taken to last f(b) times what c(T) makes of a plain one's time, f
-being the median of what the last drafted steps of b rows took over that. Medians, since what lies between two steps may
-be a new prompt's pass, or the reader of a stream thinking.
+being the median of what the last drafted steps of b rows took over that.
 """
 
 import statistics
@@ -29,26 +28,30 @@ class Prices:
         self._factors: dict[int, float] = {}
         self._ratios: dict[tuple[int, int], float] = {}
         self._num_since_plain: defaultdict[int, int] = defaultdict(int)
-        self._began = 0.0
+        self._began: float | None = None
+        self._ended: float | None = None
         self._under_way: tuple[int, int] | None = None
 
     def at(self, num_rows: int, width: int) -> float:
         """What a step of so many nodes for each row costs beyond a plain one, in plain ones."""
-        return self._predicted(num_rows, width) * self._factors.get(num_rows, 1.0) - 1 if width > 1 else 0.0
+        return max(0.0, self._predicted(num_rows, width) * self._factors.get(num_rows, 1.0) - 1) if width > 1 else 0.0
 
     def needs_plain(self, num_rows: int) -> bool:
         """Whether drafted steps of so many rows have too little to be compared with."""
         return len(self._plain[num_rows]) < _FEWEST or self._num_since_plain[num_rows] >= _REFRESH
 
     def begin(self) -> None:
-        """A step begins, and whatever was under way has ended."""
-        now = self._clock()
-        if self._under_way is not None:
-            self._note(*self._under_way, now - self._began)
-        self._began, self._under_way = now, None
+        """A step begins, and what the last one took is known."""
+        if self._began is not None and self._ended is not None and self._under_way is not None:
+            self._note(*self._under_way, self._ended - self._began)
+        self._began, self._ended, self._under_way = self._clock(), None, None
+
+    def reached(self) -> None:
+        """The step has come so far, and ends where it was said last: what a reader does between steps is no part."""
+        self._ended = self._clock()
 
     def fed(self, num_rows: int, width: int) -> None:
-        """What the step that has begun is of."""
+        """What the step that has begun is of; not said of a prompt's pass, which is like no other."""
         self._under_way = num_rows, width
         self._num_since_plain[num_rows] = 0 if width == 1 else self._num_since_plain[num_rows] + 1
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AttentionInterface
 
-from specdec import DraftTree
+from specdec import DraftTree, ModelError
 from specdec.attention import grouped
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
@@ -111,3 +111,9 @@ def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
 def test_it_stays_away_where_heads_are_not_grouped_or_attention_is_another(name: str) -> None:
     model = families.make(*families.TREES[name])
     assert not grouped.is_of_use(model.config, model.device, model.dtype)
+
+
+def test_several_nodes_without_a_mask_are_refused() -> None:
+    query, key = torch.randn(1, 4, 3, 8), torch.randn(1, 2, 3, 8)
+    with pytest.raises(ModelError, match="from one thread at a time"):
+        grouped.grouped_attention(torch.nn.Module(), query, key, key, None)

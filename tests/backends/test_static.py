@@ -65,6 +65,8 @@ def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
     with pytest.raises(ModelError, match=r"no chains of varying length: .*; use backend='hf'"):
         Generator(chains_only, backend="static", numerics="fast")
     llama = families.make(*families.TREES["llama"])
+    with pytest.raises(ModelError, match=r"takes dense masks: leave out mask=, or use backend='hf'"):
+        Generator(llama, backend="static", mask="split")
     with pytest.raises(ModelError, match="the static backend has dense masks only"):
         Generator(llama, backend="static", numerics="exact")
     automatic = Generator(llama, backend="static").numerics

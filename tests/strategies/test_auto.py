@@ -45,6 +45,7 @@ class Device:
         self.prices.begin()
         self.prices.fed(num_rows, width)
         self.spend(num_rows, width)
+        self.prices.reached()
 
     def spend(self, num_rows: int, width: int) -> None:
         self.now += self.costs.at(num_rows * width) * (self.factor if width > 1 else 1.0)
@@ -108,7 +109,8 @@ def chain(length: int) -> DraftTree:
 
 def feed(device: Device, account: Account, length: int, num_accepted: int) -> int:
     """One step of one request; how many nodes were fed."""
-    width = account.spend([chain(length)]) if account.is_open(1) else 1
+    account.deposit()
+    width = account.choose([chain(length)]) if account.can_draft(1) else 1
     device.step(1, width)
     if width > 1:
         accepted = min(num_accepted, width - 1)
@@ -160,7 +162,8 @@ def test_a_second_guess_is_fed_where_it_is_often_right() -> None:
     account = device.account(0.02)
     widths = []
     for _ in range(60):
-        width = account.spend([tree]) if account.is_open(1) else 1
+        account.deposit()
+        width = account.choose([tree]) if account.can_draft(1) else 1
         device.step(1, width)
         fed, path = first_nodes(tree, width), [0, 3, 4] if width > 4 else [0]
         account.earn(1, len(path) - 1)
@@ -179,12 +182,51 @@ def test_what_the_last_step_brought_is_paid_in_when_a_request_stops() -> None:
     assert account.balance == pytest.approx(0.5 - 0.2 + 2)
 
 
+def test_drafts_that_cost_more_than_was_measured_are_given_up() -> None:
+    """c(T) says that a pass of two nodes is as good as free; here it takes twice a plain one's time."""
+    widths = {}
+    for factor in (1.0, 2.0):
+        device = Device(costs_of(0.0), factor)
+        account = device.account(0.01)
+        taken = [feed(device, account, 1, step % 3 == 0) for step in range(300)]  # every third draft is right
+        widths[factor] = sum(width > 1 for width in taken[100:])
+    assert widths[1.0] > 150
+    assert widths[2.0] < 10
+
+
+def test_a_prompts_pass_is_not_taken_for_a_step() -> None:
+    device = Device(costs_of(0.1))
+    account = Account(device.prices, loss=0.5)
+    engine = _AutoEngine(Engine(lambda request: Scripted(request, [chain(2)] * 2)), account)
+    for _ in range(12):  # requests of a prompt and one step each
+        drafter = engine.start(request())
+        for seconds in (100.0, None):
+            tree = drafter.propose(Budget(9, 9, 9))
+            device.now += seconds or device.costs.at(len(tree))
+            drafter.observe(Feedback(tree, tuple(range(len(tree))), (1,) * len(tree)))
+        drafter.stop()
+    assert len(tree) == 3
+    assert device.prices.at(1, 3) == pytest.approx(0.2)
+
+
+def test_where_only_chains_can_be_fed_there_is_no_window_and_the_longest_is_paid_for() -> None:
+    assert best_size(costs_of(0.0), takes_trees=False) == (5, 0, 4)
+    tree = chain(1)
+    tree.add_chain(0, [7, 8, 9])
+    account = Device(costs_of(0.01)).account(0.0)
+    engine = _AutoEngine(Engine(lambda request: Scripted(request, [tree])), account, takes_trees=False)
+    (fed,) = engine.propose_many([engine.start(request())], [Budget(9, 9, 9)])
+    assert isinstance(fed, DraftTree)
+    assert fed.tokens == [0, 7, 8, 9]
+    assert account.balance == pytest.approx(0.5 - 0.03)
+
+
 def test_a_window_is_fed_whole_or_not_at_all() -> None:
     tree = DraftTree(0)
     tree.add_chain(0, [1, 2, 3], Role.CANDIDATE | Role.PROBE)
     tree.add_chain(0, [4, 5])  # guesses come behind it
     device = Device(costs_of(0.5))
-    assert [device.account(0.0, balance).spend([tree]) for balance in (1.4, 1.5, 2.5)] == [1, 4, 6]
+    assert [device.account(0.0, balance).choose([tree]) for balance in (1.4, 1.5, 2.5)] == [1, 4, 6]
 
 
 @given(tree=trees(), width=st.integers(1, 12))
@@ -200,7 +242,8 @@ def test_where_the_text_depends_on_drafts_no_clock_is_asked(monkeypatch: pytest.
 
     host = toy_host(6, reads_q=True)
     object.__setattr__(host, "costs", measured)
-    assert not isinstance(AutoProposer().bind(host), _AutoEngine)
+    drafter = AutoProposer().bind(host).start(request())
+    assert len(drafter.propose(Budget(9, 9, 9))) == 1
 
 
 def test_a_generator_with_nothing_said_drafts_and_keeps_the_text() -> None:

@@ -12,7 +12,7 @@ class Steps:
     """Prices, told of steps that take as long as is said."""
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.now = self.pause = 0.0
         self.prices = Prices(COSTS, lambda: self.now)
 
     def take(self, num_rows: int, width: int, seconds: float, times: int = 1) -> None:
@@ -20,6 +20,8 @@ class Steps:
             self.prices.begin()
             self.prices.fed(num_rows, width)
             self.now += seconds
+            self.prices.reached()
+            self.now += self.pause
         self.prices.begin()
 
 
@@ -40,14 +42,31 @@ def test_a_step_of_several_rows_that_takes_longer_is_dearer_for_them_alone() -> 
     assert steps.prices.at(1, 2) == pytest.approx(0.1)
 
 
-def test_a_reader_who_pauses_changes_nothing() -> None:
+def test_neither_pauses_between_steps_nor_a_few_slow_ones_change_anything() -> None:
     steps = Steps()
     for _ in range(6):
+        steps.pause = 100.0
         steps.take(1, 1, 3.0, times=2)
         steps.take(1, 1, 1000.0)
         steps.take(1, 6, 9.0, times=2)
         steps.take(1, 6, 500.0)
     assert steps.prices.at(1, 6) == pytest.approx(2.0)
+
+
+def test_what_is_not_said_to_be_fed_is_not_noted() -> None:
+    steps = Steps()
+    for _ in range(5):  # prompts
+        steps.prices.begin()
+        steps.now += 50.0
+        steps.prices.reached()
+    assert steps.prices.needs_plain(1)
+
+
+def test_no_price_is_below_nothing() -> None:
+    steps = Steps()
+    steps.take(1, 1, 9.0, times=5)
+    steps.take(1, 2, 1.0, times=5)
+    assert steps.prices.at(1, 2) == 0.0
 
 
 def test_plain_steps_are_asked_for_at_first_and_again_after_many_drafts() -> None:
