@@ -45,6 +45,7 @@ _FIRST_DEPOSIT = 0.5  # plain steps: what a generator may lose before it knows b
 _TRIAL = 6  # steps, so that a window left alone fills up again
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
 _WORTH_IT = 1.05  # speed over plain decoding's
+_MOST_PATIENCE = 8  # steps
 _MEMORY = 0.98  # by which what was seen counts less with each draft
 
 
@@ -106,6 +107,8 @@ class Account:
     _depths: defaultdict[int, Rate] = field(default_factory=lambda: defaultdict(Rate))
     _least: int = 2  # the smallest part of the last draft that can be fed
     _num_trials: int = 0  # steps left of a trial
+    _num_declined: int = 0  # drafts in a row
+    _patience: int = 0  # steps before the next draft is written: to write one and not to feed it costs, too
 
     def expected(self, tree: DraftTree) -> list[float]:
         """Entry i: the tokens that the tree's first i nodes are expected to bring."""
@@ -126,10 +129,13 @@ class Account:
     def deposit(self) -> None:
         """What each step pays in."""
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
+        self._patience = max(0, self._patience - 1)
 
     def can_draft(self, num_rows: int) -> bool:
         """Whether a draft as small as the last one can be would be affordable, and what it costs can be told."""
-        return not self.prices.needs_plain(num_rows) and self.prices.at(num_rows, self._least) <= self.balance
+        if self._patience or self.prices.needs_plain(num_rows):
+            return False
+        return self.prices.at(num_rows, self._least) <= self.balance
 
     def choose(self, trees: Sequence[DraftTree]) -> int:
         """How many nodes of each tree are to be fed, the root included; and pay for them."""
@@ -146,9 +152,11 @@ class Account:
         best = max(speeds, key=speeds.__getitem__, default=1)
         if best > 1 and speeds[best] < _WORTH_IT and not self._num_trials:
             if self.balance < _MOST_SAVED:
+                self._num_declined += 1
+                self._patience = min(2**self._num_declined, _MOST_PATIENCE)
                 return 1
             self._num_trials = _TRIAL
-        self._num_trials = max(0, self._num_trials - 1)
+        self._num_declined, self._num_trials = 0, max(0, self._num_trials - 1)
         self.balance -= prices.get(best, 0.0)
         return best
 

@@ -14,7 +14,8 @@ from specdec.costs import Costs
 
 _MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
 _REFRESH = 64  # steps after which a plain one is due: contexts grow
-_LEAST_FACTOR, _GREATEST_FACTOR = 0.5, 3.0
+# Nothing makes a draft cheaper than c(T) says; a plain step that was slow for another reason would seem to.
+_LEAST_FACTOR, _GREATEST_FACTOR = 1.0, 3.0
 
 
 class Prices:
@@ -34,7 +35,7 @@ class Prices:
 
     def at(self, num_rows: int, width: int) -> float:
         """What a step of so many nodes for each row costs beyond a plain one, in plain ones."""
-        return max(0.0, self._predicted(num_rows, width) * self._factors.get(num_rows, 1.0) - 1) if width > 1 else 0.0
+        return self._predicted(num_rows, width) * self._factors.get(num_rows, 1.0) - 1 if width > 1 else 0.0
 
     def needs_plain(self, num_rows: int) -> bool:
         """Whether drafted steps of so many rows have too little to be compared with."""
