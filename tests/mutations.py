@@ -159,7 +159,7 @@ MUTATIONS = (
     Mutation(
         "closed regions aligned to the tree's root",
         "specdec/attention/regions.py",
-        (("(positions + offset - OPEN) // BLOCK * BLOCK - offset", "positions * 0 + positions[0] - OPEN"),),
+        (("_closed(0, length + max_depth)", "_closed(0, length)"),),
         (EXACT,),
     ),
     Mutation(

@@ -101,7 +101,12 @@ def test_a_node_has_the_bits_of_plain_decoding(dtype: torch.dtype, window: Windo
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ordinary_attention_fails_the_same_test(dtype: torch.dtype) -> None:
-    plain = [case for seed in range(8) for case in cases(dtype, None, seed) if case.options.keys() == {"scaling"}]
+    plain = [
+        case
+        for seed in range(8)
+        for case in cases(dtype, None, seed)
+        if case.options.keys() == {"scaling"} and case.prefix  # without one, chains have no mask
+    ]
     ordinary = DenseCompiler(), grouped_attention
     assert not all(torch.equal(case.in_tree(*ordinary), case.plainly(*ordinary)) for case in plain)
 
