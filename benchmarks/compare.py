@@ -46,6 +46,7 @@ HERE = (
     "transformers:assistant=demo_drafter,num_assistant_tokens=5,assistant_confidence_threshold=0.4",
     "specdec:autoregressive",
     "specdec:autoregressive+numerics=exact",
+    "specdec:auto",
     "specdec:prompt_lookup:max_ngram=2,num_tokens=10,prefer=first",
     "specdec:prompt_lookup:max_ngram=2,num_tokens=3",
     "specdec:prompt_lookup:max_ngram=2,num_tokens=3+numerics=exact",
