@@ -30,6 +30,7 @@ from benchmarks.exact_cost import tree_of
 from benchmarks.machine import facts
 from specdec import Generator
 from specdec.driver import Driver
+from specdec.errors import in_one_line
 
 # Hidden size, layers, heads, key-value heads, intermediate size: Llama 3.2 1B, Llama 2 7B and 13B.
 SHAPES = {
@@ -125,7 +126,7 @@ def measured(shape: str, arguments: argparse.Namespace, timer: Timer) -> dict[st
             if backend == "hf":
                 row[f"attention, {mask}"] = 1e3 * attention(driver, model, contexts[1], 120, timer)
         except Exception as fault:  # third-party kernels: what can't be run is said, and the rest goes on
-            row[name] = f"{type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
+            row[name] = in_one_line(fault)
     return row
 
 

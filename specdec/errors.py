@@ -28,3 +28,8 @@ class NumericsError(SpecdecError):
 
 class PluginError(SpecdecError):
     """A plug-in that is unknown, ambiguous, misconfigured or breaks its contract."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """The kind of a foreign error, and the first line of what it says."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -111,10 +111,10 @@ class Generator:
             vocab_size=self._driven.backend.shapes.vocab_size,
             reads_q=self.verifier.reads_q,
             is_keyed=self.verifier.is_keyed,
+            takes_trees=self._driven.backend.shapes.takes_trees,
             load=load_pretrained,
             open=open_driver,
             costs=self._driven.costs,
-            takes_trees=self._driven.backend.shapes.takes_trees,
         )
         try:
             return self.proposer.bind(host), frozenset(self.proposer.wants())

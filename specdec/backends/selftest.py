@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from specdec.errors import in_one_line
 from specdec.tree import ROOT, DraftTree, Role
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def probe(backend: "Backend", model: PreTrainedModel, compiler: "Compiler", bran
     try:
         error = _largest_error(backend, model, compiler, branching)
     except Exception as fault:  # third-party modelling code: whatever it raises means that it can't be driven so
-        return f"its forward raised {type(fault).__name__}: {str(fault).splitlines()[0] if str(fault) else ''}"
+        return f"its forward raised {in_one_line(fault)}"
     finally:
         while backend.num_rows:
             backend.release(backend.num_rows - 1)

@@ -127,12 +127,12 @@ class Account:
         return totals
 
     def deposit(self) -> None:
-        """What each step pays in."""
+        """A step pays in its share, and one less is waited for."""
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
         self._patience = max(0, self._patience - 1)
 
     def can_draft(self, num_rows: int) -> bool:
-        """Whether a draft as small as the last one can be would be affordable, and what it costs can be told."""
+        """Whether to write a draft: not while one waits, has no known cost, or is beyond the account however small."""
         if self._patience or self.prices.needs_plain(num_rows):
             return False
         return self.prices.at(num_rows, self._least) <= self.balance
@@ -192,20 +192,26 @@ class _AutoEngine(Engine):
         assert len(paying) == len(drafters), "drafters were started here"
         self._account.prices.begin()
         self._account.deposit()
-        width, proposals = 1, list[DraftTree | Exception]()
+        width = 1
+        proposals: list[DraftTree | Exception] = [DraftTree(drafter.request.root) for drafter in drafters]
         if self._account.can_draft(len(paying)):  # else drafting's own work is saved as well
-            proposals = self._inner.propose_many([drafter.inner for drafter in paying], budgets)
-            if not self._takes_trees:
-                proposals = [tree.longest_chain() if isinstance(tree, DraftTree) else tree for tree in proposals]
-            trees = [tree for tree in proposals if isinstance(tree, DraftTree)]
-            width = self._account.choose(trees) if trees else 1
-            for drafter in paying:
-                drafter.begin(len(paying))
+            proposals, width = self._draft(paying, budgets)
         if not any(drafter.is_new for drafter in paying):
             self._account.prices.fed(len(paying), width)
-        if not proposals:
-            return [DraftTree(drafter.request.root) for drafter in drafters]
-        return [first_nodes(tree, width) if isinstance(tree, DraftTree) else tree for tree in proposals]
+        return proposals
+
+    def _draft(
+        self, drafters: Sequence["_PayingDrafter"], budgets: Sequence[Budget]
+    ) -> tuple[list[DraftTree | Exception], int]:
+        """As much of each draft as is worth feeding, and how many nodes that is at most."""
+        proposals = self._inner.propose_many([drafter.inner for drafter in drafters], budgets)
+        if not self._takes_trees:
+            proposals = [tree.longest_chain() if isinstance(tree, DraftTree) else tree for tree in proposals]
+        trees = [tree for tree in proposals if isinstance(tree, DraftTree)]
+        width = self._account.choose(trees) if trees else 1
+        for drafter in drafters:
+            drafter.begin(len(drafters))
+        return [first_nodes(tree, width) if isinstance(tree, DraftTree) else tree for tree in proposals], width
 
     def close(self) -> None:
         self._inner.close()

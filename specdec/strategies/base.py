@@ -87,10 +87,10 @@ class Host:
     vocab_size: int
     reads_q: bool
     is_keyed: bool
+    takes_trees: bool
     load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Driver]
     costs: Callable[[], Costs]
-    takes_trees: bool = True
 
 
 @dataclass(frozen=True, slots=True)

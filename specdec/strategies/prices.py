@@ -29,7 +29,7 @@ class Prices:
         self._factors: dict[int, float] = {}
         self._ratios: dict[tuple[int, int], float] = {}
         self._num_since_plain: defaultdict[int, int] = defaultdict(int)
-        self._began: float | None = None
+        self._began = 0.0
         self._ended: float | None = None
         self._under_way: tuple[int, int] | None = None
 
@@ -43,7 +43,7 @@ class Prices:
 
     def begin(self) -> None:
         """A step begins, and what the last one took is known."""
-        if self._began is not None and self._ended is not None and self._under_way is not None:
+        if self._ended is not None and self._under_way is not None:
             self._note(*self._under_way, self._ended - self._began)
         self._began, self._ended, self._under_way = self._clock(), None, None
 

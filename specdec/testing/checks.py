@@ -78,6 +78,7 @@ def toy_host(vocab_size: int, reads_q: bool) -> Host:
         vocab_size=vocab_size,
         reads_q=reads_q,
         is_keyed=not reads_q,
+        takes_trees=True,
         load=load,
         open=open_driver,
         costs=lambda: ToyBackend.costs,
