@@ -4,8 +4,10 @@
     python -m benchmarks.exactness --summary
 
 Texts go to ``--out`` (JSON Lines) one by one, and what is there already is not decoded again: it may be stopped and
-started at will. Prompts: the demo's, those of the files, and two that leave room for nothing but the new tokens before
-the model's limit and before a quarter of it. Ends of text are passed over, so that every text has its full length.
+started at will. Several processes may share the work, each with its own ``--strategies`` and ``--out``: the files put
+one behind the other are those of one run. Prompts: the demo's, those of the files, and two that leave room for nothing
+but the new tokens before the model's limit and before a quarter of it. Ends of text are passed over, so that every text
+has its full length.
 
 In batches of four and at temperature 1 every third prompt is decoded, and of every sixth the logits of each committed
 position are kept as digests, to be compared bit by bit. References beside plain decoding: transformers' ``generate``
@@ -78,6 +80,7 @@ class Runs:
         self.numerics, self.dtype, self.length = arguments.numerics, arguments.dtype, arguments.max_new_tokens
         self.out: Path = arguments.out
         self.done = {key for key, _ in read(self.out)}
+        self.strategies: list[str] = arguments.strategies
         model, tokenizer = demo.load()
         self.model = model.to(getattr(torch, self.dtype))
         self.prompts = prompts(tokenizer, arguments, model.config.max_position_embeddings - self.length)
@@ -85,12 +88,11 @@ class Runs:
     def run(self) -> None:
         for batch, temperature in SETTINGS:
             for strategy in STRATEGIES:
-                if (strategy, batch, temperature) != (PLAIN, 4, 0.0):
+                if strategy in self.strategies and (strategy, batch, temperature) != (PLAIN, 4, 0.0):
                     self.decode(strategy, batch, temperature)
-        if self.numerics == "exact":
+        if PEER in self.strategies:
             self.decode_with_transformers(PEER, {})
-        else:
-            self.decode_with_transformers(PEER, {})
+        if PEER_LOOKUP in self.strategies and self.numerics == "fast":
             self.decode_with_transformers(PEER_LOOKUP, {"prompt_lookup_num_tokens": 10})
 
     def decode(self, strategy: str, batch: int, temperature: float) -> None:
@@ -189,6 +191,8 @@ def main() -> int:
     parser.add_argument("--prompts", type=Path, nargs="*", default=[])
     parser.add_argument("--per-category", type=int, default=2)
     parser.add_argument("--max-new-tokens", type=int, default=256)
+    everything = (*STRATEGIES, PEER, PEER_LOOKUP)
+    parser.add_argument("--strategies", nargs="+", choices=everything, default=everything, help="only these")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path, default=Path("exactness.jsonl"))
     parser.add_argument("--summary", action="store_true", help="only print what --out holds")
