@@ -2,12 +2,14 @@
 
     python -m benchmarks.device --out FOLDER [--shapes 1b 7b 13b] [--device cuda] [--dtype bfloat16]
     python -m benchmarks.device --out FOLDER --shapes tiny --device cpu
+    python -m benchmarks.device --out FOLDER --shapes 7b --only attention
 
 For each shape, cheapest first and written to FOLDER as it comes (device.json, device.md):
 
 - how long it takes to read the weights once, and plain steps of each backend over that: what decoding could be at best;
 - c(T) at a context of 1,024 for each backend and mask compiler;
-- attention alone, one layer at a context of 8,192 with 120 nodes, for each mask compiler.
+- attention alone, one layer at a context of 8,192 with 120 nodes, for each mask compiler; this is what ``flash-attn``
+  changes, so that it may be installed, or built, after the rest was measured.
 
 What can't be run is said, with the reason, in place of a figure.
 """
@@ -19,12 +21,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
+from transformers.utils import is_flash_attn_2_available
 
 from benchmarks.exact_cost import tree_of
 from benchmarks.machine import facts
@@ -110,20 +114,30 @@ def attention(driver: Driver, model: LlamaForCausalLM, context: int, size: int, 
         return timer(lambda: attend(layer, query, key, value, mask, scaling=config.head_dim**-0.5))
 
 
+def prefix_kernel(device: torch.device) -> str:
+    """What the ``split`` compiler's prefix goes through here."""
+    if device.type != "cuda":
+        return "torch's operator for CPUs"
+    return f"flash-attn {version('flash-attn')}" if is_flash_attn_2_available() else "torch's flash operator"
+
+
 def measured(shape: str, arguments: argparse.Namespace, timer: Timer) -> dict[str, Any]:
     contexts = arguments.contexts
     model = random_llama(shape, timer.device, getattr(torch, arguments.dtype), 2 * max(contexts))
     row: dict[str, Any] = {
         "shape": shape,
         "parameters": model.num_parameters(),
-        "reading_ms": 1e3 * reading(model, timer),
+        "prefix_kernel": prefix_kernel(timer.device),
     }
+    if "steps" in arguments.only:
+        row["reading_ms"] = 1e3 * reading(model, timer)
     for backend, mask in WAYS:
         name = f"{backend}, {mask}"
         try:
             driver = Generator(model, proposer="autoregressive", backend=backend, mask=mask).driver()
-            row[name] = {size: 1e3 * seconds for size, seconds in passes(driver, contexts[0], timer).items()}
-            if backend == "hf":
+            if "steps" in arguments.only:
+                row[name] = {size: 1e3 * seconds for size, seconds in passes(driver, contexts[0], timer).items()}
+            if "attention" in arguments.only and backend == "hf":
                 row[f"attention, {mask}"] = 1e3 * attention(driver, model, contexts[1], 120, timer)
         except Exception as fault:  # third-party kernels: what can't be run is said, and the rest goes on
             row[name] = in_one_line(fault)
@@ -132,7 +146,7 @@ def measured(shape: str, arguments: argparse.Namespace, timer: Timer) -> dict[st
 
 def table(rows: list[dict[str, Any]], contexts: list[int]) -> str:
     lines = [
-        facts(),
+        f"{facts()}. The prefix of `split` goes through {rows[0]['prefix_kernel']}.",
         "",
         f"| shape | way | plain step ms | over reading the weights | c(T) for T = {', '.join(map(str, NODES[1:]))}, "
         f"context {contexts[0]} | attention of a layer at {contexts[1]}, 120 nodes, ms |",
@@ -140,17 +154,19 @@ def table(rows: list[dict[str, Any]], contexts: list[int]) -> str:
     ]
     for row in rows:
         for backend, mask in WAYS:
-            found = row[f"{backend}, {mask}"]
+            found = row.get(f"{backend}, {mask}")
             what = f"| {row['shape']} ({row['parameters'] / 1e9:.2f}e9) | {backend}, {mask} "
             if isinstance(found, str):
                 lines.append(f"{what}| not measured: {found} | | | |")
                 continue
-            costs = ", ".join(f"{found[size] / found[1]:.2f}" for size in NODES[1:])
+            steps = "| | | "
+            if found is not None:
+                costs = ", ".join(f"{found[size] / found[1]:.2f}" for size in NODES[1:])
+                steps = f"| {found[1]:.2f} | {found[1] / row['reading_ms']:.2f} | {costs} "
             layer = row.get(f"attention, {mask}") if backend == "hf" else None
-            lines.append(
-                f"{what}| {found[1]:.2f} | {found[1] / row['reading_ms']:.2f} | {costs} "
-                f"| {'' if layer is None else f'{layer:.3f}'} |"
-            )
+            if found is None and layer is None:
+                continue
+            lines.append(f"{what}{steps}| {'' if layer is None else f'{layer:.3f}'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -158,6 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["1b", "7b", "13b"])
+    parser.add_argument("--only", nargs="+", choices=("steps", "attention"), default=["steps", "attention"])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--contexts", type=int, nargs=2, default=[1024, 8192], help="of steps, and of attention alone")

@@ -21,8 +21,8 @@ def decode_model(
     feed = tokens
     for _ in range(count):
         with torch.no_grad():
-            output = model(torch.tensor([feed]), past_key_values=cache, use_cache=True)
-        logits, cache = output.logits[0, -1].float(), output.past_key_values
+            output = model(torch.tensor([feed], device=model.device), past_key_values=cache, use_cache=True)
+        logits, cache = output.logits[0, -1].float().cpu(), output.past_key_values
         noise = 0.0 if seed is None else keyed_gumbel(seed, len(tokens), len(logits))
         scores = logits.numpy() if seed is None else np.log(logits.softmax(-1).double().numpy()) + noise
         feed = [int(np.argmax(scores))]

@@ -16,16 +16,13 @@ from specdec.layout import Layout, Shapes, Window
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.split import SplitCompiler
 from tests import families
+from tests.devices import DEVICES
 from tests.generators import open_row, random_tree
 
 KIND = "attention"
 WINDOWS = [None, Window("sliding", 4), Window("sliding", 40), Window("chunked", 7), Window("chunked", 64)]
 # What a result's rounding allows: twice that of one number, since the prefix and the sum are each rounded.
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 3e-6, torch.float16: 3e-3, torch.bfloat16: 2.5e-2}
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")),
-]
 
 
 @dataclass

@@ -1,0 +1,29 @@
+"""On every device, through every backend and kind of mask, the text is the model's own."""
+
+from typing import Any
+
+import pytest
+
+from specdec import Generator
+from tests import families
+from tests.devices import DEVICES
+from tests.plain import decode_model
+
+PROMPTS = [[3, 5, 7, 3, 5, 7, 3], [9], [4, *range(2, 60), 4]]
+WAYS: dict[str, dict[str, Any]] = {
+    "hf, dense": {"mask": "dense"},
+    "hf, split": {"mask": "split:least_prefix=16"},
+    "static": {"backend": "static"},
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2", "qwen3_moe"])
+def test_text_is_the_models_own(family: str, way: str, device: str) -> None:
+    model = families.make(*families.TREES[family]).to(device)
+    for proposer, seed in (("autoregressive", None), ("lookahead:N=3,W=3,G=3", 7), ("prompt_lookup:num_matches=3", 7)):
+        generator = Generator(model, proposer=proposer, max_batch_size=2, **WAYS[way])
+        results = generator.generate(PROMPTS, max_new_tokens=20, temperature=float(seed is not None), seed=seed)
+        expected = [decode_model(model, prompt, 20, seed, eos=()) for prompt in PROMPTS]
+        assert [list(result.token_ids) for result in results] == expected
