@@ -16,8 +16,8 @@ from specdec.layout import Compiler
 from specdec.tree import ROOT, DraftTree, Role
 
 _SEED = 2402
-# Tokens: few, where the least goes along, and so many that the tokens behind cross the border of a closed region.
-_CONTEXTS = (4, 150)
+# Tokens: few, where the least goes along, and so many that the tokens behind have closed regions, and not all the same.
+_CONTEXTS = (4, 218)
 _NUM_PLAIN = 10
 _SIZES = (2, 3, 6, 13, 33, 100)
 _LATER = 3
@@ -39,7 +39,7 @@ def measure_deviation(backend: Backend, compiler: Compiler) -> Deviation:
     """
     rng, limit = np.random.default_rng(_SEED), backend.shapes.max_positions or 4 * max(_CONTEXTS)
     found = []
-    for context in sorted({min(context, limit // 2) for context in _CONTEXTS}):
+    for context in sorted({min(context, max(limit - _NUM_PLAIN, limit // 2)) for context in _CONTEXTS}):
         tokens = rng.integers(backend.shapes.vocab_size, size=min(context + _NUM_PLAIN, limit)).tolist()
         found.append(_deviation(_Trial(backend, compiler, tokens, context, rng)))
     return Deviation(next((one.where for one in found if one.where), ""), max(one.noise for one in found))

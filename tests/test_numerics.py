@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError, RequestError, ToyModel
+from specdec.attention import exact
 from specdec.auditing.witness import Witness
 from specdec.backends import hf as hf_module
 from tests import families
 
-PROMPTS = [[5, 9, 2, 7, 1, 8, 3] * 12, [4, 4, 11, 60], list(range(1, 50))]
+PROMPTS = [[5, 9, 2, 7, 1, 8, 3] * 26, [4, 4, 11, 60], list(range(1, 50))]
 STRATEGIES = ["lookahead:N=4,W=5,G=5", "prompt_lookup:num_matches=3", "jacobi"]
 
 
@@ -89,11 +90,22 @@ def test_rows_that_depend_on_their_number_are_found_out() -> None:
         Generator(model, numerics="exact")
 
 
+def test_closed_regions_whose_bits_depend_on_the_place_of_a_row_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = exact._closed
+
+    def displaced(rows: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        attended, lse = closed(rows, *others)
+        return attended * (1 + 1e-6 * torch.arange(rows.shape[1])[:, None]), lse
+
+    monkeypatch.setattr(exact, "_closed", displaced)
+    assert "other bits" in Generator(made("llama", torch.float32)).numerics.inexact
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "reason"),
     [
         ("llama", torch.float64, "covers bfloat16, float16 and float32, not torch.float64"),
-        ("mpt", torch.float32, "chains only"),
+        ("mpt", torch.float32, "can't be given trees under exact attention"),
     ],
 )
 def test_what_exact_attention_does_not_cover_falls_back_by_name(name: str, dtype: torch.dtype, reason: str) -> None:

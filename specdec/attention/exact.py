@@ -28,6 +28,7 @@ from specdec.attention.regions import ATTENTION, Region, found_regions, with_reg
 from specdec.errors import ModelError
 
 _ROWS = 4  # products of fewer rows take other ways through the libraries, with other bits
+_COLUMNS = 16  # in products of fewer columns a row's bits were seen to depend on its place among the rows
 _SMALLEST_FUSED_HEAD = 32  # below, rows of the fused kernel in half precision were seen to depend on one another
 
 
@@ -174,10 +175,11 @@ def _closed(
         return attended[0], lse[0].unsqueeze(-1)
     scores = _scores(rows, keys, kind, rows.new_zeros((), dtype=torch.float32))
     top = scores.amax(-1, keepdim=True)
-    with_ones = torch.nn.functional.pad(values.float(), (0, 1), value=1.0)
+    size = values.shape[2]
+    with_ones = torch.nn.functional.pad(values.float(), (0, _COLUMNS - size % _COLUMNS), value=1.0)
     sums = torch.bmm(scores.sub_(top).exp_(), with_ones)
-    total = sums[..., -1:]
-    return sums[..., :-1] / total, total.log().add_(top)
+    total = sums[..., size : size + 1]
+    return sums[..., :size] / total, total.log().add_(top)
 
 
 def _softmax_weights(scores: list[torch.Tensor], grid: _Grid) -> torch.Tensor:

@@ -46,7 +46,7 @@ def grouped_attention(
     Args:
         query: (rows, heads, width, head size).
         key, value: (rows, groups, slots, head size), heads a multiple of groups.
-        attention_mask: additive, (rows, 1, width, slots); None where the width is 1.
+        attention_mask: additive, (rows, 1 or heads, width, slots); None where the width is 1.
 
     Returns:
         (rows, width, heads, head size), and None for the weights.
@@ -62,7 +62,8 @@ def grouped_attention(
         )
         return output
     rows, heads, width, size = query.shape
-    if width == 1 and (attention_mask is None or query.dtype in _HALF):  # under a mask float32 gains nothing
+    is_shared = attention_mask is None or (query.dtype in _HALF and attention_mask.shape[1] == 1)
+    if width == 1 and is_shared:  # by the heads of a group; under a mask float32 gains nothing
         folded = query.reshape(rows, key.shape[1], -1, size)
         if folded.shape[2] == 1 and query.dtype in _HALF:
             folded = folded.expand(-1, -1, 2, -1)

@@ -81,8 +81,8 @@ class HFBackend(Backend):
                 self.remedy = "; model.set_experts_implementation('batched_mm') may help, as experts see few rows each"
         self._decide()
         if compiler.bit_exact and self.reason:
-            chains = f"it takes chains only, under masks of its own ({self.reason})"
-            self.inexact = exact.uncovered(model.dtype) or chains
+            no_trees = f"it can't be given trees under exact attention ({self.reason})"
+            self.inexact = exact.uncovered(model.dtype) or no_trees
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         return RaggedCache(num_layers)
@@ -214,10 +214,12 @@ def position_limit(config: Any) -> int | None:
     """How many positions the model can be driven to; None where it names no limit.
 
     Rotary frequencies of the kind ``longrope`` switch with the longest position of a pass, so that beyond their
-    original length a token's logits depend on what else is in the pass: the limit is that length.
+    original length a token's logits depend on what else is in the pass: the limit is that length. So it is with the
+    dynamic masks of Doge beyond their ``keep_window_size``.
     """
     names = ("max_position_embeddings", "max_seq_len", "n_positions")
     limits = [limit for name in names if (limit := getattr(config, name, None)) is not None][:1]
+    limits += [config.keep_window_size] if hasattr(config, "keep_window_size") else []
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in [rope, *(value for value in rope.values() if isinstance(value, dict))]:
         if parameters.get("rope_type") == "longrope":

@@ -69,17 +69,19 @@ def cases(dtype: torch.dtype, window: Window | None, seed: int, spread: float = 
 
     for prefix in PREFIXES:
         groups, heads = int(rng.choice([1, 2])), int(rng.choice([1, 3, 4]))
-        size, multiple = int(rng.choice([32, 64])), int(rng.choice([1, 4]))
+        size, multiple = int(rng.choice([8, 32, 64])), int(rng.choice([1, 4]))
+        value_size = int(rng.choice([size, 8]))
         shapes = Shapes(100, None, True, {KIND: window}, dtype, torch.device("cpu"), multiple)
         tree = random_tree(rng, int(rng.choice([2, 7, 30, 90])))
         width = -(-len(tree) // multiple) * multiple
         node = int(rng.integers(len(tree)))
         length = prefix + tree.depths[node]
-        query, key, value = (random(1, n, s, size) for n, s in (
-            (groups * heads, width), (groups, prefix + width), (groups, prefix + width)
+        query, key, value = (random(1, *shape) for shape in (
+            (groups * heads, width, size), (groups, prefix + width, size), (groups, prefix + width, value_size)
         ))  # fmt: skip
         plain_query = random(1, groups * heads, multiple, size)
-        plain_key, plain_value = random(2, 1, groups, length + multiple, size)
+        plain_key = random(1, groups, length + multiple, size)
+        plain_value = random(1, groups, length + multiple, value_size)
         slots = [*range(prefix), *(prefix + ancestor for ancestor in tree.lineage(node))]
         plain_query[:, :, 0] = query[:, :, node]
         plain_key[:, :, : length + 1], plain_value[:, :, : length + 1] = key[:, :, slots], value[:, :, slots]

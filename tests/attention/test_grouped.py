@@ -68,6 +68,14 @@ def test_a_node_for_each_row_in_half_precision_keeps_to_its_mask(heads: int, gro
     torch.testing.assert_close(output.float(), expected, atol=3e-2, rtol=0)
 
 
+def test_a_mask_for_each_head_is_kept_to() -> None:
+    query, key, value, mask = (tensor.bfloat16() for tensor in tensors(6, 2, 1, 70))
+    masks = torch.stack([mask[:, 0].roll(shift, -1) for shift in range(6)], 1)
+    own, _ = AttentionInterface()["sdpa"](Module(3), query, key, value, masks, scaling=0.3)
+    output, _ = grouped.grouped_attention(Module(3), query, key, value, masks, scaling=0.3)
+    assert torch.equal(own, output)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_bits_are_those_of_the_models_own_attention(dtype: torch.dtype) -> None:
     query, key, value, mask = (tensor.to(dtype) for tensor in tensors(6, 2, 11, 150))

@@ -5,6 +5,7 @@ import torch
 
 from specdec import Generator, ModelError, RequestError
 from tests import families
+from tests.plain import decode_model
 
 LLAMA = families.TREES["llama"]
 
@@ -45,6 +46,20 @@ def test_rotary_frequencies_that_switch_limit_the_positions() -> None:
     assert len(generator.generate([1, 2, 3], max_new_tokens=37).token_ids) == 37
     with pytest.raises(RequestError, match="can be driven to 40 positions"):
         generator.generate([1, 2, 3], max_new_tokens=38)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dynamic_masks_limit_the_positions(dtype: torch.dtype) -> None:
+    model = families.make("DogeConfig", {**families.SMALL, "keep_window_size": 60}).to(dtype)
+    texts = [
+        Generator(model, proposer=proposer, numerics="fast").generate([1, 2, 3, 1, 2], max_new_tokens=55)
+        for proposer in ("autoregressive", "jacobi")
+    ]
+    if dtype == torch.float32:  # in bfloat16 near-ties may fall otherwise
+        assert list(texts[0].token_ids) == decode_model(model, [1, 2, 3, 1, 2], 55, None, eos=())
+        assert texts[0].token_ids == texts[1].token_ids
+    with pytest.raises(RequestError, match="can be driven to 60 positions"):
+        Generator(model).generate([1, 2, 3, 1, 2], max_new_tokens=56)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "opt", "mpt"])
