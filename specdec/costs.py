@@ -65,7 +65,9 @@ def measure_costs(
     rng = np.random.default_rng(0)
     shapes = driver.shapes
     context = min(context, (shapes.max_positions or context * 2) // 2)
-    most_deep = context if shapes.takes_trees else (shapes.max_positions or math.inf) - context - 1
+    most_deep = (shapes.max_positions or math.inf) - context - 1
+    if shapes.takes_trees:
+        most_deep = min(most_deep, context)
     tokens = rng.integers(shapes.vocab_size, size=context).tolist()
     trees = {size: _tree(rng, shapes.vocab_size, size, shapes.takes_trees, most_deep) for size in sizes}
     with ExitStack() as rows:

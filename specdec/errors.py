@@ -9,6 +9,9 @@ SpecdecError
 Each message says what was given, what is allowed and the remedy.
 """
 
+import traceback
+from pathlib import Path
+
 
 class SpecdecError(Exception):
     """Base of every error that specdec raises on purpose."""
@@ -28,6 +31,17 @@ class NumericsError(SpecdecError):
 
 class PluginError(SpecdecError):
     """A plug-in that is unknown, ambiguous, misconfigured or breaks its contract."""
+
+
+def failure(author: str, error: Exception) -> PluginError:
+    """What a third party's code raised, and where: in its own last line, or else in the last of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = Path(__file__).parent
+    theirs = [frame for frame in frames if not Path(frame.filename).is_relative_to(own)] or frames
+    where = f" ({theirs[-1].name}, {Path(theirs[-1].filename).name} line {theirs[-1].lineno})" if theirs else ""
+    fault = PluginError(f"{author} failed with {type(error).__name__}: {error}{where}")
+    fault.__cause__ = error
+    return fault
 
 
 def in_one_line(error: BaseException) -> str:

@@ -9,7 +9,7 @@ from specdec import prompts
 from specdec.backends.base import Backend
 from specdec.costs import Costs
 from specdec.driver import Driver
-from specdec.errors import ModelError, PluginError, RequestError, SpecdecError
+from specdec.errors import ModelError, PluginError, RequestError, SpecdecError, failure
 from specdec.intake import Intake
 from specdec.layout import Compiler
 from specdec.loading import OwnSettings, check_tokenizer, load_pretrained
@@ -121,9 +121,13 @@ class Generator:
         except SpecdecError:
             raise
         except Exception as error:  # a third party's code
-            raise PluginError(
-                f"proposer {type(self.proposer).__name__} failed to bind with {type(error).__name__}: {error}"
-            ) from error
+            raise failure(f"binding proposer {type(self.proposer).__name__}", error) from error
+
+    def __repr__(self) -> str:
+        return (
+            f"Generator({type(self.model).__name__}, proposer={self.proposer!r}, verifier={self.verifier!r}, "
+            f"mask={self.compiler!r}, numerics={str(self.numerics)!r})"
+        )
 
     @property
     def compiler(self) -> Compiler:
@@ -231,7 +235,7 @@ class Generator:
     def _check_idle(self) -> None:
         if self._is_busy:
             raise RequestError(
-                "this generator is still streaming: exhaust or close that stream, or make another generator"
+                "this generator is decoding already: exhaust or close its stream, or wait for the other thread"
             )
 
     def _chunk(self, sequence: Sequence) -> Chunk:

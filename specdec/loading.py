@@ -17,7 +17,8 @@ def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     name = os.path.expanduser(name)
-    if name.startswith((".", "/")) and not Path(name).is_dir():
+    is_a_path = name.startswith((".", "/")) or name.count("/") > 1  # hubs name owner/model
+    if is_a_path and not Path(name).is_dir():
         raise ModelError(f"can't load {name!r}: there is no such folder")
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
@@ -26,12 +27,17 @@ def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
         loaded = AutoTokenizer.from_pretrained(name) if tokenizer is None else tokenizer
     except Exception as error:  # damaged files raise whatever their readers like
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        here = "" if Path(name).is_dir() else "there is no such folder here, and of the hub: "
         raise ModelError(
-            f"can't load {name!r}: {reason.rstrip('.')}. Give a folder with safetensors weights, or a hub name"
+            f"can't load {name!r}: {here}{reason.rstrip('.')}. Give a folder with safetensors weights, or a hub name"
         ) from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would go on with random numbers in their place
-        raise ModelError(f"can't load {name!r}: {len(missing)} weights are missing from it, among them {missing[0]}")
+        saved_as = ", ".join(model.config.architectures or ["a model of no name"])
+        raise ModelError(
+            f"can't load {name!r} as a causal language model: it was saved as {saved_as}, and of the weights of "
+            f"{type(model).__name__} {len(missing)} are missing from it, among them {missing[0]}"
+        )
     return model.eval(), loaded
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from specdec.backends.base import Backend, Output
-from specdec.errors import PluginError, SpecdecError
+from specdec.errors import PluginError, SpecdecError, failure
 from specdec.layout import Compiler
 from specdec.sampling import NO_TOKEN, SequenceTarget
 from specdec.sequence import Sequence
@@ -251,6 +251,4 @@ def fails_alone(sequence: Sequence, author: str) -> Iterator[None]:
     except SpecdecError as error:
         sequence.fail(error)
     except Exception as error:  # a third party's code
-        fault = PluginError(f"{author} failed with {type(error).__name__}: {error}")
-        fault.__cause__ = error
-        sequence.fail(fault)
+        sequence.fail(failure(author, error))

@@ -1,9 +1,10 @@
 """Whatever a caller calls a prompt, as token ids."""
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any
 
+import numpy as np
 import torch
 
 from specdec.errors import RequestError
@@ -13,11 +14,13 @@ _FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a te
 
 def as_list(prompt: Any) -> tuple[list[Any], bool]:
     """The prompts given, and whether they were given as a list."""
+    if isinstance(prompt, np.ndarray):
+        prompt = _tensor(prompt)
     if isinstance(prompt, torch.Tensor):
         if prompt.ndim not in (1, 2):
             raise RequestError(f"a tensor prompt has shape (tokens,) or (batch, tokens), not {tuple(prompt.shape)}")
         return (list(prompt), True) if prompt.ndim == 2 else ([prompt], False)
-    if isinstance(prompt, Mapping) and "input_ids" in prompt:
+    if any(isinstance(given, Mapping) and "input_ids" in given for given in (prompt, *_first(prompt))):
         raise RequestError(
             "a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding"
         )
@@ -26,9 +29,20 @@ def as_list(prompt: Any) -> tuple[list[Any], bool]:
     return [prompt], False
 
 
+def _first(prompt: Any) -> Sequence[Any]:
+    return prompt[:1] if isinstance(prompt, list | tuple) else ()
+
+
 def _is_one(prompt: Sequence[Any]) -> bool:
     """Whether a list is itself one prompt: token ids, or chat messages."""
-    return isinstance(prompt[0], Integral) or (isinstance(prompt[0], Mapping) and "role" in prompt[0])
+    return isinstance(prompt[0], Number | Mapping)
+
+
+def _tensor(array: np.ndarray) -> torch.Tensor:
+    try:
+        return torch.from_numpy(array)
+    except TypeError as error:  # of text, of objects
+        raise RequestError(f"an array prompt holds integer ids, not {array.dtype}") from error
 
 
 def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
@@ -52,6 +66,8 @@ def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
 
 
 def _ids(prompt: Any, tokenizer: Any | None) -> list[int]:
+    if isinstance(prompt, np.ndarray):
+        prompt = _tensor(prompt)
     if isinstance(prompt, torch.Tensor):
         if prompt.dtype.is_floating_point or prompt.dtype.is_complex or prompt.dtype == torch.bool:
             raise RequestError(f"a tensor prompt holds integer ids, not {prompt.dtype}")

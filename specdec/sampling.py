@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from specdec.errors import NumericsError, PluginError, SpecdecError
+from specdec.errors import NumericsError, SpecdecError, failure
 from specdec.randomness import Chances
 from specdec.settings import Processor, Settings
 from specdec.tree import DraftTree
@@ -225,9 +225,7 @@ class SequenceTarget:
         except SpecdecError as error:
             self.faults[node] = error
         except Exception as error:  # a caller's own processor
-            fault = PluginError(f"a logits processor failed with {type(error).__name__}: {error}")
-            fault.__cause__ = error
-            self.faults[node] = fault
+            self.faults[node] = failure("a logits processor", error)
 
     def _draw(self, node: int) -> int:
         if self._warper.is_plain_argmax:

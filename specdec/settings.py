@@ -1,5 +1,6 @@
 """What a caller asks of one generation, in transformers' names; nothing is on unless asked for."""
 
+import difflib
 from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any, Self
@@ -30,6 +31,17 @@ _SAME_NAME = (
     "max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
     "no_repeat_ngram_size", "eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
 )  # fmt: skip
+# transformers' keywords that are none here, and what to do instead.
+_ELSEWHERE = {
+    "do_sample": "a temperature above 0 samples",
+    "stop_strings": "it is called stop here",
+    "max_length": "it counts the prompt as well: set max_new_tokens",
+    "num_return_sequences": "give the prompt as often, with a list of seeds",
+    "streamer": "use Generator.stream",
+    "attention_mask": "prompts are given without padding",
+    "num_beams": "there is no beam search here: use model.generate",
+    "stopping_criteria": "use stop or eos_token_id, or leave Generator.stream's loop",
+}
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
 _LEAST_TEMPERATURE = 1e-6  # below it, scores divided by the temperature overflow float32
 _OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_new_tokens": 0}
@@ -115,16 +127,18 @@ class Settings(BaseModel):
         try:
             return cls.model_validate({**(defaults or {}), **base, **given})
         except ValidationError as error:
-            raise RequestError(f"settings refused: {describe(error, cls)}") from None
+            raise RequestError(f"settings refused: {describe(error, cls, _ELSEWHERE)}") from None
 
 
-def describe(error: ValidationError, model: type[BaseModel]) -> str:
-    """A validation error in one line: each name at fault, what was given, what is allowed."""
+def describe(error: ValidationError, model: type[BaseModel], remedies: Mapping[str, str] | None = None) -> str:
+    """A validation error in one line: each name at fault, what was given, what is allowed or ``remedies`` say."""
     faults = []
     for detail in error.errors():
         name = ".".join(map(str, detail["loc"]))
         if detail["type"] == "extra_forbidden":
-            faults.append(f"unknown name {name!r} (allowed: {', '.join(model.model_fields)})")
+            close = difflib.get_close_matches(name, model.model_fields, n=1)
+            remedy = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(model.model_fields)}"
+            faults.append(f"unknown name {name!r} ({(remedies or {}).get(name, remedy)})")
         elif name:
             faults.append(f"{name}={detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
         else:

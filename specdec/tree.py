@@ -91,6 +91,8 @@ class DraftTree:
         if node is not None:
             self.roles[node] |= role
             return node
+        if not 0 <= parent < len(self):
+            raise IndexError(f"no node {parent} to add below: this tree's go from 0 to {len(self) - 1}")
         node = self._index[parent, token] = len(self.tokens)
         self.tokens.append(token)
         self.parents.append(parent)

@@ -189,14 +189,17 @@ class _Short(Engine):
 @pytest.mark.parametrize(
     ("engine", "fault"),
     [
-        (_Broken, "proposer Scripted failed with ZeroDivisionError: by nought"),
+        (
+            _Broken,
+            "proposer Scripted failed with ZeroDivisionError: by nought (propose_many, test_generator_failures.py",
+        ),
         (_Short, "proposer Scripted returned 1 trees for 2 requests"),
     ],
 )
 def test_an_engine_that_fails_fails_its_requests_by_name(engine: type[Engine], fault: str) -> None:
     generator = Generator(toy(), proposer=Scripted(engine=engine))
     results = generator.generate(PROMPTS[:2], **SETTINGS)
-    assert [str(result.error) for result in results] == [fault, fault]
+    assert all(str(result.error).startswith(fault) for result in results)
     assert all(isinstance(result.error, PluginError) for result in results)
 
 
@@ -317,6 +320,7 @@ def test_a_checkpoint_with_missing_weights_is_refused(tmp_path: Path) -> None:
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
-        ModelError, match=r"1 weights are missing from it, among them model\.layers\.1\.mlp\.up_proj\.weight"
+        ModelError,
+        match=r"of LlamaForCausalLM 1 are missing from it, among them model\.layers\.1\.mlp\.up_proj\.weight",
     ):
         load_pretrained(str(tmp_path), tokenizer=object())

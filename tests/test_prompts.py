@@ -43,6 +43,7 @@ def refusal(prompt: Any, tokenizer: Any = None, vocab_size: int = VOCAB) -> str:
         torch.tensor([3, 1, 4]),
         torch.tensor([3, 1, 4], dtype=torch.int32),
         torch.tensor([3, 1, 4], dtype=torch.uint8),
+        np.array([3, 1, 4]),
     ],
 )
 def test_one_prompt_of_ids_is_the_ids(prompt: Any) -> None:
@@ -61,6 +62,7 @@ def test_one_prompt_of_ids_is_the_ids(prompt: Any) -> None:
         [(3, 1), (4,)],
         [torch.tensor([3, 1]), torch.tensor([4])],
         [torch.tensor([3, 1]), [4]],
+        [np.array([3, 1]), [4]],
     ],
 )
 def test_a_list_of_prompts_is_each_of_them(prompt: Any) -> None:
@@ -120,14 +122,15 @@ def test_an_empty_prompt_is_refused(prompt: Any) -> None:
         ([1, "a"], f"the prompt's token 1 is 'a', not an integer id; a prompt is {FORMS}"),
         ([[1, [2]]], f"the prompt's token 1 is [2], not an integer id; a prompt is {FORMS}"),
         ([[[1, 2]]], f"the prompt's token 0 is [1, 2], not an integer id; a prompt is {FORMS}"),
-        ([1.5], f"a prompt of type float was given; a prompt is {FORMS}"),
+        ([1.5], f"the prompt's token 0 is 1.5, not an integer id; a prompt is {FORMS}"),
         ([None], f"a prompt of type NoneType was given; a prompt is {FORMS}"),
         (None, f"a prompt of type NoneType was given; a prompt is {FORMS}"),
         (7, f"a prompt of type int was given; a prompt is {FORMS}"),
         ({1, 2}, f"a prompt of type set was given; a prompt is {FORMS}"),
         (b"bytes", f"a prompt of type bytes was given; a prompt is {FORMS}"),
         (MESSAGES[0], f"a prompt of type dict was given; a prompt is {FORMS}"),
-        (np.array([1, 2]), f"a prompt of type ndarray was given; a prompt is {FORMS}"),
+        (np.array(["a"]), "an array prompt holds integer ids, not <U1"),
+        (np.array([0.5]), "a tensor prompt holds integer ids, not torch.float64"),
     ],
 )
 def test_another_form_is_refused_with_what_was_given_and_what_is_allowed(prompt: Any, fault: str) -> None:
@@ -136,7 +139,11 @@ def test_another_form_is_refused_with_what_was_given_and_what_is_allowed(prompt:
 
 def test_a_tokenizers_output_is_refused_with_the_remedy() -> None:
     remedy = "a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding"
-    assert refusal(trained()("the cat")) == refusal({"input_ids": [[1]]}) == remedy
+    assert refusal(trained()("the cat")) == refusal({"input_ids": [[1]]}) == refusal([{"input_ids": [1]}]) == remedy
+
+
+def test_mistyped_messages_are_one_prompt_and_not_several() -> None:
+    assert refusal([{"rol": "user"}], Chatty()).startswith("the tokenizer's chat template refused the messages")
 
 
 @pytest.mark.parametrize(("prompt", "what"), [("the cat", "a text prompt"), (MESSAGES, "chat messages")])

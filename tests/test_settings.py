@@ -38,7 +38,14 @@ def test_nothing_is_on_unless_asked_for() -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_allowed_ones() -> None:
-    assert refusal({"top_kk": 3}) == f"settings refused: unknown name 'top_kk' (allowed: {FIELDS})"
+    assert refusal({"colour": 3}) == f"settings refused: unknown name 'colour' (allowed: {FIELDS})"
+    assert refusal({"top_kk": 3}) == "settings refused: unknown name 'top_kk' (did you mean 'top_k'?)"
+
+
+def test_a_name_of_transformers_is_refused_with_what_to_do() -> None:
+    assert refusal({"do_sample": True}) == (
+        "settings refused: unknown name 'do_sample' (a temperature above 0 samples)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
     Category,
+    Device,
+    Dtype,
     ModelOption,
     NewTokens,
     Numerics,
@@ -38,6 +40,8 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     category: Category = None,
     per_category: PerCategory = None,
     numerics: Numerics = "auto",
+    device: Device = None,
+    dtype: Dtype = None,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
@@ -55,7 +59,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     with before_anything_runs():
         chosen = read_prompts(prompts, category, per_category)
         use_threads(threads)
-        loaded, tokenizer = load_model(model)
+        loaded, tokenizer = load_model(model, device, dtype)
         generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, numerics=numerics)  # type: ignore[arg-type]  # checked there
         run(generator, [], **settings)  # what can't be audited is refused here
     console = Console(highlight=False, markup=False)

@@ -15,6 +15,8 @@ from rich.text import Text
 from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
+    Device,
+    Dtype,
     MaxNewTokens,
     ModelOption,
     Numerics,
@@ -40,12 +42,12 @@ def demo(
     from specdec import demo as built_in
     from specdec.generator import Generator
 
-    model, tokenizer = load_model("demo")
     chosen = {prompt.category: prompt for prompt in reversed(built_in.prompts())}
-    if category is not None and category not in chosen:
-        raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
     console = Console(highlight=False)
     with before_anything_runs():
+        if category is not None and category not in chosen:
+            raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
+        model, tokenizer = load_model("demo")
         generator = Generator(model, tokenizer, proposer=proposer, numerics=numerics)  # type: ignore[arg-type]  # checked there
     plain = Generator(model, tokenizer, proposer="autoregressive", numerics=generator.numerics.mode)
     is_fast = generator.numerics.mode == "fast"
@@ -61,13 +63,26 @@ def demo(
             expected = plain.generate(prompt.text, **settings)
             is_same = expected.token_ids == result.token_ids
             console.print(figures(result), style="dim", soft_wrap=True)
-            timed = expected if is_fast else ordinary.generate(prompt.text, **settings)
-            rate = f"{timed.stats.tokens_per_second:.0f} tokens per second"
+            rate = f"{expected.stats.tokens_per_second:.0f} tokens per second"
+            if not is_fast:
+                fast = ordinary.generate(prompt.text, **settings).stats.tokens_per_second
+                rate = f"{rate} in exact numerics, {fast:.0f} in fast ones"
             verdict = "the same text" if is_same else "ANOTHER TEXT"
-            console.print(f"plain decoding: {rate}, {verdict}", style="dim")
+            console.print(f"plain decoding: {rate}; {verdict}", style="dim")
             all_same &= is_same
+    console.print(_outlook(generator), style="dim", soft_wrap=True)
     if not all_same:
         raise typer.Exit(EXIT_ERROR)
+
+
+def _outlook(generator: Any) -> str:
+    """What a reader must know to make sense of the speeds above."""
+    costs = generator.costs()
+    sizes = ", ".join(f"{size} tokens {costs.relative_at(size):.1f}" for size in (8, 32, 128))
+    return (
+        f"Here a pass over {sizes} times as long as one over a single token: a strategy is faster where it brings more "
+        "tokens a step than its passes cost. `specdec tune lookahead` finds the sizes that suit a machine."
+    )
 
 
 def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
@@ -88,6 +103,8 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None,
     seed: Seed = None,
     numerics: Numerics = "auto",
+    device: Device = None,
+    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Continue a prompt; the text appears as it is decoded, and a line of figures on standard error at the end."""
@@ -95,9 +112,6 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     from specdec.plugins import load_plugins
     from specdec.settings import Settings
 
-    text = _read_prompt(prompt, file)
-    registry = load_plugins()
-    strategy, rule = registry.make("proposers", proposer), registry.make("verifiers", verifier)
     settings = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -110,8 +124,12 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         "stop": stop or None,
         "seed": seed,
     }
-    Settings.make(settings)  # what is wrong is said before seconds go into loading
-    loaded, tokenizer = load_model(model)
+    with before_anything_runs():  # what is wrong is said before seconds go into loading
+        text = _read_prompt(prompt, file)
+        registry = load_plugins()
+        strategy, rule = registry.make("proposers", proposer), registry.make("verifiers", verifier)
+        Settings.make(settings)
+        loaded, tokenizer = load_model(model, device, dtype)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, numerics=numerics)  # type: ignore[arg-type]  # checked there
@@ -154,16 +172,28 @@ def _print_broken(faults: Any) -> None:
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
     if prompt is not None and file is not None:
         raise RequestError("a prompt and --file were both given: choose one")
-    if prompt is not None:
-        return prompt
-    if file is not None:
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RequestError(f"--file {file}: {error}") from error
-    if sys.stdin.isatty():
-        raise RequestError("no prompt: give one as an argument, with --file, or on standard input")
-    return sys.stdin.read()
+    where = "the argument" if prompt is not None else "standard input" if file is None else f"--file {file}"
+    try:
+        if prompt is not None:
+            text = prompt
+        elif file is not None:
+            text = file.read_text(encoding="utf-8")
+        elif sys.stdin.isatty():
+            raise RequestError("no prompt: give one as an argument, with --file, or on standard input")
+        else:
+            text = sys.stdin.read()
+        text.encode("utf-8")  # where bytes were no text, the interpreter has put halves of surrogate pairs
+    except OSError as error:
+        raise RequestError(f"{where} can't be read: {error.strerror}") from error
+    except UnicodeError as error:
+        raise RequestError(
+            f"{where} is not UTF-8 text: convert it first, or check that it is the file you meant"
+        ) from error
+    if not text:
+        raise RequestError(
+            "the prompt is empty: give at least one token, as an argument, with --file, or on standard input"
+        )
+    return text
 
 
 def print_stream(console: Console, generator: Any, prompt: Any, settings: dict[str, Any]) -> Any:

@@ -1,6 +1,7 @@
 """Commands that compare strategies, and report on comparisons."""
 
 import json
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -17,6 +18,8 @@ from specdec.cli.options import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
     Category,
+    Device,
+    Dtype,
     ModelOption,
     NewTokens,
     Numerics,
@@ -41,6 +44,7 @@ from specdec.errors import RequestError
 if TYPE_CHECKING:
     from specdec.comparison import Comparison, EvaluationPrompt, Session
 
+_SECONDS_BETWEEN_LINES = 30.0
 _USUAL = ["lookahead", "prompt_lookup", "jacobi"]
 
 Strategies = Annotated[list[str], typer.Argument(help="strategies (see `specdec plugins`), or NAME=STRATEGY")]
@@ -61,6 +65,8 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     temperature: Temperature = 0.0,
     verifier: Verifier = "match",
     numerics: Numerics = "auto",
+    device: Device = None,
+    dtype: Dtype = None,
     repeats: Repeats = 3,
     seed: OrderSeed = 0,
     threads: Threads = None,
@@ -82,7 +88,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         chosen = read_prompts(prompts, category, per_category)
         named = _named(strategies)
         use_threads(threads)
-        loaded = load_model(model)
+        loaded = load_model(model, device, dtype)
         session = _session(loaded, named, chosen, settings)
         _check_run_file(run_file, session)
     with session:
@@ -110,6 +116,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     temperature: Annotated[list[float] | None, typer.Option(help="may be repeated; 0 without it")] = None,
     verifier: Verifier = "match",
     numerics: Numerics = "auto",
+    device: Device = None,
+    dtype: Dtype = None,
     repeats: Repeats = 1,
     seed: OrderSeed = 0,
     threads: Threads = None,
@@ -130,7 +138,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
         chosen = read_prompts(prompts, category, per_category)
         named = _named(strategies or _USUAL)
         use_threads(threads)
-        loaded = load_model(model)
+        loaded = load_model(model, device, dtype)
         sessions = [_session(loaded, named, chosen, settings | {"temperature": t}) for t in temperatures]
         files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
         for file, session in zip(files, sessions, strict=True):
@@ -207,9 +215,14 @@ def _split(given: str) -> tuple[str, str]:
 
 
 def _run(session: "Session", run_file: Path | None) -> "Comparison":
-    """Measure, with a progress bar on standard error, drawn between runs only: they are timed."""
+    """Measure, with a progress bar on standard error, drawn between runs only: they are timed.
+
+    Where that is no terminal, a line now and then.
+    """
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"))
     console = Console(stderr=True)
+    if not console.is_terminal:
+        return session.run(run_file, on_run=_Lines(session, console))
     with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
         task = progress.add_task("", total=session.num_runs)
 
@@ -217,6 +230,23 @@ def _run(session: "Session", run_file: Path | None) -> "Comparison":
             progress.update(task, completed=len(session.runs), refresh=True)
 
         return session.run(run_file, on_run=show)
+
+
+class _Lines:
+    """Progress for a log: how many runs there are, and how many are over, and then how many are over."""
+
+    def __init__(self, session: "Session", console: Console) -> None:
+        self._session, self._console = session, console
+        self._said = time.monotonic()
+        self._say(f"{session.num_runs} runs")
+
+    def __call__(self, run: Any) -> None:
+        if time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said = time.monotonic()
+            self._say(f"{len(self._session.runs)} of {self._session.num_runs} runs are over")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, style="dim", highlight=False)
 
 
 def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table]) -> None:

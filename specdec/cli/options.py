@@ -1,9 +1,9 @@
 """What commands have in common: their options, loading a model, and how wrong usage ends."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +21,8 @@ EXIT_INTERRUPTED = 130
 Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
 ProposerOption = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
 ModelOption = Annotated[str, typer.Option(help="a folder or hub name; 'demo' is the built-in one")]
+Device = Annotated[str | None, typer.Option(help="torch's name of one, such as cuda; the CPU without it")]
+Dtype = Annotated[str | None, typer.Option(help="bfloat16, float16, float32 or float64; the model's own without it")]
 Numerics = Annotated[str, typer.Option(help="exact, fast or auto: exact wherever this machine allows it")]
 MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
@@ -35,15 +37,28 @@ OrderSeed = Annotated[int, typer.Option(help="of the order of runs; of sampling,
 Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads; its own choice without this")]
 
 
-def load_model(name: str) -> tuple[Any, Any]:
-    """A model and its tokenizer, without transformers' progress bars, which would run into the text."""
+def load_model(name: str, device: str | None = None, dtype: str | None = None) -> tuple[Any, Any]:
+    """A model and its tokenizer, without what transformers would say of it, which would run into the text.
+
+    Raises:
+        RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
+    """
+    import torch
     from transformers.utils import logging
 
     from specdec import demo
     from specdec.loading import load_pretrained
 
+    if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
+        raise RequestError(f"--dtype {dtype!r}: it must be bfloat16, float16, float32 or float64")
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch raises either, by the kind of device
+        raise RequestError(f"--device {device!r} can't be used here: {str(error).splitlines()[0]}") from error
     logging.disable_progress_bar()
-    return demo.load() if name == "demo" else load_pretrained(name)
+    logging.set_verbosity_error()
+    model, tokenizer = demo.load() if name == "demo" else load_pretrained(name)
+    return model.to(device=device, dtype=None if dtype is None else getattr(torch, dtype)), tokenizer
 
 
 @contextmanager
@@ -71,8 +86,15 @@ def check_outputs(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             folder = path.absolute().parent
-            if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-                raise RequestError(f"{path} can't be written: give a file in a folder that exists and is yours")
+            try:
+                if path.exists():
+                    path.open("ab").close()
+                else:
+                    TemporaryFile(dir=folder).close()
+            except OSError as error:
+                raise RequestError(
+                    f"{path} can't be written ({error.strerror}): give a file in a folder that exists and is yours"
+                ) from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -11,6 +11,8 @@ from rich.table import Table
 from specdec.cli.options import (
     EXIT_ERROR,
     Category,
+    Device,
+    Dtype,
     ModelOption,
     NewTokens,
     Numerics,
@@ -47,6 +49,8 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     numerics: Numerics = "auto",
+    device: Device = None,
+    dtype: Dtype = None,
     seed: OrderSeed = 0,
     threads: Threads = None,
     plot: Annotated[Path | None, typer.Option(help="draw the trade-off, as .svg or .png")] = None,
@@ -66,7 +70,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         space = dict(map(_values, option)) if option else None
         settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "numerics": numerics, "seed": seed}
         use_threads(threads)
-        loaded, tokenizer = load_model(model)
+        loaded, tokenizer = load_model(model, device, dtype)
         tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **settings)
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.completed} settings, last {task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

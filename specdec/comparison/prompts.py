@@ -114,6 +114,6 @@ def _prompt(row: dict[str, Any]) -> Any:
     turns = row.get("turns")
     if isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]:
         return turns[0]
-    raise ValueError(
-        "no 'prompt' (text), 'prompt_ids' (integers), 'messages' (with roles) or 'turns' (texts) that isn't empty"
-    )
+    given = [f"{name!r} is {row[name]!r:.40}" for name in ("prompt", "prompt_ids", "messages", "turns") if name in row]
+    wanted = "'prompt' (text), 'prompt_ids' (integers), 'messages' (with roles) or 'turns' (texts)"
+    raise ValueError(f"{'; '.join(given)}: give {wanted}, not empty" if given else f"no {wanted}")

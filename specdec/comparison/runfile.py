@@ -55,7 +55,8 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
         plan = Plan.model_validate_json(lines[0] if lines else "")
     except ValidationError:
         raise RequestError(
-            f"{path} is no run file of this version: its first line isn't a comparison's plan as this version has it"
+            f"{path} is no run file: `specdec compare --run` begins one with its plan, and the first line here isn't "
+            "one as this version writes it"
         ) from None
     runs = []
     for number, line in enumerate(lines[1:], start=2):

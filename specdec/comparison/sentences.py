@@ -22,15 +22,15 @@ def verdict(comparison: Comparison) -> str:
         exact = comparison.speed_up(comparison.plan.reference)
         return f"Plain decoding alone was run: in exact numerics it is {exact} times as fast as ordinarily."
     if comparison.winner == baseline:
-        return f"Fastest: {baseline}. The next, {rows[1].strategy}, is {rows[1].speed_up} times as fast."
+        return f"Fastest: plain decoding. The next, {rows[1].strategy}, is {rows[1].speed_up} times as fast."
     if comparison.winner is not None:
         return f"Fastest: {first.strategy}, {first.speed_up} times plain decoding."
     if num_prompts < FEWEST_PROMPTS:
         few = "1 prompt gives" if num_prompts == 1 else f"{num_prompts} prompts give"
-        return (
-            f"No winner is named: {few} no interval, {FEWEST_PROMPTS} would. "
-            f"Fastest here: {first.strategy}, {first.speed_up.value:.2f} times plain decoding."
-        )
+        fastest = f"{first.strategy}, {first.speed_up.value:.2f} times plain decoding"
+        if first.strategy == baseline:
+            fastest = f"plain decoding; the next, {rows[1].strategy}, {rows[1].speed_up.value:.2f} times as fast"
+        return f"No winner is named: {few} no interval, {FEWEST_PROMPTS} would. Fastest here: {fastest}."
     over = {row.strategy: comparison.speed_up(first.strategy, over=row.strategy) for row in rows[1:]}
     second = next(name for name, ratio in over.items() if not ratio.is_faster)
     return (
@@ -44,7 +44,8 @@ def identity(comparison: Comparison) -> str:
     plan, num_different = comparison.plan, len(comparison.differences)
     others = [name for name in plan.strategies if name not in plan.plain]
     num_texts = len(comparison.pairs) * sum(plan.promises[name] == "tokens" for name in others)
-    told = [f"All {num_texts} texts are plain decoding's, token for token."] if num_texts else []
+    all_of_them = "The text is" if num_texts == 1 else f"All {num_texts} texts are"
+    told = [f"{all_of_them} plain decoding's, token for token."] if num_texts else []
     if num_different:
         told = [f"{num_different} of {num_texts} texts {'is' if num_different == 1 else 'are'} NOT plain decoding's."]
     if free := [name for name in others if plan.promises[name] != "tokens"]:

@@ -211,7 +211,10 @@ class _Space:
                 raise RequestError(f"option {name}: give at least one value, and leave it out of {strategy!r}")
         self._space = {name: tuple(values) for name, values in {**tunable, **space}.items() if name not in fixed}
         if not self._space:
-            raise RequestError(f"{strategy} has no options to tune: name them, with the values to try")
+            raise RequestError(
+                f"{strategy} has no options that tune knows values for: name some that it has (`specdec plugins`), as "
+                "NAME=VALUE,VALUE"
+            )
         self.num_settings = math.prod(map(len, self._space.values()))
         self.num_refused = 0
         self._check()

@@ -149,21 +149,34 @@ def test_an_interruption_exits_with_130_and_leaves_what_was_printed(run: Any, mo
         (("generate",), "error: the prompt is empty: give at least one token"),
         (("generate", "", "--json"), "error: the prompt is empty: give at least one token"),
         (("generate", PROMPT, "--file", "x"), "error: a prompt and --file were both given: choose one"),
-        (("generate", "--file", "no/such/file"), "error: --file no/such/file: "),
+        (("generate", "--file", "no/such/file"), "error: --file no/such/file can't be read: No such file or directory"),
         (("generate", PROMPT, "--top-k", "5"), "error: settings refused: top_k needs sampling, but temperature is 0"),
         (("generate", PROMPT, "--stop", ""), "error: settings refused: stop contains an empty string"),
-        (("generate", PROMPT, "--model", "/no/such [model]"), "error: can't load '/no/such [model]': "),
+        (("generate", PROMPT, "--model", "/no/such [model]"), "error: can't load '/no/such [model]': there is no such"),
+        (("generate", PROMPT, "--dtype", "int4"), "error: --dtype 'int4': it must be bfloat16, float16, "),
+        (("generate", PROMPT, "--device", "abacus"), "error: --device 'abacus' can't be used here: "),
+        (("generate", "\udcff"), "error: the argument is not UTF-8 text"),
         (("demo", "--category", "poetry"), "error: --category 'poetry' is unknown: there are "),
     ],
 )
-def test_what_is_refused_exits_with_1_and_the_reason_on_standard_error(
+def test_what_is_refused_exits_with_2_and_the_reason_on_standard_error(
     run: Any, arguments: tuple[str, ...], fault: str
 ) -> None:
     code, out, err = run(*arguments)
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.startswith(fault)
     assert "Traceback" not in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_an_output_that_cannot_be_written_is_one_line() -> None:
+    command = [sys.executable, "-m", "specdec", "generate", PROMPT, "--max-new-tokens", "3"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: [Errno 28] No space left on device" in done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

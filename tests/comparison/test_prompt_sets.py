@@ -49,7 +49,7 @@ def test_malformed_lines_are_named_by_number(tmp_path: Path) -> None:
     told = str(caught.value)
     assert "line 2: not JSON" in told
     assert "line 3: a list, not an object" in told
-    assert "line 4: no 'prompt'" in told
+    assert "line 4: 'prompt' is '': give 'prompt' (text)" in told
     assert told.endswith("(and 2 more)")
 
 
