@@ -10,6 +10,7 @@ from specdec.backends.toy import ToyBackend
 from specdec.costs import Costs, measure_costs
 from specdec.driver import Driver
 from specdec.masks.dense import DenseCompiler
+from tests import families
 
 
 def test_between_sizes_and_beyond_them_costs_are_linear() -> None:
@@ -61,6 +62,13 @@ def test_a_real_driver_takes_it(max_positions: int | None) -> None:
     costs = measure_costs(Driver(ToyBackend.load(model, compiler), compiler), sizes=(1, 2, 8), repeats=1)
     assert costs.sizes == (1, 2, 8)
     assert all(seconds > 0 for seconds in costs.seconds)
+
+
+def test_a_model_of_few_positions_is_measured_within_them() -> None:
+    model = families.make("GPT2Config", {**families.GPT, "n_positions": 24})
+    costs = Generator(model).costs()
+    assert max(costs.sizes) == 128
+    assert len(Generator(model).generate([1, 2], max_new_tokens=22).token_ids) == 22
 
 
 def test_where_time_is_short_sizes_are_spread_and_larger_ones_count_in_proportion() -> None:

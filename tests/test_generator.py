@@ -265,6 +265,12 @@ def test_text_without_special_tokens_is_given_where_there_is_a_tokenizer() -> No
     assert result.text == trained().decode(result.token_ids, skip_special_tokens=True)
 
 
+def test_it_shows_what_it_is_made_of() -> None:
+    shown = repr(Generator(toy(), proposer="jacobi:n=3"))
+    assert shown.startswith("Generator(ToyModel, proposer=JacobiProposer(n=3, ")
+    assert shown.endswith("numerics='exact, bit-exact')")
+
+
 @pytest.mark.parametrize("size", [0, -1, "3", 2.5])
 def test_a_batch_size_that_is_no_positive_integer_is_refused(size: Any) -> None:
     with pytest.raises(RequestError, match=rf"max_batch_size={size!r}: it must be an integer of at least 1"):

@@ -180,6 +180,12 @@ class _Broken(Engine):
         raise ZeroDivisionError("by nought")
 
 
+class _Stray(Engine):
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        DraftTree(3).add(57, 4)
+        return []
+
+
 class _Short(Engine):
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         forgets = len(drafters) > 1
@@ -189,9 +195,11 @@ class _Short(Engine):
 @pytest.mark.parametrize(
     ("engine", "fault"),
     [
+        (_Broken, "proposer Scripted failed with ZeroDivisionError: by nought (propose_many, test_generator_"),
         (
-            _Broken,
-            "proposer Scripted failed with ZeroDivisionError: by nought (propose_many, test_generator_failures.py",
+            _Stray,  # whose own line is named, and not the one of the tree that refused
+            "proposer Scripted failed with IndexError: no node 57 to add below: this tree's go from 0 to 0 "
+            "(propose_many, test_generator_failures.py line ",
         ),
         (_Short, "proposer Scripted returned 1 trees for 2 requests"),
     ],

@@ -55,6 +55,15 @@ def test_two_draws_of_one_token_are_one_node_and_two_draws_in_order() -> None:
     assert [draw.child for draw in merged.draws[ROOT]] == [node, other, node] * 2
 
 
+@pytest.mark.parametrize("parent", [-1, 2, 57])
+def test_nothing_is_added_below_a_node_that_is_not_there(parent: int) -> None:
+    tree = DraftTree(9)
+    tree.add(ROOT, 3)
+    with pytest.raises(IndexError, match=f"no node {parent} to add below: this tree's go from 0 to 1"):
+        tree.add(parent, 4)
+    assert tree.tokens == [9, 3]
+
+
 def test_only_candidates_are_found_as_children() -> None:
     tree = DraftTree(9)
     support = tree.add(ROOT, 3, Role.SUPPORT)

@@ -68,7 +68,7 @@ def demo(
                 fast = ordinary.generate(prompt.text, **settings).stats.tokens_per_second
                 rate = f"{rate} in exact numerics, {fast:.0f} in fast ones"
             verdict = "the same text" if is_same else "ANOTHER TEXT"
-            console.print(f"plain decoding: {rate}; {verdict}", style="dim")
+            console.print(f"plain decoding: {rate}; {verdict}", style="dim", soft_wrap=True)
             all_same &= is_same
     console.print(_outlook(generator), style="dim", soft_wrap=True)
     if not all_same:
@@ -78,10 +78,10 @@ def demo(
 def _outlook(generator: Any) -> str:
     """What a reader must know to make sense of the speeds above."""
     costs = generator.costs()
-    sizes = ", ".join(f"{size} tokens {costs.relative_at(size):.1f}" for size in (8, 32, 128))
+    times = ", ".join(f"{costs.relative_at(size):.1f} times over {size}" for size in (8, 32, 128))
     return (
-        f"Here a pass over {sizes} times as long as one over a single token: a strategy is faster where it brings more "
-        "tokens a step than its passes cost. `specdec tune lookahead` finds the sizes that suit a machine."
+        f"What a pass over one token takes, it takes here {times}: a strategy is faster where it brings more tokens a step "
+        "than its passes cost. `specdec tune lookahead` finds the sizes that suit a machine."
     )
 
 

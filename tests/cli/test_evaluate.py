@@ -16,8 +16,9 @@ FEW = ("--max-new-tokens", "8", "--per-category", "2", "--repeats", "1")
 
 
 def test_compare_prints_both_tables_and_the_verdict(run: Any) -> None:
-    code, out, _ = run("compare", "jacobi:n=2", "look=prompt_lookup", *FEW)
+    code, out, err = run("compare", "jacobi:n=2", "look=prompt_lookup", *FEW)
     assert code == 0
+    assert err.splitlines()[0] == "32 runs"  # of four strategies over eight prompts
     lines = out.splitlines()
     assert lines[0].split()[:3] == ["strategy", "tokens/s", "tokens/step"]
     assert [line.split()[0] for line in lines[1:4]] == ["jacobi:n=2", "look", "autoregressive"]
