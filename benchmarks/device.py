@@ -133,6 +133,8 @@ def measured(shape: str, arguments: argparse.Namespace, timer: Timer) -> dict[st
         row["reading_ms"] = 1e3 * reading(model, timer)
     for backend, mask in WAYS:
         name = f"{backend}, {mask}"
+        if "steps" not in arguments.only and backend != "hf":
+            continue
         try:
             driver = Generator(model, proposer="autoregressive", backend=backend, mask=mask).driver()
             if "steps" in arguments.only:
@@ -140,7 +142,7 @@ def measured(shape: str, arguments: argparse.Namespace, timer: Timer) -> dict[st
             if "attention" in arguments.only and backend == "hf":
                 row[f"attention, {mask}"] = 1e3 * attention(driver, model, contexts[1], 120, timer)
         except Exception as fault:  # third-party kernels: what can't be run is said, and the rest goes on
-            row[name] = in_one_line(fault)
+            row.setdefault(name, in_one_line(fault))
     return row
 
 

@@ -122,7 +122,7 @@ def main() -> None:
     print("| dtype | context | nodes | ms per layer, exact / fast | ms per pass | ratio | ms per step | ratio |")
     print("|---|---|---|---|---|---|---|---|")
     for dtype in DTYPES:
-        model = demo.load()[0].to(dtype)
+        model = demo.load(dtype)[0]
         drivers = [Generator(model, numerics=mode).driver() for mode in MODES]
         for context in CONTEXTS:
             for size in NODES:

@@ -81,9 +81,8 @@ class Runs:
         self.out: Path = arguments.out
         self.done = {key for key, _ in read(self.out)}
         self.strategies: list[str] = arguments.strategies
-        model, tokenizer = demo.load()
-        self.model = model.to(getattr(torch, self.dtype))
-        self.prompts = prompts(tokenizer, arguments, model.config.max_position_embeddings - self.length)
+        self.model, tokenizer = demo.load(self.dtype)
+        self.prompts = prompts(tokenizer, arguments, self.model.config.max_position_embeddings - self.length)
 
     def run(self) -> None:
         for batch, temperature in SETTINGS:

@@ -20,8 +20,9 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def load_model(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """What those options ask for: the model with its tokenizer, once torch has its threads."""
     torch.set_num_threads(arguments.threads)
-    model, tokenizer = demo.load() if arguments.model is None else load_pretrained(str(arguments.model), None)
-    return model.to(getattr(torch, arguments.dtype)), tokenizer
+    if arguments.model is None:
+        return demo.load(arguments.dtype)
+    return load_pretrained(str(arguments.model), dtype=arguments.dtype)
 
 
 def millions(model: Any) -> str:

@@ -10,6 +10,7 @@ Each message says what was given, what is allowed and the remedy.
 """
 
 import traceback
+from itertools import groupby
 from pathlib import Path
 
 
@@ -34,14 +35,23 @@ class PluginError(SpecdecError):
 
 
 def failure(author: str, error: Exception) -> PluginError:
-    """What a third party's code raised, and where: in its own last line, or else in the last of all."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = Path(__file__).parent
-    theirs = [frame for frame in frames if not Path(frame.filename).is_relative_to(own)] or frames
-    where = f" ({theirs[-1].name}, {Path(theirs[-1].filename).name} line {theirs[-1].lineno})" if theirs else ""
-    fault = PluginError(f"{author} failed with {type(error).__name__}: {error}{where}")
+    """What a third party's code raised, in one line, and where in that code."""
+    fault = PluginError(f"{author} failed with {in_one_line(error)}{_place(error)}")
     fault.__cause__ = error
     return fault
+
+
+def _place(error: Exception) -> str:
+    """The last line of the file that specdec called, whatever libraries that called in turn; "" for none."""
+    lines = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    own = Path(__file__).parent
+    stretches = groupby(lines, lambda line: Path(line[0].co_filename).is_relative_to(own))
+    for called in [list(stretch) for is_own, stretch in stretches if not is_own][::-1]:
+        file = Path(called[0][0].co_filename)
+        if "torch" not in file.parts:  # which stands between specdec's own functions, as a decorator
+            code, number = [line for line in called if line[0].co_filename == str(file)][-1]
+            return f" ({code.co_name}, {file.name} line {number})"
+    return ""
 
 
 def in_one_line(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from specdec.errors import ModelError
 
 
-def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
+def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto") -> tuple[Any, Any]:
     """A model and its tokenizer from a path or hub name: safetensors only, no remote code.
 
     Raises:
@@ -17,20 +17,19 @@ def load_pretrained(name: str, tokenizer: Any | None = None) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     name = os.path.expanduser(name)
-    is_a_path = name.startswith((".", "/")) or name.count("/") > 1  # hubs name owner/model
+    remedy = "Give a folder with safetensors weights, or a hub name"
+    is_a_path = name.startswith((".", "/")) or name.count("/") > 1 or Path(name).is_file()  # hubs name owner/model
     if is_a_path and not Path(name).is_dir():
-        raise ModelError(f"can't load {name!r}: there is no such folder")
+        raise ModelError(f"can't load {name!r}: there is no such folder. {remedy}")
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            name, dtype="auto", use_safetensors=True, output_loading_info=True
+            name, dtype=dtype, use_safetensors=True, output_loading_info=True
         )
         loaded = AutoTokenizer.from_pretrained(name) if tokenizer is None else tokenizer
     except Exception as error:  # damaged files raise whatever their readers like
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         here = "" if Path(name).is_dir() else "there is no such folder here, and of the hub: "
-        raise ModelError(
-            f"can't load {name!r}: {here}{reason.rstrip('.')}. Give a folder with safetensors weights, or a hub name"
-        ) from error
+        raise ModelError(f"can't load {name!r}: {here}{reason.rstrip('.')}. {remedy}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would go on with random numbers in their place
         saved_as = ", ".join(model.config.architectures or ["a model of no name"])

@@ -13,10 +13,12 @@ _FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a te
 
 
 def as_list(prompt: Any) -> tuple[list[Any], bool]:
-    """The prompts given, and whether they were given as a list."""
-    if isinstance(prompt, np.ndarray):
-        prompt = _tensor(prompt)
-    if isinstance(prompt, torch.Tensor):
+    """The prompts given, and whether they were given as a list.
+
+    Raises:
+        RequestError: for tensors and arrays of other shapes, and for a tokenizer's output.
+    """
+    if isinstance(prompt, torch.Tensor | np.ndarray):
         if prompt.ndim not in (1, 2):
             raise RequestError(f"a tensor prompt has shape (tokens,) or (batch, tokens), not {tuple(prompt.shape)}")
         return (list(prompt), True) if prompt.ndim == 2 else ([prompt], False)
@@ -34,15 +36,8 @@ def _first(prompt: Any) -> Sequence[Any]:
 
 
 def _is_one(prompt: Sequence[Any]) -> bool:
-    """Whether a list is itself one prompt: token ids, or chat messages."""
-    return isinstance(prompt[0], Number | Mapping)
-
-
-def _tensor(array: np.ndarray) -> torch.Tensor:
-    try:
-        return torch.from_numpy(array)
-    except TypeError as error:  # of text, of objects
-        raise RequestError(f"an array prompt holds integer ids, not {array.dtype}") from error
+    """Whether a list is itself one prompt: token ids, be they right or wrong, or chat messages."""
+    return isinstance(prompt[0], Integral | Mapping) or all(isinstance(token, Number) for token in prompt)
 
 
 def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
@@ -67,7 +62,9 @@ def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
 
 def _ids(prompt: Any, tokenizer: Any | None) -> list[int]:
     if isinstance(prompt, np.ndarray):
-        prompt = _tensor(prompt)
+        if prompt.size and (prompt.dtype.kind not in "iu" or prompt.ndim != 1):
+            raise RequestError(f"an array prompt holds integer ids, (tokens,), not {prompt.dtype} {prompt.shape}")
+        return [int(token) for token in prompt]
     if isinstance(prompt, torch.Tensor):
         if prompt.dtype.is_floating_point or prompt.dtype.is_complex or prompt.dtype == torch.bool:
             raise RequestError(f"a tensor prompt holds integer ids, not {prompt.dtype}")

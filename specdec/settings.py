@@ -39,6 +39,9 @@ _ELSEWHERE = {
     "num_return_sequences": "give the prompt as often, with a list of seeds",
     "streamer": "use Generator.stream",
     "attention_mask": "prompts are given without padding",
+    "pad_token_id": "prompts are given without padding",
+    "assistant_model": "use proposer=DraftModelProposer(model=…)",
+    "prompt_lookup_num_tokens": "use proposer='prompt_lookup'",
     "num_beams": "there is no beam search here: use model.generate",
     "stopping_criteria": "use stop or eos_token_id, or leave Generator.stream's loop",
 }
@@ -120,7 +123,7 @@ class Settings(BaseModel):
         """Settings from keywords, on top of a transformers GenerationConfig if there is one, on top of defaults.
 
         Raises:
-            RequestError: naming every setting at fault, what was given and what is allowed.
+            RequestError: naming every setting at fault, what was given and what is allowed or meant.
         """
         given = {name: value for name, value in given.items() if value is not None}
         base = {} if generation_config is None else from_generation_config(generation_config, given)
@@ -136,7 +139,7 @@ def describe(error: ValidationError, model: type[BaseModel], remedies: Mapping[s
     for detail in error.errors():
         name = ".".join(map(str, detail["loc"]))
         if detail["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(name, model.model_fields, n=1)
+            close = difflib.get_close_matches(name, model.model_fields, n=1, cutoff=0.8)
             remedy = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(model.model_fields)}"
             faults.append(f"unknown name {name!r} ({(remedies or {}).get(name, remedy)})")
         elif name:

@@ -79,7 +79,11 @@ class DraftTree:
         return f"DraftTree(tokens={self.tokens}, parents={self.parents})"
 
     def add(self, parent: int, token: int, role: Role = Role.CANDIDATE, q: torch.Tensor | None = None) -> int:
-        """The node for ``token`` below ``parent``, new or merged into an equal one; a candidate's draw is recorded."""
+        """The node for ``token`` below ``parent``, new or merged into an equal one; a candidate's draw is recorded.
+
+        Raises:
+            IndexError: for a parent that isn't there.
+        """
         node = self._place(parent, token, role)
         if role & Role.CANDIDATE:
             self.draws.setdefault(parent, []).append(Draw(node, q))

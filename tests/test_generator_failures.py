@@ -1,5 +1,6 @@
 """What goes wrong: alone it is raised, in a list it ends its own member, and the others never notice."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,11 @@ class _Stray(Engine):
         return []
 
 
+class _Reading(Engine):
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        return list(json.loads("{\n{"))
+
+
 class _Short(Engine):
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         forgets = len(drafters) > 1
@@ -200,6 +206,11 @@ class _Short(Engine):
             _Stray,  # whose own line is named, and not the one of the tree that refused
             "proposer Scripted failed with IndexError: no node 57 to add below: this tree's go from 0 to 0 "
             "(propose_many, test_generator_failures.py line ",
+        ),
+        (  # a library's own lines are nobody's business
+            _Reading,
+            "proposer Scripted failed with JSONDecodeError: Expecting property name enclosed in double quotes: line 2 "
+            "column 1 (char 2) (propose_many, test_generator_failures.py line ",
         ),
         (_Short, "proposer Scripted returned 1 trees for 2 requests"),
     ],

@@ -44,6 +44,7 @@ def refusal(prompt: Any, tokenizer: Any = None, vocab_size: int = VOCAB) -> str:
         torch.tensor([3, 1, 4], dtype=torch.int32),
         torch.tensor([3, 1, 4], dtype=torch.uint8),
         np.array([3, 1, 4]),
+        np.array([4, 1, 3])[::-1],
     ],
 )
 def test_one_prompt_of_ids_is_the_ids(prompt: Any) -> None:
@@ -99,7 +100,7 @@ def test_special_tokens_are_added_to_text() -> None:
     assert trained().decode(encode("the", Chatty(), 1000)) == "<s>the"
 
 
-@pytest.mark.parametrize("prompt", ["", [], (), torch.tensor([], dtype=torch.long)])
+@pytest.mark.parametrize("prompt", ["", [], (), torch.tensor([], dtype=torch.long), np.array([])])
 def test_an_empty_prompt_is_refused(prompt: Any) -> None:
     assert refusal(prompt, trained()) == "the prompt is empty: give at least one token"
 
@@ -129,8 +130,9 @@ def test_an_empty_prompt_is_refused(prompt: Any) -> None:
         ({1, 2}, f"a prompt of type set was given; a prompt is {FORMS}"),
         (b"bytes", f"a prompt of type bytes was given; a prompt is {FORMS}"),
         (MESSAGES[0], f"a prompt of type dict was given; a prompt is {FORMS}"),
-        (np.array(["a"]), "an array prompt holds integer ids, not <U1"),
-        (np.array([0.5]), "a tensor prompt holds integer ids, not torch.float64"),
+        (np.array(["a"]), "an array prompt holds integer ids, (tokens,), not <U1 (1,)"),
+        (np.array([0.5]), "an array prompt holds integer ids, (tokens,), not float64 (1,)"),
+        ([np.array([[1, 2]])], "an array prompt holds integer ids, (tokens,), not int64 (1, 2)"),
     ],
 )
 def test_another_form_is_refused_with_what_was_given_and_what_is_allowed(prompt: Any, fault: str) -> None:
@@ -140,6 +142,12 @@ def test_another_form_is_refused_with_what_was_given_and_what_is_allowed(prompt:
 def test_a_tokenizers_output_is_refused_with_the_remedy() -> None:
     remedy = "a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding"
     assert refusal(trained()("the cat")) == refusal({"input_ids": [[1]]}) == refusal([{"input_ids": [1]}]) == remedy
+
+
+def test_a_gap_in_a_list_of_prompts_is_its_members_fault() -> None:
+    items, is_list = as_list([float("nan"), [3, 1]])
+    assert is_list
+    assert len(items) == 2
 
 
 def test_mistyped_messages_are_one_prompt_and_not_several() -> None:

@@ -43,6 +43,7 @@ def test_an_unknown_name_is_refused_with_the_allowed_ones() -> None:
 
 
 def test_a_name_of_transformers_is_refused_with_what_to_do() -> None:
+    assert "padding" in refusal({"pad_token_id": 0})
     assert refusal({"do_sample": True}) == (
         "settings refused: unknown name 'do_sample' (a temperature above 0 samples)"
     )

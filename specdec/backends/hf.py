@@ -219,12 +219,12 @@ def position_limit(config: Any) -> int | None:
     """
     names = ("max_position_embeddings", "max_seq_len", "n_positions")
     limits = [limit for name in names if (limit := getattr(config, name, None)) is not None][:1]
-    limits += [config.keep_window_size] if hasattr(config, "keep_window_size") else []
     rope = getattr(config, "rope_parameters", None) or {}
     for parameters in [rope, *(value for value in rope.values() if isinstance(value, dict))]:
         if parameters.get("rope_type") == "longrope":
             original = getattr(config, "original_max_position_embeddings", None)
             limits.append(parameters.get("original_max_position_embeddings") or original or limits[0])
+    limits += [window] if (window := getattr(config, "keep_window_size", None)) else []
     return min(limits, default=None)
 
 

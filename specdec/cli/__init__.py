@@ -1,9 +1,8 @@
 """The command line: thin, arguments to the library and its results to the terminal. One file per family of commands."""
 
+import errno
 import os
-import signal
 import sys
-from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -27,22 +26,24 @@ for command in (demo, generate, plugins, compare, bench, tune, report, audit, ma
     app.command()(command)
 
 
+_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
+
+
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed or another text, 2 wrong usage, 130 interrupted."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a request to end is an interruption too
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(EXIT_INTERRUPTED)
     except SpecdecError as error:
-        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
+        _say(str(error))
         sys.exit(EXIT_ERROR)
-    except BrokenPipeError:  # whoever read the output has gone
-        _leave_unread()
-    except OSError as error:  # a full disk, say, where the output goes
-        Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
-        _leave_unread()
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            _say(f"the output can't be written: {error.strerror}")
+            # or the interpreter would try again to write what is left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(EXIT_ERROR)
         # Usage errors of the argument parser know how to show themselves.
         show = getattr(error, "show", None)
         if show is None:
@@ -52,7 +53,5 @@ def main() -> None:
     sys.exit(code or 0)
 
 
-def _leave_unread() -> NoReturn:
-    """End without the interpreter's own attempt to write what is left."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(EXIT_ERROR)
+def _say(fault: str) -> None:
+    Console(stderr=True, highlight=False).print(f"error: {fault}", markup=False, soft_wrap=True)

@@ -26,6 +26,7 @@ from specdec.cli.options import (
     Verifier,
     before_anything_runs,
     load_model,
+    refusing,
 )
 from specdec.errors import RequestError
 
@@ -41,18 +42,20 @@ def demo(
     """Decode a prompt of each category with the built-in model, and compare with plain decoding."""
     from specdec import demo as built_in
     from specdec.generator import Generator
+    from specdec.settings import Settings
 
     chosen = {prompt.category: prompt for prompt in reversed(built_in.prompts())}
     console = Console(highlight=False)
     with before_anything_runs():
         if category is not None and category not in chosen:
             raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
+        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        Settings.make(settings)
         model, tokenizer = load_model("demo")
         generator = Generator(model, tokenizer, proposer=proposer, numerics=numerics)  # type: ignore[arg-type]  # checked there
     plain = Generator(model, tokenizer, proposer="autoregressive", numerics=generator.numerics.mode)
     is_fast = generator.numerics.mode == "fast"
     ordinary = plain if is_fast else Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
-    settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     console.print(f"built-in model, {proposer}; tokens that came together in one step share a colour", style="dim")
     all_same = True
     for name, prompt in sorted(chosen.items()):
@@ -126,21 +129,25 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     }
     with before_anything_runs():  # what is wrong is said before seconds go into loading
         text = _read_prompt(prompt, file)
+        if not text and not chat:
+            raise RequestError(
+                "the prompt is empty: give at least one token, as an argument, with --file, or on standard input"
+            )
         registry = load_plugins()
         strategy, rule = registry.make("proposers", proposer), registry.make("verifiers", verifier)
         Settings.make(settings)
         loaded, tokenizer = load_model(model, device, dtype)
-    with warnings.catch_warnings():
+    with before_anything_runs(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, numerics=numerics)  # type: ignore[arg-type]  # checked there
     request: Any = [{"role": "user", "content": text}] if chat else text
-    if as_json:
-        typer.echo(json.dumps(_as_json(generator.generate(request, **settings)), ensure_ascii=False))
-        return
-    result = print_stream(Console(highlight=False), generator, request, settings)
-    Console(stderr=True, highlight=False).print(figures(result), style="dim")
-    for note in result.notes:
-        Console(stderr=True, highlight=False).print(note, style="dim")
+    with refusing():
+        if as_json:
+            typer.echo(json.dumps(_as_json(generator.generate(request, **settings)), ensure_ascii=False))
+            return
+        result = print_stream(Console(highlight=False), generator, request, settings)
+    for line in (figures(result), *result.notes):
+        Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
 
 
 def plugins(as_json: AsJson = False) -> None:
@@ -178,7 +185,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
             text = prompt
         elif file is not None:
             text = file.read_text(encoding="utf-8")
-        elif sys.stdin.isatty():
+        elif sys.stdin is None or sys.stdin.isatty():
             raise RequestError("no prompt: give one as an argument, with --file, or on standard input")
         else:
             text = sys.stdin.read()
@@ -186,13 +193,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     except OSError as error:
         raise RequestError(f"{where} can't be read: {error.strerror}") from error
     except UnicodeError as error:
-        raise RequestError(
-            f"{where} is not UTF-8 text: convert it first, or check that it is the file you meant"
-        ) from error
-    if not text:
-        raise RequestError(
-            "the prompt is empty: give at least one token, as an argument, with --file, or on standard input"
-        )
+        raise RequestError(f"{where} is not UTF-8 text: convert it first") from error
     return text
 
 

@@ -233,7 +233,7 @@ def _run(session: "Session", run_file: Path | None) -> "Comparison":
 
 
 class _Lines:
-    """Progress for a log: how many runs there are, and how many are over, and then how many are over."""
+    """Progress for a log: how many runs there are, and now and then how many are over."""
 
     def __init__(self, session: "Session", console: Console) -> None:
         self._session, self._console = session, console

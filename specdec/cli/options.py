@@ -1,5 +1,6 @@
 """What commands have in common: their options, loading a model, and how wrong usage ends."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,7 @@ def load_model(name: str, device: str | None = None, dtype: str | None = None) -
 
     Raises:
         RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
+        ModelError: for a model that can't be loaded.
     """
     import torch
     from transformers.utils import logging
@@ -52,13 +54,15 @@ def load_model(name: str, device: str | None = None, dtype: str | None = None) -
     if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
         raise RequestError(f"--dtype {dtype!r}: it must be bfloat16, float16, float32 or float64")
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch raises either, by the kind of device
-        raise RequestError(f"--device {device!r} can't be used here: {str(error).splitlines()[0]}") from error
+        torch.empty(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError) as error:  # torch raises any, by the kind of device
+        raise RequestError(f"--device {device!r} can't be used here: {str(error).splitlines()[0][:200]}") from error
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    model, tokenizer = demo.load() if name == "demo" else load_pretrained(name)
-    return model.to(device=device, dtype=None if dtype is None else getattr(torch, dtype)), tokenizer
+    # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
+    given = {} if dtype is None else {"dtype": dtype}
+    model, tokenizer = demo.load(**given) if name == "demo" else load_pretrained(name, **given)
+    return model if device is None else model.to(device), tokenizer
 
 
 @contextmanager
@@ -69,6 +73,16 @@ def before_anything_runs() -> Iterator[None]:
     except SpecdecError as error:
         Console(stderr=True, highlight=False).print(f"error: {error}", markup=False, soft_wrap=True)
         raise typer.Exit(EXIT_USAGE) from None
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """A request that only the running model can refuse is wrong usage too; whatever else goes wrong is a failure."""
+    try:
+        yield
+    except RequestError as error:
+        with before_anything_runs():
+            raise error from None
 
 
 def read_prompts(path: Path | None, categories: list[str] | None, per_category: int | None) -> list["EvaluationPrompt"]:
@@ -87,10 +101,12 @@ def check_outputs(*paths: Path | None) -> None:
         if path is not None:
             folder = path.absolute().parent
             try:
-                if path.exists():
+                if path.is_file():
                     path.open("ab").close()
-                else:
+                elif not path.exists():
                     TemporaryFile(dir=folder).close()
+                elif path.is_dir():
+                    raise IsADirectoryError(errno.EISDIR, "it is a folder")
             except OSError as error:
                 raise RequestError(
                     f"{path} can't be written ({error.strerror}): give a file in a folder that exists and is yours"

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +23,7 @@ from specdec.cli.options import (
     before_anything_runs,
     check_outputs,
     load_model,
+    refusing,
 )
 from specdec.errors import RequestError
 
@@ -59,7 +59,7 @@ def mask(
             check_path(out)
         check_outputs(out)
         recorder = _recorder(proposer, model, prompt, {"max_new_tokens": max_new_tokens})
-    with _refusing(), recorder.generator:
+    with refusing(), recorder.generator:
         trace = recorder.trace(prompt, max_new_tokens=max_new_tokens, seed=0)
         number = telling_step(trace) if step is None else step
         picture = MaskPicture.of(trace, number, recorder.generator.driver().shapes)
@@ -90,7 +90,7 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
             check_page()
         check_outputs(json_file, html_file)
         recorder = _recorder(proposer, model, prompt, settings)
-    with _refusing(), recorder.generator:
+    with refusing(), recorder.generator:
         traced = recorder.trace(prompt, **settings)
         if json_file is not None:
             _write_json(traced, json_file)
@@ -128,7 +128,7 @@ def race(  # noqa: PLR0913, PLR0917 - as above
         generators = _generators((first, second), model, prompt, settings, numerics)
     names = (first, second) if first != second else (f"{first} (left)", f"{second} (right)")
     lanes = [Lane(name, generator) for name, generator in zip(names, generators, strict=True)]
-    with _refusing(), generators[0], generators[1]:
+    with refusing(), generators[0], generators[1]:
         for generator in generators:
             generator.generate(prompt, **{**settings, "max_new_tokens": min(_WARM_UP, max_new_tokens)})
         _show(lanes, advance(lanes, prompt, **settings))
@@ -137,16 +137,6 @@ def race(  # noqa: PLR0913, PLR0917 - as above
         typer.echo(line)
     if place is not None:
         raise typer.Exit(EXIT_ERROR)
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """A request that only the running model can refuse is wrong usage too; whatever else goes wrong is a failure."""
-    try:
-        yield
-    except RequestError as error:
-        with before_anything_runs():
-            raise error from None
 
 
 def _recorder(proposer: str, model: str, prompt: str, settings: dict[str, Any]) -> "Recorder":

@@ -211,9 +211,10 @@ class _Space:
                 raise RequestError(f"option {name}: give at least one value, and leave it out of {strategy!r}")
         self._space = {name: tuple(values) for name, values in {**tunable, **space}.items() if name not in fixed}
         if not self._space:
+            if fixed:
+                raise RequestError(f"all that tune would vary is fixed in {strategy!r}: leave an option out")
             raise RequestError(
-                f"{strategy} has no options that tune knows values for: name some that it has (`specdec plugins`), as "
-                "NAME=VALUE,VALUE"
+                f"tune knows no values for options of {strategy}: name an option that it has, and values"
             )
         self.num_settings = math.prod(map(len, self._space.values()))
         self.num_refused = 0

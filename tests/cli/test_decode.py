@@ -153,6 +153,9 @@ def test_an_interruption_exits_with_130_and_leaves_what_was_printed(run: Any, mo
         (("generate", PROMPT, "--top-k", "5"), "error: settings refused: top_k needs sampling, but temperature is 0"),
         (("generate", PROMPT, "--stop", ""), "error: settings refused: stop contains an empty string"),
         (("generate", PROMPT, "--model", "/no/such [model]"), "error: can't load '/no/such [model]': there is no such"),
+        (("generate", PROMPT, "--max-new-tokens", "100000"), "error: the prompt has "),
+        (("generate", PROMPT, "--numerics", "good"), "error: numerics='good': it must be one of "),
+        (("demo", "--max-new-tokens", "0"), "error: settings refused: max_new_tokens=0"),
         (("generate", PROMPT, "--dtype", "int4"), "error: --dtype 'int4': it must be bfloat16, float16, "),
         (("generate", PROMPT, "--device", "abacus"), "error: --device 'abacus' can't be used here: "),
         (("generate", "\udcff"), "error: the argument is not UTF-8 text"),
@@ -175,7 +178,7 @@ def test_an_output_that_cannot_be_written_is_one_line() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
-    assert "error: [Errno 28] No space left on device" in done.stderr.splitlines()
+    assert "error: the output can't be written: No space left on device" in done.stderr.splitlines()
     assert "Traceback" not in done.stderr
 
 

@@ -136,7 +136,7 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
         (("tune", "jacobi", "--numerics", "good"), "numerics='good'"),
         (("compare", "autoregressive=jacobi"), "'autoregressive' is plain decoding's"),
         (("bench", "jacoby"), "unknown proposer 'jacoby'"),
-        (("tune", "autoregressive"), "autoregressive has no options that tune knows values for"),
+        (("tune", "autoregressive"), "tune knows no values for options of autoregressive"),
         (("tune", "jacobi", "--option", "m=1,2"), "m"),
         (("tune", "jacobi", "--option", "n"), "not of the form NAME=VALUE"),
         (("tune", "jacobi", "--minutes", "0"), "minutes=0.0: it must be above 0"),

@@ -76,8 +76,8 @@ def test_when_time_is_short_something_is_still_found() -> None:
 @pytest.mark.parametrize(
     ("strategy", "options", "fault"),
     [
-        ("autoregressive", {}, "autoregressive has no options that tune knows values for"),
-        ("jacobi:n=3", {}, "jacobi:n=3 has no options that tune knows values for"),
+        ("autoregressive", {}, "tune knows no values for options of autoregressive"),
+        ("jacobi:n=3", {}, "all that tune would vary is fixed in 'jacobi:n=3'"),
         ("jacobi:n=3", {"space": {"n": [1, 2]}}, "leave it out of 'jacobi:n=3'"),
         ("jacobi", {"space": {"n": []}}, "option n: give at least one value"),
         ("jacobi", {"space": {"n": [0]}}, "n"),
