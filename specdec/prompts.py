@@ -22,17 +22,14 @@ def as_list(prompt: Any) -> tuple[list[Any], bool]:
         if prompt.ndim not in (1, 2):
             raise RequestError(f"a tensor prompt has shape (tokens,) or (batch, tokens), not {tuple(prompt.shape)}")
         return (list(prompt), True) if prompt.ndim == 2 else ([prompt], False)
-    if any(isinstance(given, Mapping) and "input_ids" in given for given in (prompt, *_first(prompt))):
+    first = prompt[0] if isinstance(prompt, list | tuple) and prompt else prompt
+    if isinstance(first, Mapping) and "input_ids" in first:
         raise RequestError(
             "a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding"
         )
     if isinstance(prompt, list | tuple) and prompt and not _is_one(prompt):
         return list(prompt), True
     return [prompt], False
-
-
-def _first(prompt: Any) -> Sequence[Any]:
-    return prompt[:1] if isinstance(prompt, list | tuple) else ()
 
 
 def _is_one(prompt: Sequence[Any]) -> bool:

@@ -1,6 +1,7 @@
 """What goes wrong: alone it is raised, in a list it ends its own member, and the others never notice."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,9 @@ def test_a_tree_of_too_many_nodes_is_refused() -> None:
         Generator(toy(max_positions=None), proposer=scripted).generate([3], **SETTINGS)
 
 
+PLACE = " (propose_many, test_generator_failures.py line N)"
+
+
 class _Broken(Engine):
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         raise ZeroDivisionError("by nought")
@@ -201,16 +205,15 @@ class _Short(Engine):
 @pytest.mark.parametrize(
     ("engine", "fault"),
     [
-        (_Broken, "proposer Scripted failed with ZeroDivisionError: by nought (propose_many, test_generator_"),
-        (
-            _Stray,  # whose own line is named, and not the one of the tree that refused
-            "proposer Scripted failed with IndexError: no node 57 to add below: this tree's go from 0 to 0 "
-            "(propose_many, test_generator_failures.py line ",
+        (_Broken, "proposer Scripted failed with ZeroDivisionError: by nought" + PLACE),
+        (  # whose own line is named, and not the one of the tree that refused
+            _Stray,
+            "proposer Scripted failed with IndexError: no node 57 to add below: this tree's go from 0 to 0" + PLACE,
         ),
         (  # a library's own lines are nobody's business
             _Reading,
             "proposer Scripted failed with JSONDecodeError: Expecting property name enclosed in double quotes: line 2 "
-            "column 1 (char 2) (propose_many, test_generator_failures.py line ",
+            "column 1 (char 2)" + PLACE,
         ),
         (_Short, "proposer Scripted returned 1 trees for 2 requests"),
     ],
@@ -218,7 +221,7 @@ class _Short(Engine):
 def test_an_engine_that_fails_fails_its_requests_by_name(engine: type[Engine], fault: str) -> None:
     generator = Generator(toy(), proposer=Scripted(engine=engine))
     results = generator.generate(PROMPTS[:2], **SETTINGS)
-    assert all(str(result.error).startswith(fault) for result in results)
+    assert [re.sub(r"line \d+\)$", "line N)", str(result.error)) for result in results] == [fault, fault]
     assert all(isinstance(result.error, PluginError) for result in results)
 
 

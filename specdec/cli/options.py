@@ -1,6 +1,5 @@
 """What commands have in common: their options, loading a model, and how wrong usage ends."""
 
-import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,12 +100,10 @@ def check_outputs(*paths: Path | None) -> None:
         if path is not None:
             folder = path.absolute().parent
             try:
-                if path.is_file():
-                    path.open("ab").close()
-                elif not path.exists():
+                if not path.exists():
                     TemporaryFile(dir=folder).close()
-                elif path.is_dir():
-                    raise IsADirectoryError(errno.EISDIR, "it is a folder")
+                elif path.is_file() or path.is_dir():  # to open a pipe would be to wait for its reader
+                    path.open("ab").close()
             except OSError as error:
                 raise RequestError(
                     f"{path} can't be written ({error.strerror}): give a file in a folder that exists and is yours"

@@ -51,12 +51,8 @@ def test_rotary_frequencies_that_switch_limit_the_positions() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dynamic_masks_limit_the_positions(dtype: torch.dtype) -> None:
     model = families.make("DogeConfig", {**families.SMALL, "keep_window_size": 60}).to(dtype)
-    texts = [
-        list(
-            Generator(model, proposer=proposer, numerics="fast").generate([1, 2, 3, 1, 2], max_new_tokens=55).token_ids
-        )
-        for proposer in ("autoregressive", "jacobi")
-    ]
+    generators = [Generator(model, proposer=name, numerics="fast") for name in ("autoregressive", "jacobi")]
+    texts = [list(made.generate([1, 2, 3, 1, 2], max_new_tokens=55).token_ids) for made in generators]
     expected = decode_model(model, [1, 2, 3, 1, 2], 55, None, eos=())
     assert [text[:4] for text in texts] == [expected[:4]] * 2
     assert dtype != torch.float32 or texts == [expected] * 2  # in bfloat16 near-ties may fall otherwise
