@@ -12,15 +12,15 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from specdec.backends.base import Backend
+from specdec.backends.base import Backend, Deviation
 from specdec.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, Costs, measure_costs
 from specdec.driver import Driver
-from specdec.errors import ModelError, RequestError
-from specdec.exactness import Deviation, measure_deviation
-from specdec.findings import remembered
+from specdec.errors import ModelError, RequestError, in_one_line
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import ExactCompiler
+from specdec.probes.findings import remembered
+from specdec.probes.walk import walk
 
 Mode = Literal["auto", "exact", "fast"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -111,12 +111,13 @@ def drive(load: Callable[[Compiler], Backend], model: Any, requested: object, ma
 def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compiler) -> Driven:
     """A model loaded for one compiler, and what the probe says of the pair."""
     backend = load(compiler)
-    question = "deviation", type(backend), repr(compiler), backend.shapes.row_multiple
-    inexact, deviation = backend.inexact, Deviation("", 0.0)
-    try:
-        deviation = remembered(model, question, lambda: measure_deviation(backend, compiler))
-    except Exception as fault:  # third-party modelling code: decoding may do without what this pass asked for
-        inexact = inexact or f"the probe's passes raised {type(fault).__name__}: {fault}"
+    inexact, deviation = backend.inexact, backend.deviation
+    if deviation is None:
+        try:
+            question = "walk", type(backend), repr(compiler)
+            deviation = remembered(model, question, lambda: walk(backend, compiler).deviation())
+        except Exception as fault:  # a third party's backend: decoding may do without what this pass asked for
+            inexact, deviation = inexact or f"the probe's passes raised {in_one_line(fault)}", Deviation("", 0.0)
     if deviation.where:
         inexact = inexact or f"logits have other bits in {deviation.where} than in plain steps{backend.remedy}"
     if compiler.bit_exact:

@@ -14,7 +14,7 @@ the first leaves is at most 2^-13 (2^-12 beyond 1,024), so with g + h = 56 its s
 hold for the whole of an open region where no |V| exceeds 256; beyond, order could matter where weights are that flat.
 
 That rows of products and of the fused kernel don't depend on one another, and that scores don't depend on their slot,
-are properties of the libraries: ``specdec/exactness.py`` probes them.
+are properties of the libraries: ``specdec/probes/walk.py`` probes them.
 """
 
 from dataclasses import dataclass

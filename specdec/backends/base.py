@@ -61,17 +61,27 @@ class OutputRow:
         return self.output.greatest(self.row, node) >= 0
 
 
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """The first kind of pass with other bits than plain steps ("" for none), and the greatest difference of a logit."""
+
+    where: str
+    noise: float
+
+
 class Backend(ABC):
     """A model with a cache.
 
     Attributes:
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
+        deviation: how far passes deviate from plain steps, where loading has tried it.
         remedy: what may help where they do, or "".
         costs: what its passes cost, where that needs no measuring.
     """
 
     shapes: Shapes
     inexact: str = ""
+    deviation: Deviation | None = None
     remedy: str = ""
     costs: Costs | None = None
 
@@ -115,6 +125,9 @@ class Backend(ABC):
     @abstractmethod
     def release(self, row: int) -> None:
         """Close a row; the last row takes its number."""
+
+    def clear(self, row: int) -> None:  # noqa: B027 - optional
+        """Overwrite what a row's uncommitted nodes left behind, where a mask can't hide it: NaN reaches any sum."""
 
     @property
     @abstractmethod

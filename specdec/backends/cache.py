@@ -82,6 +82,11 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
                 buffer[row] = buffer[last]
             buffer[last] = 0
 
+    def clear(self, row: int, start: int) -> None:
+        """Clear a row's slots from ``start`` on."""
+        self.keys[row, :, start:] = 0
+        self.values[row, :, start:] = 0
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return max(self._placement.starts) + query_length, 0
 
@@ -135,6 +140,12 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             for layer in self.layers:
                 layer.is_initialized = False
                 layer.keys = layer.values = None
+
+    def clear(self, row: int) -> None:
+        """Clear what lies behind a row's committed slots."""
+        for layer in self.layers:
+            if layer.is_initialized:
+                layer.clear(row, self.lengths[row])
 
     @property
     def row_bytes(self) -> int:

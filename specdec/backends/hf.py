@@ -12,15 +12,15 @@ from transformers import PreTrainedModel
 from specdec.attention import exact, grouped, split
 from specdec.backends.base import Backend, Output
 from specdec.backends.cache import RaggedCache
-from specdec.backends.products import probe_products
-from specdec.backends.selftest import probe
 from specdec.errors import ModelError
-from specdec.findings import remembered
 from specdec.layout import Compiler, Layout, Shapes, Window
+from specdec.probes.findings import lock_of, remembered
+from specdec.probes.products import probe_products
+from specdec.probes.selftest import Tried, probe
 from specdec.tree import ROOT, DraftTree, Role
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
-_PROBE_SECONDS = 0.8
+_PROBE_SECONDS = 0.5
 _EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"  # one of these counts a model's experts
 
 # Local attention here goes by cache slot, not by position, and the window is longer than a self-test would reach.
@@ -90,14 +90,23 @@ class HFBackend(Backend):
     def _decide(self) -> None:
         """Trees where the self-test passes with them, else chains where it passes with those, else a refusal."""
         if not self.reason:
-            self.reason = probe(self, self._model, self._compiler, branching=True)
+            tried = self._try_out()
+            self.reason = tried.fault
         if self.reason:
             self.shapes = replace(self.shapes, takes_trees=False)
-            fault = probe(self, self._model, self._compiler, branching=False)
-            if fault:
+            tried = self._try_out()
+            if tried.fault:
                 raise ModelError(
-                    f"{_name(self._model)} can't be driven losslessly: with trees, {self.reason}; with chains, {fault}"
+                    f"{_name(self._model)} can't be driven losslessly: with trees, {self.reason}; "
+                    f"with chains, {tried.fault}"
                 )
+        self.deviation = tried.deviation
+
+    def _try_out(self) -> Tried:
+        """Return what the self-test finds, once for a model and all backends of this kind."""
+        shapes = self.shapes
+        question = "self-test", type(self), repr(self._compiler), shapes.takes_trees, shapes.row_multiple, self._chunk
+        return remembered(self._model, question, lambda: probe(self, self._model, self._compiler))
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -142,7 +151,7 @@ class HFBackend(Backend):
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
-        with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
+        with lock_of(self._model), self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
             return self._logits(layout.input_ids, layout.positions, mask, wanted)[:, : len(columns)]
 
     def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
@@ -151,7 +160,8 @@ class HFBackend(Backend):
         for row, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
             self._cache.place(first + row, [length])
             nodes = slice(row, row + 1), slice(0, num_nodes)
-            logits = self._logits(layout.input_ids[nodes], layout.positions[nodes], None, None)
+            with lock_of(self._model):
+                logits = self._logits(layout.input_ids[nodes], layout.positions[nodes], None, None)
             rows.append(torch.nn.functional.pad(logits[0], (0, 0, 0, layout.width - num_nodes)))
         return torch.stack(rows)
 
@@ -200,6 +210,10 @@ class HFBackend(Backend):
     @torch.inference_mode()
     def release(self, row: int) -> None:
         self._cache.release(row)
+
+    @torch.inference_mode()
+    def clear(self, row: int) -> None:
+        self._cache.clear(row)
 
     @property
     def num_rows(self) -> int:

@@ -21,10 +21,10 @@ from specdec import (
     ToyModel,
     compare,
 )
+from specdec.backends.base import Deviation
 from specdec.comparison import EvaluationPrompt, Session
 from specdec.comparison.runfile import read
 from specdec.comparison.runs import Run
-from specdec.exactness import Deviation
 from specdec.verifiers.base import Verdict
 
 MODEL = ToyModel.random(8, order=2, seed=3, sharpness=4.0)
@@ -272,7 +272,7 @@ def test_each_strategy_is_held_against_plain_decoding_in_its_own_numerics() -> N
 
 
 def test_where_exact_numerics_cant_be_had_the_plan_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.numerics.measure_deviation", lambda *_: Deviation("a tree of 2 nodes", 1.0))
+    monkeypatch.setattr("specdec.probes.walk.Walk.deviation", lambda _: Deviation("a tree of 2 nodes", 1.0))
     model = ToyModel.random(8, order=2, seed=3)
     plan = Session(model, {"a": "jacobi"}, PROMPTS, **FEW).plan
     assert plan.reference == plan.baseline == plan.reference_of("a")

@@ -1,0 +1,207 @@
+"""The same text walked in every way that decoding knows, on the very model that is to decode.
+
+Plain steps, trees of several sizes that keep a path and go on behind it, prompts with a tree behind them, and ragged
+batches give the logits of the same positions. The self-test holds them against the model's own forward, and how much
+they differ from one another is the numerical noise of a mode: none at all where decoding is bit-exact.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+
+import numpy as np
+import torch
+
+from specdec.backends.base import Backend, Deviation, OutputRow
+from specdec.layout import Compiler, Layout, Shapes, Window
+from specdec.tree import ROOT, DraftTree, Role
+
+_SEED = 2402
+# Tokens of context: few, and so many that some of the positions behind have closed regions, and a prefix apart from
+# their tail.
+CONTEXTS = 6, 159
+_NUM_PLAIN = 6, 4  # positions behind each context
+_SIZES = (2, 6, 13), (6, 33)  # of the trees behind each context
+_NUM_IDS = 256  # in the text and beside it
+_LARGE = 100  # nodes, where there is time
+_LONGEST_PATH = 4
+_KEPT = 2
+_SECONDS = 0.25  # after which no larger trees are tried: large models on slow devices
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One position's logits, ``(vocab,)``, and the kind of pass that gave them."""
+
+    kind: str
+    position: int
+    logits: torch.Tensor
+
+
+@dataclass(slots=True)
+class Walk:
+    """A walk over ``tokens``: the logits of plain steps by position, and those of every other kind of pass.
+
+    ``fault`` is the first law of layouts that the mask compiler broke, or "".
+    """
+
+    tokens: list[int]
+    plain: dict[int, torch.Tensor] = field(default_factory=dict)
+    others: list[Found] = field(default_factory=list)
+    fault: str = ""
+
+    def deviation(self) -> Deviation:
+        """Return the first kind of pass whose bits differ from plain steps', and the greatest difference of a logit.
+
+        A logit that is not a number counts as different.
+        """
+        where, noise = "", 0.0
+        for found in self.others:
+            expected = self.plain[found.position]
+            if not torch.equal(found.logits, expected):
+                where = where or found.kind
+                difference = (found.logits.double() - expected.double()).abs().max()
+                noise = max(noise, float(difference.nan_to_num(float("inf"), float("inf"))))
+        return Deviation(where, noise)
+
+
+def walk(backend: Backend, compiler: Compiler, is_usable: Callable[[list[int]], Sequence[bool]] | None = None) -> Walk:
+    """Walk a random text; the backend has no open rows, nor has it afterwards.
+
+    Models of few positions are walked to their end. ``is_usable`` tells which ids a text may have.
+    """
+    rng = np.random.default_rng(_SEED)
+    most = CONTEXTS[1] + _NUM_PLAIN[1]
+    ids = rng.integers(backend.shapes.vocab_size, size=_NUM_IDS).tolist()
+    usable = ids if is_usable is None else list(compress(ids, is_usable(ids)))
+    tokens = rng.choice(usable, size=min(backend.shapes.max_positions or most, most)).tolist()
+    walker = _Walker(backend, compiler, rng, usable, Walk(tokens))
+    try:
+        short = max(1, min(CONTEXTS[0], len(tokens) - _NUM_PLAIN[0]))
+        walker.walk(short, min(_NUM_PLAIN[0], len(tokens) - short), _SIZES[0])
+        if len(tokens) >= 2 * (CONTEXTS[0] + _NUM_PLAIN[0]):
+            walker.walk(len(tokens) - _NUM_PLAIN[1], _NUM_PLAIN[1], _SIZES[1])
+    finally:
+        while backend.num_rows:
+            backend.release(backend.num_rows - 1)
+    return walker.done
+
+
+@dataclass(frozen=True, slots=True)
+class _Walker:
+    backend: Backend
+    compiler: Compiler
+    rng: np.random.Generator
+    ids: list[int]
+    done: Walk
+
+    def walk(self, context: int, num_plain: int, sizes: Sequence[int]) -> None:
+        """Walk the positions behind a context in every way, in a row that is closed again."""
+        stop = context - 1 + num_plain
+        tree, path = self._tree(context - 1, sizes[-1], stop)
+        output = self.backend.prefill(self.done.tokens[:context], tree, len(self.done.tokens))
+        self._note("a tree that goes along with the prompt", context - 1, output.row(0), path)
+        self.backend.keep([()])
+        self._plain(context - 1, stop)
+        last = self._trees(context - 1, stop, sizes)
+        if len(self.done.tokens) >= CONTEXTS[0] + _NUM_PLAIN[0]:
+            self._batch(last, stop)
+        while self.backend.num_rows:
+            self.backend.release(self.backend.num_rows - 1)
+
+    def _plain(self, start: int, stop: int) -> None:
+        """Token by token; the row's length is as before."""
+        for position in range(start, stop):
+            row = self._forward([DraftTree(self.done.tokens[position])], [position])[0]
+            self.done.plain[position] = row.logits(ROOT)
+            self.backend.keep([(ROOT,)])
+        self.backend.rollback(0, start)
+
+    def _trees(self, position: int, stop: int, sizes: Sequence[int]) -> int:
+        """Trees one behind the other, each behind the path that the one before kept; returns the row's length."""
+        began = time.perf_counter()
+        for size in (*sizes, _LARGE):
+            if size > max(sizes[0], _SIZES[0][-1]) and time.perf_counter() - began > _SECONDS:
+                break
+            tree, path = self._tree(position, size, stop)
+            row = self._forward([tree], [position])[0]
+            self._note(f"a tree of {size} nodes", position, row, path)
+            kept = path[:_KEPT] if position + _KEPT < stop - 1 else []
+            self.backend.keep([kept])
+            position += len(kept)
+        return position
+
+    def _batch(self, length: int, stop: int) -> None:
+        """A second, shorter row beside the first: lone nodes side by side, and trees of two sizes."""
+        short = CONTEXTS[0] - 1
+        end = short + _NUM_PLAIN[0]
+        tree, path = self._tree(short, _SIZES[0][1], end)
+        output = self.backend.prefill(self.done.tokens[: short + 1], tree, len(self.done.tokens))
+        self._note("a tree that goes along with the prompt", short, output.row(0), path)
+        self.backend.keep([(), path[:_KEPT]])
+        lengths = [length, short + _KEPT]
+        grown = [
+            self._tree(length, size, stop)
+            for length, size, stop in zip(lengths, _SIZES[0][1:], (stop, end), strict=True)
+        ]
+        rows = self._forward([tree for tree, _ in grown], lengths)
+        for row, position, (_, path) in zip(rows, lengths, grown, strict=True):
+            self._note("a ragged batch", position, row, path)
+        self.backend.keep([(), ()])
+
+    def _forward(self, trees: Sequence[DraftTree], lengths: Sequence[int]) -> list[OutputRow]:
+        layout = self.compiler.compile(trees, lengths, self.backend.shapes)
+        self.done.fault = self.done.fault or fault_of(layout, trees, lengths, self.backend.shapes)
+        output = self.backend.forward(layout)
+        return [output.row(row) for row in range(len(trees))]
+
+    def _note(self, kind: str, position: int, row: OutputRow, path: Sequence[int]) -> None:
+        self.done.others += [Found(kind, position + depth, row.logits(node)) for depth, node in enumerate(path)]
+
+    def _tree(self, position: int, size: int, stop: int) -> tuple[DraftTree, list[int]]:
+        """Return a tree of about so many nodes with the text from a position on among them, and the text's path.
+
+        The path ends before ``stop``. Where the model takes chains only, the path is all there is.
+        """
+        text = self.done.tokens[position : min(stop, position + _LONGEST_PATH)]
+        tree, path = DraftTree(text[0]), [ROOT]
+        for token in text[1:]:
+            self._add_beside(tree, position)
+            path.append(tree.add(path[-1], token))
+        for _ in range(size - len(tree)):
+            self._add_beside(tree, position)
+        return tree, path
+
+    def _add_beside(self, tree: DraftTree, position: int) -> None:
+        """Add a random node somewhere in the tree, where the model takes trees."""
+        most_deep = min(len(self.done.tokens) - position, 2 * _LONGEST_PATH) - 1
+        parents = [node for node in range(len(tree)) if tree.depths[node] < most_deep]
+        if parents and self.backend.shapes.takes_trees:
+            tree.add(int(self.rng.choice(parents)), int(self.rng.choice(self.ids)), Role.SUPPORT)
+
+
+def fault_of(layout: Layout, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> str:
+    """Return the first law that a layout breaks, or "": ids, positions, and what each node sees."""
+    visible = {kind: layout.visible(kind).cpu() for kind in layout.masks}
+    for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
+        if not visible and not tree.is_chain:
+            return "a tree with branches has no mask"
+        positions = [*range(length), *(length + depth for depth in tree.depths)]
+        for node, token in enumerate(tree.tokens):
+            own = positions[length + node]
+            if (int(layout.input_ids[row, node]), int(layout.positions[row, node])) != (token, own):
+                return f"node {node} has another token or position than its own"
+            lineage = {*range(length), *(length + ancestor for ancestor in tree.lineage(node))}
+            for kind, seen in visible.items():
+                window = shapes.attention[kind]
+                expected = {slot for slot in lineage if window is None or _is_within(window, own, positions[slot])}
+                wrong = expected ^ set(seen[row, node].nonzero().flatten().tolist())
+                if wrong:
+                    slot = min(wrong)
+                    return f"node {node} {'does not see' if slot in expected else 'sees'} slot {slot}"
+    return ""
+
+
+def _is_within(window: Window, query: int, key: int) -> bool:
+    return query - key < window.size if window.kind == "sliding" else query // window.size == key // window.size
