@@ -276,5 +276,5 @@ def _backend_class(registry: Registry, name: str, model: object) -> Any:
             return plugin.cls
     raise ModelError(
         f"no backend drives a {type(model).__name__}: give a transformers causal language model "
-        "(AutoModelForCausalLM), its path or hub name, or a ToyModel"
+        f"(AutoModelForCausalLM), its path or hub name, or a ToyModel{registry.faults()}"
     )
