@@ -13,6 +13,8 @@ import traceback
 from itertools import groupby
 from pathlib import Path
 
+from pydantic import ValidationError
+
 
 class SpecdecError(Exception):
     """Base of every error that specdec raises on purpose."""
@@ -55,5 +57,8 @@ def _place(error: Exception) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """The kind of a foreign error, and the first line of what it says."""
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    """The kind of a foreign error, and the first line of what it says; pydantic's first only counts the faults."""
+    lines = str(error).splitlines() or [""]
+    if isinstance(error, ValidationError):
+        lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
+    return f"{type(error).__name__}: {lines[0]}"

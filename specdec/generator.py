@@ -116,12 +116,20 @@ class Generator:
             open=open_driver,
             costs=self._driven.costs,
         )
+        name = type(self.proposer).__name__
         try:
-            return self.proposer.bind(host), frozenset(self.proposer.wants())
+            engine, wants = self.proposer.bind(host), frozenset(self.proposer.wants())
         except SpecdecError:
             raise
         except Exception as error:  # a third party's code
-            raise failure(f"binding proposer {type(self.proposer).__name__}", error) from error
+            raise failure(f"binding proposer {name}", error) from error
+        if not isinstance(engine, Engine):
+            raise PluginError(f"proposer {name}: bind returned {engine!r}, which is not an Engine")
+        for wanted in wants:
+            if not (isinstance(wanted, tuple) and [type(part) for part in wanted] == [Nodes, What]):
+                pair = "a pair such as (Nodes.PATH, What.ARGMAX)"
+                raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
+        return engine, wants
 
     def __repr__(self) -> str:
         return (
@@ -276,5 +284,5 @@ def _backend_class(registry: Registry, name: str, model: object) -> Any:
             return plugin.cls
     raise ModelError(
         f"no backend drives a {type(model).__name__}: give a transformers causal language model "
-        "(AutoModelForCausalLM), its path or hub name, or a ToyModel"
+        f"(AutoModelForCausalLM), its path or hub name, or a ToyModel{registry.faults()}"
     )

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from specdec import builtins, hookspecs
 from specdec.backends.base import Backend
-from specdec.errors import PluginError
+from specdec.errors import PluginError, in_one_line
 from specdec.masks.base import MaskCompiler
 from specdec.settings import describe
 from specdec.strategies.base import Proposer
@@ -39,13 +39,18 @@ class Plugin:
     cls: type
     distribution: str
 
+    @property
+    def full_name(self) -> str:
+        """The name that no other distribution's plug-in has."""
+        return f"{self.distribution}/{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Broken:
     """A third-party distribution that can't be used, and why."""
 
     distribution: str
-    reason: str
+    reason: str  # one line
 
 
 class Registry:
@@ -60,7 +65,7 @@ class Registry:
 
         Raises:
             PluginError: for an unknown hook, a wrong signature, something that is no implementation of its contract, or
-                a name that is taken.
+                a name that the distribution offers twice.
         """
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
@@ -68,7 +73,8 @@ class Registry:
             manager.register(module, name=distribution)
             manager.check_pending()
         except pluggy.PluginValidationError as error:
-            raise PluginError(f"plug-in {distribution} refused: {error}") from None
+            fault = "; ".join(str(error).splitlines())
+            raise PluginError(f"plug-in {distribution} refused: {fault}") from None
         if not manager.get_hookcallers(module):
             raise PluginError(f"plug-in {distribution} offers nothing: mark its functions with @specdec.hookimpl")
         found = [
@@ -93,30 +99,40 @@ class Registry:
             for promise in ("lossless", "reads_q"):
                 if not isinstance(getattr(plugin.cls, promise, None), bool):
                     raise PluginError(f"{where}: {plugin.cls.__name__} must say whether it is {promise}: True or False")
-        for other in self.plugins:
-            if (other.kind, other.name) == (plugin.kind, plugin.name):
-                raise PluginError(
-                    f"{where}: the name is taken by plug-in {other.distribution}; uninstall one of the two"
-                )
+        if plugin.full_name in [other.full_name for other in self.plugins if other.kind == plugin.kind]:
+            raise PluginError(f"{where}: another entry point of {plugin.distribution} offers it: rename one")
         return plugin
 
     def of_kind(self, kind: str) -> list[Plugin]:
         """All implementations of one contract, in the order of registration."""
         return [plugin for plugin in self.plugins if plugin.kind == kind]
 
+    def name_of(self, plugin: Plugin) -> str:
+        """The shortest name that finds it: ``distribution/name`` where its own is a built-in's, or ambiguous."""
+        rivals = [other for other in self.of_kind(plugin.kind) if other.name == plugin.name]
+        is_found = plugin.distribution == hookspecs.PROJECT or rivals == [plugin]
+        return plugin.name if is_found else plugin.full_name
+
     def find(self, kind: str, name: str) -> type:
-        """The class behind a name.
+        """The class behind a name, or behind ``distribution/name``.
 
         Raises:
-            PluginError: with the nearest names, where there is none.
+            PluginError: with the nearest names, where there is none; with the longer names, where there are several.
         """
-        names = {plugin.name: plugin.cls for plugin in self.of_kind(kind)}
-        if name in names:
-            return names[name]
+        plugins = self.of_kind(kind)
+        names = {self.name_of(plugin): plugin for plugin in plugins}
+        found = names.get(name) or next((plugin for plugin in plugins if plugin.full_name == name), None)
+        if found is not None:
+            return found.cls
+        if several := [plugin.full_name for plugin in plugins if plugin.name == name]:
+            raise PluginError(f"{kind[:-1]} {name!r} is ambiguous: say {' or '.join(several)}")
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        broken = "".join(f"; {fault.distribution} is installed but broken: {fault.reason}" for fault in self.broken)
-        raise PluginError(f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{broken}")
+        raise PluginError(f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{self.faults()}")
+
+    def faults(self) -> str:
+        """A further line of a message for each broken distribution: it may have what wasn't found."""
+        return "".join(f"\n{fault.distribution} is installed but broken: {fault.reason}" for fault in self.broken)
 
     def make(self, kind: str, given: object) -> Any:
         """An implementation from an object of the contract or a string ``"name:key=value,…"``.
@@ -126,11 +142,12 @@ class Registry:
         """
         if isinstance(given, KINDS[kind]):
             return given
+        if isinstance(given, type) and issubclass(given, KINDS[kind]):
+            name = given.__name__
+            raise PluginError(f"{kind[:-1]}={name} is a class, not an object; call it: {name}()")
         if not isinstance(given, str):
-            raise PluginError(
-                f"{kind[:-1]}={given!r}: give a {KINDS[kind].__name__} or a string such as "
-                f"{self.of_kind(kind)[-1].name!r}, not a {type(given).__name__}"
-            )
+            example = self.of_kind(kind)[0].name
+            raise PluginError(f"{kind[:-1]}={given!r}: give a {KINDS[kind].__name__} or a string such as {example!r}")
         name, _, options = given.partition(":")
         cls = self.find(kind, name.strip())
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
@@ -154,8 +171,10 @@ def load_plugins() -> Registry:
         distribution = _distribution(entry_point)
         try:
             registry.register(entry_point.load(), distribution)
+        except PluginError as error:
+            registry.broken.append(Broken(distribution, str(error)))
         except Exception as error:  # a third party's import: whatever it raises must not stop the others
-            registry.broken.append(Broken(distribution, f"{type(error).__name__}: {error}"))
+            registry.broken.append(Broken(distribution, in_one_line(error)))
     return registry
 
 

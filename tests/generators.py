@@ -10,9 +10,17 @@ from specdec.backends.base import Backend
 from specdec.backends.toy import Law
 from specdec.plugins import load_plugins
 
+REGISTRY = load_plugins()
+
+
+def names_of(kind: str) -> list[str]:
+    """Everything registered under a contract, by the name that finds it."""
+    return [REGISTRY.name_of(plugin) for plugin in REGISTRY.of_kind(kind)]
+
+
 # Every registered strategy, with options that reach its corners beside its defaults.
 PROPOSERS = [
-    *[plugin.name for plugin in load_plugins().of_kind("proposers")],
+    *names_of("proposers"),
     "jacobi:n=1",
     "jacobi:n=5,noise_aware=false",
     "lookahead:N=2,W=3,G=2",
@@ -31,12 +39,12 @@ def proposer_of(name: str, vocab_size: int, law: Law | None = None) -> Proposer:
     if name == "draft_model":
         drafter = ToyModel.random(vocab_size, order=1, seed=9) if law is None else ToyModel(law, vocab_size)
         return DraftModelProposer(model=drafter, num_tokens=3, width=2)
-    made: Proposer = load_plugins().make("proposers", name)
+    made: Proposer = REGISTRY.make("proposers", name)
     return made
 
 
-VERIFIERS = [plugin.name for plugin in load_plugins().of_kind("verifiers") if plugin.cls.lossless]  # type: ignore[attr-defined]
-MASKS = [*[plugin.name for plugin in load_plugins().of_kind("masks")], "split:least_prefix=1"]
+VERIFIERS = [REGISTRY.name_of(rule) for rule in REGISTRY.of_kind("verifiers") if rule.cls.lossless]  # type: ignore[attr-defined]
+MASKS = [*names_of("masks"), "split:least_prefix=1"]
 
 
 @st.composite

@@ -14,14 +14,21 @@ from specdec import (
     Generator,
     JacobiProposer,
     LookaheadProposer,
+    MatchVerifier,
+    ModelError,
     PluginError,
     PromptLookupProposer,
     Proposer,
     Request,
     ToyModel,
+    compare,
     hookimpl,
 )
+from specdec.comparison.tune import Tuner
+from specdec.masks.dense import DenseCompiler
+from specdec.pictures.trace import Recorder
 from specdec.plugins import Registry, load_plugins, options_of
+from specdec.testing import check_proposer
 
 
 class Mine(Proposer):
@@ -169,10 +176,30 @@ def test_a_misspelt_name_is_refused_with_the_nearest_ones() -> None:
 def test_an_object_of_the_contract_is_taken_as_it_is_and_another_refused(registry: Registry) -> None:
     mine = Mine(size=9)
     assert registry.make("proposers", mine) is mine
-    assert refusal(registry.make, "proposers", 5) == (
-        "proposer=5: give a Proposer or a string such as 'mine', not a int"
+    assert refusal(registry.make, "proposers", 5) == ("proposer=5: give a Proposer or a string such as 'mine'")
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "fault"),
+    [
+        (
+            "proposers",
+            LookaheadProposer,
+            "proposer=LookaheadProposer is a class, not an object; call it: LookaheadProposer()",
+        ),
+        ("verifiers", MatchVerifier, "verifier=MatchVerifier is a class, not an object; call it: MatchVerifier()"),
+        ("masks", DenseCompiler, "mask=DenseCompiler is a class, not an object; call it: DenseCompiler()"),
+    ],
+)
+def test_a_class_in_place_of_an_object_is_refused_with_the_call(kind: str, given: type, fault: str) -> None:
+    assert refusal(load_plugins().make, kind, given) == fault
+    assert refusal(lambda: Generator(ToyModel.random(), **{kind[:-1]: given})) == fault
+
+
+def test_a_class_of_another_contract_is_not_told_to_be_called() -> None:
+    assert refusal(load_plugins().make, "proposers", MatchVerifier) == (
+        "proposer=<class 'specdec.verifiers.match.MatchVerifier'>: give a Proposer or a string such as 'auto'"
     )
-    assert "give a Proposer or a string" in refusal(registry.make, "proposers", Mine)
 
 
 def test_a_backend_is_chosen_by_name_and_nothing_else() -> None:
@@ -230,11 +257,72 @@ def test_a_module_that_breaks_the_rules_is_refused_with_plug_in_hook_and_fault(
     assert registry.plugins == before
 
 
-def test_a_name_that_is_taken_is_refused_naming_both_distributions(registry: Registry) -> None:
-    message = refusal(registry.register, module_offering({"other": Mine, "mine": Mine}), "their-dist")
+class Theirs(Proposer):
+    """Another third party's strategy of the same name."""
+
+    size: int = 1
+
+    def start(self, request: Request) -> Drafter:
+        raise NotImplementedError
+
+
+@pytest.fixture(name="shared")
+def _shared(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """Two third parties with one name, one of which also has a name of specdec's and one that nobody else has."""
+    return installed(
+        monkeypatch,
+        FakeEntryPoint("mine-dist", lambda: module_offering({"mine": Mine})),
+        FakeEntryPoint("their-dist", lambda: module_offering({"mine": Theirs, "lookahead": Theirs, "other": Theirs})),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("mine-dist/mine", Mine()),
+        ("their-dist/mine", Theirs()),
+        ("mine-dist/mine:size=6,mode=a/b", Mine(size=6, mode="a/b")),
+        (" their-dist/mine : size = 6 ", Theirs(size=6)),
+        ("lookahead:N=4", LookaheadProposer(N=4)),
+        ("specdec/lookahead:N=4", LookaheadProposer(N=4)),
+        ("their-dist/lookahead:size=2", Theirs(size=2)),
+        ("other", Theirs()),
+        ("their-dist/other", Theirs()),
+    ],
+)
+def test_packages_that_share_a_name_are_each_found_by_distribution_and_name(
+    shared: Registry, given: str, expected: Proposer
+) -> None:
+    assert shared.broken == []
+    assert shared.make("proposers", given) == expected
+
+
+def test_a_name_that_two_packages_share_is_ambiguous_and_both_longer_names_are_told(shared: Registry) -> None:
+    assert refusal(shared.make, "proposers", "mine:size=6") == (
+        "proposer 'mine' is ambiguous: say mine-dist/mine or their-dist/mine"
+    )
+
+
+def test_the_names_that_are_told_and_listed_are_those_that_work(shared: Registry) -> None:
+    named = {shared.name_of(plugin): plugin.cls for plugin in shared.of_kind("proposers")}
+    assert len(named) == len(shared.of_kind("proposers"))
+    assert {name: shared.find("proposers", name) for name in named} == named
+    assert {"lookahead", "mine-dist/mine", "their-dist/mine", "their-dist/lookahead", "other"} <= set(named)
+    message = refusal(shared.make, "proposers", "their-dist/lookahed")
+    assert message.startswith("unknown proposer 'their-dist/lookahed': did you mean their-dist/lookahead")
+    assert message.endswith(f"installed: {', '.join(sorted(named))}")
+
+
+def test_names_are_shared_within_a_contract_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = installed(monkeypatch, FakeEntryPoint("their-dist", lambda: module_offering({"match": Mine})))
+    assert registry.make("proposers", "match") == Mine()
+    assert registry.make("verifiers", "match") == MatchVerifier()
+
+
+def test_a_distribution_that_offers_a_name_twice_is_refused_the_second_time(registry: Registry) -> None:
+    message = refusal(registry.register, module_offering({"other": Mine, "mine": Mine}), "mine-dist")
     assert message == (
-        "plug-in their-dist, hook specdec_proposers, name 'mine': the name is taken by plug-in mine-dist; "
-        "uninstall one of the two"
+        "plug-in mine-dist, hook specdec_proposers, name 'mine': another entry point of mine-dist offers it: rename one"
     )
     assert [plugin.name for plugin in registry.plugins] == ["mine"]
 
@@ -243,26 +331,61 @@ def failing() -> object:
     raise ImportError("no module named 'left_pad'")
 
 
+def stumbling() -> object:
+    raise ImportError("libleft.so: undefined symbol\n  first seen here\n  and there")
+
+
 def test_a_broken_third_party_is_listed_and_the_others_work(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = installed(
         monkeypatch,
         FakeEntryPoint("no-import", failing),
+        FakeEntryPoint("no-library", stumbling),
         FakeEntryPoint("no-hook", lambda: SimpleNamespace(specdec_propsers=specdec_propsers)),
-        FakeEntryPoint("clash", lambda: module_offering({"lookahead": Mine})),
+        FakeEntryPoint("no-signature", lambda: SimpleNamespace(specdec_verifiers=specdec_verifiers)),
         FakeEntryPoint(None, SimpleNamespace),
         FakeEntryPoint("good", lambda: module_offering({"mine": Mine})),
     )
     broken = {fault.distribution: fault.reason for fault in registry.broken}
-    assert list(broken) == ["no-import", "no-hook", "clash", "some_module"]
+    assert list(broken) == ["no-import", "no-library", "no-hook", "no-signature", "some_module"]
     assert broken["no-import"] == "ImportError: no module named 'left_pad'"
+    assert broken["no-library"] == "ImportError: libleft.so: undefined symbol"
     assert "specdec_propsers" in broken["no-hook"]
-    assert "the name is taken by plug-in specdec" in broken["clash"]
+    parts = ("specdec_verifiers", "temperature", "can not be found in the hookspec")
+    assert [part for part in parts if part not in broken["no-signature"]] == []
+    assert [reason for reason in broken.values() if len(reason.splitlines()) != 1] == []
     assert [plugin.distribution for plugin in registry.plugins[-2:]] == ["specdec", "good"]
     assert registry.make("proposers", "mine:size=2") == Mine(size=2)
     assert registry.make("proposers", "lookahead") == LookaheadProposer()
-    assert "; no-import is installed but broken: ImportError: no module named 'left_pad'" in refusal(
-        registry.make, "proposers", "padded"
-    )
+
+
+def test_where_a_name_is_not_found_each_broken_third_party_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, FakeEntryPoint("no-import", failing), FakeEntryPoint("no-library", stumbling))
+    model = ToyModel.random()
+    for call in (
+        lambda: Generator(model, proposer="padded"),
+        lambda: Generator(model, verifier="padded"),
+        lambda: Generator(model, mask="padded"),
+        lambda: Generator(model, backend="padded"),
+        lambda: compare(model, {"padded": "padded"}, [[1]]),
+        lambda: Tuner(model, "padded", [[1]]),
+        lambda: Recorder(model, None, "padded"),
+        lambda: check_proposer("padded", model, [[1]]),
+    ):
+        first, *lines = refusal(call).splitlines()
+        assert first.startswith("unknown ")
+        assert lines == [
+            "no-import is installed but broken: ImportError: no module named 'left_pad'",
+            "no-library is installed but broken: ImportError: libleft.so: undefined symbol",
+        ]
+
+
+def test_where_no_backend_takes_a_model_each_broken_third_party_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, FakeEntryPoint("no-import", failing))
+    with pytest.raises(ModelError) as caught:
+        Generator(object())
+    first, *lines = str(caught.value).splitlines()
+    assert first.startswith("no backend drives a object")
+    assert lines == ["no-import is installed but broken: ImportError: no module named 'left_pad'"]
 
 
 def test_a_generator_works_beside_a_broken_third_party(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,17 @@ def test_the_example_is_the_plug_ins_code_and_is_under_forty_lines() -> None:
     assert sum(bool(line.strip()) for line in example.splitlines()) < 40
 
 
+def test_the_example_goes_on_to_wants_bind_and_the_check_for_plug_in_authors() -> None:
+    further = next(block for block in blocks("python") if "(SuccessorProposer)" in block)
+    for shown in (
+        "def wants(self)",
+        "def bind(self, host: Host) -> Engine:",
+        "learns_across_requests",
+        "\ncheck_proposer(",
+    ):
+        assert shown in further
+
+
 def without_docstrings(source: str) -> str:
     tree = ast.parse(source)
     for node in ast.walk(tree):

@@ -155,25 +155,30 @@ def plugins(as_json: AsJson = False) -> None:
     from specdec.plugins import load_plugins, options_of
 
     registry = load_plugins()
-    if as_json:
-        for plugin in registry.plugins:
-            defaults = {name: repr(default) for name, default in options_of(plugin.cls).items()}
-            entry = {"kind": plugin.kind, "name": plugin.name, "from": plugin.distribution, "options": defaults}
-            typer.echo(json.dumps(entry))
-        _print_broken(registry.broken)
-        return
     table = Table("kind", "name", "from", "options and defaults", box=None, pad_edge=False)
     for plugin in registry.plugins:
-        options = ", ".join(f"{name}={default!r}" for name, default in options_of(plugin.cls).items())
-        table.add_row(plugin.kind.removesuffix("s"), plugin.name, plugin.distribution, options)
-    Console(highlight=False, markup=False).print(table)
-    _print_broken(registry.broken)
+        name = registry.name_of(plugin)
+        defaults = {option: repr(default) for option, default in options_of(plugin.cls).items()}
+        if as_json:
+            entry = {"kind": plugin.kind, "name": name, "from": plugin.distribution, "options": defaults}
+            typer.echo(json.dumps(entry))
+        options = ", ".join(f"{option}={default}" for option, default in defaults.items())
+        table.add_row(plugin.kind.removesuffix("s"), name, plugin.distribution, options)
+    if not as_json:
+        Console(highlight=False, markup=False).print(table)
+    faults = [f"broken: {fault.distribution}: {fault.reason}" for fault in registry.broken]
+    for line in (*_longer_names(registry), *faults):
+        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
 
 
-def _print_broken(faults: Any) -> None:
-    for fault in faults:
-        message = f"broken: {fault.distribution}: {fault.reason}"
-        Console(stderr=True, highlight=False).print(message, markup=False, soft_wrap=True)
+def _longer_names(registry: Any) -> Iterator[str]:
+    """A line on each plug-in that only its longer name finds, with the distributions that share the short one."""
+    for plugin in registry.plugins:
+        name = registry.name_of(plugin)
+        if name != plugin.name:
+            rivals = [other for other in registry.of_kind(plugin.kind) if other.name == plugin.name]
+            others = " and ".join(rival.distribution for rival in rivals if rival != plugin)
+            yield f"{name}: say it in full, since there is a {plugin.kind[:-1]} {plugin.name} in {others} too"
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

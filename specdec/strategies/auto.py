@@ -20,6 +20,7 @@ Under rules where the text depends on what is drafted nothing is: it mustn't dep
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -51,6 +52,8 @@ _MEMORY = 0.98  # by which what was seen counts less with each draft
 
 class AutoProposer(Proposer):
     """Lookahead, with as large a window and as many guesses as pay here: none of them where no draft does."""
+
+    learns_across_requests: ClassVar[bool] = True
 
     loss: float = Field(0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
 

@@ -9,8 +9,8 @@ Three stages, of which a simple strategy writes the first and the last:
 Laws, checked on every step by the core, which names the proposer in the error:
 - Parents precede children; node count and depth stay within the budget; token ids are in the vocabulary; the root is
   the last committed token.
-- Same history and seed, same tree: randomness comes from ``request.rng`` alone. (``auto`` is the exception: its trees
-  also follow measured costs and what its generator's earlier drafts brought.)
+- Same history and seed, same tree: randomness comes from ``request.rng`` alone. A strategy that declares
+  ``learns_across_requests`` may also go by what its engine saw of other requests, or measured; the text stays the same.
 - A wrong proposal can make decoding slower, never wrong.
 - A tree without draws has chosen candidates only (q is one-hot).
 """
@@ -188,10 +188,14 @@ def _attempt(drafter: Drafter, budget: Budget) -> DraftTree | Exception:
 class Proposer(BaseModel, ABC):
     """A strategy's configuration.
 
-    ``tunable`` names the options that ``specdec tune`` varies, each with the values worth trying, ascending.
+    Attributes:
+        tunable: the options that ``specdec tune`` varies, each with the values worth trying, ascending.
+        learns_across_requests: the same request may get other trees the next time. Under rules that read q its text
+            may then differ as well: only the law that the text is drawn from stays.
     """
 
     tunable: ClassVar[Tunable] = {}
+    learns_across_requests: ClassVar[bool] = False
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -114,25 +114,34 @@ def check_drafting(
 
 
 def check_proposer(proposer: Proposer | str, model: ToyModel, prompts: Sequence[Sequence[int]], seed: int = 0) -> None:
-    """A strategy never changes the text, greedy or sampled, alone or in a batch.
+    """A strategy never changes the text, greedy or sampled, alone or in a batch, the first time or later.
 
-    The core checks each tree as it comes: parents before children, the budget, the vocabulary.
+    The same request gets the same trees again, unless the strategy declares ``learns_across_requests``. The core checks
+    each tree as it comes: parents before children, the budget, the vocabulary.
     """
     from specdec.generator import Generator
 
     drafted, plain = (Generator(model, proposer=which, max_batch_size=3) for which in (proposer, "autoregressive"))
-    batch = [list(prompt) for prompt in prompts]
+    name, learns = repr(drafted.proposer), drafted.proposer.learns_across_requests
+    batch = [tuple(prompt) for prompt in prompts]
+    runs = {
+        "of a batch": batch,
+        "of a prompt alone": batch[:1],
+        "of a prompt the second time": batch[:1],
+        "of a batch in another order": batch[::-1],
+    }
     for temperature in (0.0, 1.0):
         settings = {"max_new_tokens": 24, "temperature": temperature, "seed": seed}
-        expected = [result.token_ids for result in plain.generate(batch, **settings)]
-        results = drafted.generate(batch, **settings)
-        for result in results:
-            if result.error is not None:
-                raise AssertionError(f"{proposer} failed: {result.error}") from result.error
-        assert [result.token_ids for result in results] == expected, f"{proposer} changed the text of a batch"
-        alone = drafted.generate(batch[0], **settings)
-        assert alone.token_ids == expected[0], f"{proposer} changed the text of a prompt alone"
-        again = drafted.generate(batch[0], **settings)
-        assert again.stats.accepted_lengths == alone.stats.accepted_lengths, (
-            f"{proposer} drafted differently the second time: randomness must come from request.rng alone"
-        )
+        texts = [result.token_ids for result in plain.generate(list(map(list, batch)), **settings)]
+        expected = dict(zip(batch, texts, strict=True))
+        lengths = dict[tuple[int, ...], list[int]]()  # accepted in each step, when the prompt was first decoded
+        for which, chosen in runs.items():
+            for prompt, result in zip(chosen, drafted.generate(list(map(list, chosen)), **settings), strict=True):
+                if result.error is not None:
+                    raise AssertionError(f"{name} failed: {result.error}") from result.error
+                assert result.token_ids == expected[prompt], f"{name} changed the text {which}"
+                first = lengths.setdefault(prompt, result.stats.accepted_lengths)
+                assert learns or result.stats.accepted_lengths == first, (
+                    f"{name} drafted differently the second time, by chance or by what an earlier request taught it: "
+                    "draw from request.rng alone, or declare learns_across_requests = True"
+                )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from specdec import Chunk, Generator, Result, demo
+from specdec import AutoregressiveProposer, Chunk, Generator, Proposer, Result, demo, hookimpl
 from specdec.numerics import Numerics
 from specdec.plugins import load_plugins
 from specdec.stats import Stats
@@ -36,14 +36,18 @@ def test_plugins_lists_each_with_its_distribution_options_and_defaults(run: Any,
     rows = {tuple(line.split()[:3]): line for line in out.splitlines()[1:]}
     assert ("proposer", "lookahead", "specdec") in rows
     assert "N=5, W=15, G=15, pool_from_prompt=True" in rows["proposer", "lookahead", "specdec"]
-    assert {(plugin.kind[:-1], plugin.name, plugin.distribution) for plugin in load_plugins().plugins} == set(rows)
+    registry = load_plugins()
+    assert {(plugin.kind[:-1], registry.name_of(plugin), plugin.distribution) for plugin in registry.plugins} == set(
+        rows
+    )
 
 
 def test_plugins_as_json_is_one_line_for_each(run: Any) -> None:
     code, out, _ = run("plugins", "--json")
     entries = [json.loads(line) for line in out.splitlines()]
     assert code == 0
-    found = [(plugin.kind, plugin.name, plugin.distribution) for plugin in load_plugins().plugins]
+    registry = load_plugins()
+    found = [(plugin.kind, registry.name_of(plugin), plugin.distribution) for plugin in registry.plugins]
     assert [(entry["kind"], entry["name"], entry["from"]) for entry in entries] == found
     lookahead = next(entry for entry in entries if entry["name"] == "lookahead")
     assert lookahead["options"]["N"] == "5"
@@ -59,6 +63,81 @@ def test_plugins_reports_a_broken_distribution_on_standard_error(
     assert (code, err) == (0, "broken: their-dist: ZeroDivisionError: integer division or modulo by zero\n")
     assert "their-dist" not in out
     assert "lookahead" in out
+
+
+class Theirs(AutoregressiveProposer):
+    """A third party's strategy."""
+
+
+def offering(*names: str) -> Any:
+    """A third party's module with a strategy of each name."""
+
+    @hookimpl
+    def specdec_proposers() -> dict[str, type[Proposer]]:
+        return dict.fromkeys(names, Theirs)
+
+    return SimpleNamespace(specdec_proposers=specdec_proposers)
+
+
+def entry_point(distribution: str, load: Any) -> Any:
+    return SimpleNamespace(dist=SimpleNamespace(name=distribution), load=load)
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_plugins_lists_each_by_the_name_that_works_and_says_why_it_is_a_longer_one(
+    run: Any, monkeypatch: pytest.MonkeyPatch, as_json: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    modules = {"a-dist": offering("mine"), "b-dist": offering("mine", "jacobi", "other"), "c-dist": offering("mine")}
+    entry_points = [entry_point(name, lambda module=module: module) for name, module in modules.items()]
+    monkeypatch.setattr("specdec.plugins.entry_points", lambda **_: entry_points)
+    code, out, err = run("plugins", *as_json)
+    listed = [json.loads(line)["name"] if as_json else line.split()[1] for line in out.splitlines()[not as_json :]]
+    theirs = ["a-dist/mine", "b-dist/mine", "b-dist/jacobi", "other", "c-dist/mine"]
+    assert code == 0
+    assert [name for name in listed if name.startswith(("a-", "b-", "c-", "other"))] == theirs
+    assert "jacobi" in listed
+    for name in listed:
+        if name in theirs:
+            assert run("generate", "a", "--proposer", name, "--max-new-tokens", "1")[0] == 0
+    assert err.splitlines() == [
+        "a-dist/mine: say it in full, since there is a proposer mine in b-dist and c-dist too",
+        "b-dist/mine: say it in full, since there is a proposer mine in a-dist and c-dist too",
+        "b-dist/jacobi: say it in full, since there is a proposer jacobi in specdec too",
+        "c-dist/mine: say it in full, since there is a proposer mine in a-dist and b-dist too",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("generate", "a", "--proposer", "padded"),
+        ("generate", "a", "--verifier", "padded"),
+        ("demo", "--proposer", "padded"),
+        ("compare", "padded"),
+        ("compare", "jacobi", "--verifier", "padded"),
+        ("bench", "padded"),
+        ("tune", "padded"),
+        ("audit", "--proposer", "padded"),
+        ("audit", "--verifier", "padded"),
+        ("mask", "--proposer", "padded"),
+        ("trace", "--proposer", "padded"),
+        ("race", "jacobi", "padded"),
+    ],
+)
+def test_every_command_mentions_broken_distributions_where_a_name_is_not_found(
+    run: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    broken = [entry_point("their-dist", lambda: 1 // 0), entry_point("other-dist", lambda: {}["key"])]
+    monkeypatch.setattr("specdec.plugins.entry_points", lambda **_: broken)
+    code, out, err = run(*arguments)
+    first, *lines = err.splitlines()
+    assert (code, out) == (2, "")
+    assert re.match(r"error: unknown (proposer|verifier) 'padded': ", first)
+    assert lines == [
+        "their-dist is installed but broken: ZeroDivisionError: integer division or modulo by zero",
+        "other-dist is installed but broken: KeyError: 'key'",
+    ]
 
 
 def test_a_prompt_comes_as_an_argument_from_a_file_or_from_standard_input(

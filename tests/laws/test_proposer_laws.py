@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftTree, Feedback, Generator, ToyModel
+from specdec.plugins import load_plugins
 from specdec.randomness import Randomness
 from specdec.sequence import TokenView
 from specdec.strategies.base import Drafter, Request, select
-from specdec.testing import toy_host
+from specdec.testing import check_proposer, toy_host
 from tests.generators import PROPOSERS, budgets, prompts, proposer_of, toy_models
 from tests.plain import decode_law
 
@@ -63,6 +64,18 @@ def test_trees_are_legal_within_any_budget_and_repeat_for_the_same_history(
     proposer: str, prompt: list[int], budget: Budget
 ) -> None:
     assert drafted(proposer, prompt, budget, 6) == drafted(proposer, prompt, budget, 6)
+
+
+@pytest.mark.parametrize("proposer", PROPOSERS)
+def test_every_strategy_passes_the_check_that_plug_in_authors_call(proposer: str) -> None:
+    for seed in range(3):
+        model = ToyModel.random(vocab_size=5, order=2, seed=seed)
+        check_proposer(proposer_of(proposer, 5), model, [[0, 1], [3], [2, 2, 1, 2]], seed=seed)
+
+
+def test_of_the_built_in_strategies_auto_alone_learns_across_requests() -> None:
+    offered = [plugin for plugin in load_plugins().of_kind("proposers") if plugin.distribution == "specdec"]
+    assert [plugin.name for plugin in offered if plugin.cls.learns_across_requests] == ["auto"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,53 @@
+"""What a strategy's author may get wrong when it is bound, told in a line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from specdec import Drafter, Generator, Host, Nodes, PluginError, Proposer, Request, ToyModel, What
+
+
+class Bound(Proposer):
+    """A strategy whose declarations and engine are whatever it is given."""
+
+    wanted: Any = frozenset()
+    make: Callable[[Any, Host], Any] = Proposer.bind
+
+    def wants(self) -> Any:
+        return self.wanted
+
+    def bind(self, host: Host) -> Any:
+        return self.make(self, host)
+
+    def start(self, request: Request) -> Drafter:
+        raise NotImplementedError
+
+
+def keeping_a_table(proposer: Any, host: Host) -> Any:
+    proposer.table = {}
+
+
+@pytest.mark.parametrize(
+    ("proposer", "fault"),
+    [
+        (Bound(make=lambda *_: None), "proposer Bound: bind returned None, which is not an Engine"),
+        (Bound(make=lambda *_: Drafter), "proposer Bound: bind returned <class 'specdec.strategies.base.Drafter'>, wh"),
+        (Bound(make=keeping_a_table), "binding proposer Bound failed with ValidationError: table: Instance is frozen"),
+        (Bound(wanted=What.DRAW), "binding proposer Bound failed with TypeError: 'What' object is not iterable"),
+        (Bound(wanted=[Nodes.ALL]), "proposer Bound: wants returned <Nodes.ALL: 'all'>, which is not a pair such as ("),
+        (Bound(wanted=(Nodes.ALL, What.DRAW)), "which is not a pair such as (Nodes.PATH, What.ARGMAX)"),
+        (Bound(wanted=[(What.DRAW, Nodes.ALL)]), "which is not a pair such as (Nodes.PATH, What.ARGMAX)"),
+    ],
+)
+def test_a_strategy_that_is_bound_to_something_else_is_refused_when_the_generator_is_made(
+    proposer: Proposer, fault: str
+) -> None:
+    with pytest.raises(PluginError) as caught:
+        Generator(ToyModel.random(), proposer=proposer)
+    assert fault in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_declarations_may_come_in_any_collection() -> None:
+    Generator(ToyModel.random(), proposer=Bound(wanted=[(Nodes.ALL, What.DRAW), (Nodes.LAST, What.ARGMAX)]))

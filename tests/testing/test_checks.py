@@ -1,0 +1,118 @@
+"""What a plug-in author's suite calls: who passes, who doesn't, and what the refusal says."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from pydantic import PrivateAttr
+
+from specdec import Budget, Drafter, DraftTree, Engine, Feedback, Host, Proposer, Request, ToyModel
+from specdec.testing import check_proposer
+
+PROMPTS = [[0, 1], [3], [2, 2, 1, 2]]
+
+
+def cycle(context: tuple[int, ...]) -> list[float]:
+    """A law that counts 0, 1, 2, 3, 0, … with a little noise."""
+    return [0.91 if token == (context[-1] + 1) % 4 else 0.03 for token in range(4)]
+
+
+class FollowingDrafter(Drafter):
+    """Proposes the successor that it was last told of, and tells its engine's table."""
+
+    def __init__(self, request: Request, successor: dict[int, int]) -> None:
+        super().__init__(request)
+        self.successor = successor
+
+    def propose(self, budget: Budget) -> DraftTree:
+        tree = DraftTree(self.request.root)
+        if self.request.root in self.successor and min(budget.depth, budget.num_nodes) > 0:
+            tree.add(0, self.successor[self.request.root])
+        return tree
+
+    def observe(self, feedback: Feedback) -> None:
+        self.successor.update(pairwise([feedback.tree.tokens[0], *feedback.tokens]))
+
+
+class Silent(Proposer):
+    """Learns across requests, and doesn't say so."""
+
+    def bind(self, host: Host) -> Engine:
+        successor = dict[int, int]()
+        return Engine(lambda request: FollowingDrafter(request, successor))
+
+    def start(self, request: Request) -> Drafter:
+        raise TypeError("requests are started by the engine")
+
+
+class Declared(Silent):
+    """The same strategy, which says so."""
+
+    learns_across_requests = True
+
+
+class DicingDrafter(Drafter):
+    def propose(self, budget: Budget) -> DraftTree:
+        tree = DraftTree(self.request.root)
+        if min(budget.depth, budget.num_nodes) > 0:
+            tree.add(0, DICE.randrange(4))
+        return tree
+
+
+DICE = random.Random(3)
+
+
+class Dicing(Proposer):
+    """Draws from dice of its own."""
+
+    def start(self, request: Request) -> Drafter:
+        return DicingDrafter(request)
+
+
+def test_a_strategy_that_learns_across_requests_passes_where_it_declares_so() -> None:
+    check_proposer(Declared(), ToyModel(cycle, 4), PROMPTS)
+
+
+@pytest.mark.parametrize("proposer", [Silent(), Dicing()])
+def test_drafts_that_differ_the_second_time_are_refused_with_both_causes_and_both_remedies(proposer: Proposer) -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_proposer(proposer, ToyModel(cycle, 4), PROMPTS)
+    assert str(caught.value) == (
+        f"{proposer!r} drafted differently the second time, by chance or by what an earlier request taught it: draw "
+        "from request.rng alone, or declare learns_across_requests = True"
+    )
+
+
+class Saboteur(Declared):
+    """Changes the model's law when the given number of requests have been started."""
+
+    at: int
+    _num_started: int = PrivateAttr(0)
+
+    def bind(self, host: Host) -> Engine:
+        engine = super().bind(host)
+
+        def start(request: Request) -> Drafter:
+            self._num_started += 1
+            return engine.start(request)
+
+        return Engine(start)
+
+    def law(self, context: tuple[int, ...]) -> list[float]:
+        return cycle(context) if self._num_started < self.at else cycle(context)[::-1]
+
+
+@pytest.mark.parametrize(
+    ("at", "fault"),
+    [
+        (1, "changed the text of a batch"),
+        (4, "changed the text of a prompt alone"),
+        (5, "changed the text of a prompt the second time"),
+        (6, "changed the text of a batch in another order"),
+    ],
+)
+def test_a_strategy_that_learns_is_held_to_the_text_in_every_run(at: int, fault: str) -> None:
+    saboteur = Saboteur(at=at)
+    with pytest.raises(AssertionError) as caught:
+        check_proposer(saboteur, ToyModel(saboteur.law, 4), PROMPTS)
+    assert str(caught.value) == f"Saboteur(at={at}) {fault}"
