@@ -66,13 +66,11 @@ class Backend(ABC):
 
     Attributes:
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
-        remedy: what may help where they do, or "".
         costs: what its passes cost, where that needs no measuring.
     """
 
     shapes: Shapes
     inexact: str = ""
-    remedy: str = ""
     costs: Costs | None = None
 
     @classmethod
