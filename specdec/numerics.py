@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from specdec.backends.base import Backend
+from specdec.backends.experts import remedy
 from specdec.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, Costs, measure_costs
 from specdec.driver import Driver
 from specdec.errors import ModelError, RequestError
@@ -117,10 +118,20 @@ def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compi
         deviation = remembered(model, question, lambda: measure_deviation(backend, compiler))
     except Exception as fault:  # third-party modelling code: decoding may do without what this pass asked for
         inexact = inexact or f"the probe's passes raised {type(fault).__name__}: {fault}"
-    if deviation.where:
-        inexact = inexact or f"logits have other bits in {deviation.where} than in plain steps{backend.remedy}"
+    if deviation.where and not inexact:
+        inexact = f"logits have other bits in {deviation.where} than in plain steps"
+        if compiler.bit_exact:
+            inexact += remembered(
+                model, ("remedy", *question), lambda: remedy(model, lambda: _is_exact(load, compiler))
+            )
     if compiler.bit_exact:
         numerics = Numerics("exact", inexact, deviation.noise)
     else:
         numerics = Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
     return Driven(backend, compiler, numerics, torch.get_num_threads(), model)
+
+
+def _is_exact(load: Callable[[Compiler], Backend], compiler: Compiler) -> bool:
+    """Whether a model as it is now gives the same bits everywhere; loaded anew, as backends may keep graphs."""
+    backend = load(compiler)
+    return not backend.inexact and not measure_deviation(backend, compiler).where
