@@ -72,7 +72,7 @@ class HFBackend(Backend):
         """Chains alone, on the model's own attention, where exact attention can't replace it; a refusal elsewhere."""
         fixed = remembered(self._model, "switching", lambda: why_not_switchable(self._model))
         if fixed and not compiler.bit_exact:
-            raise ModelError(f"mask={compiler!r} can't be used with {name_of(self._model)}, {fixed}: leave out mask=")
+            raise ModelError(f"mask={compiler!r} can't be used with {name_of(self._model)}: {fixed}; leave out mask=")
         self.reason = self.reason or fixed
 
     def _decide(self) -> None:

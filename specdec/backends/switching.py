@@ -44,7 +44,7 @@ def why_not_switchable(model: PreTrainedModel) -> str:
     fault = _forward(model, watched, _WatchedCache(events))
     # Layers that share another's keys attend without having written any.
     followers = [after for event, after in pairwise([*events, ""]) if event == "written"]
-    if any(after != "attended" for after in followers) or not (events or fault):
+    if "attended" not in events or any(after != "attended" for after in followers):
         return "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
     return f"its attention can't be switched: with another its forward raised {fault}" if fault else ""
 

@@ -18,9 +18,9 @@ def test_the_attention_of_models_that_ask_transformers_for_it_is_switchable(name
     assert not why_not_switchable(model)
 
 
-@pytest.mark.parametrize("name", families.FIXED)
+@pytest.mark.parametrize("name", [*families.FIXED, *families.CHAINS])
 def test_the_attention_of_models_with_one_of_their_own_is_not(name: str) -> None:
-    model = families.make(*families.FIXED[name])
+    model = families.make(*{**families.FIXED, **families.CHAINS}[name])
     before, known = model.config._attn_implementation, set(ALL_ATTENTION_FUNCTIONS)
     assert why_not_switchable(model) == NO_INTERFACE
     assert model.config._attn_implementation == before
@@ -48,7 +48,7 @@ def _broken(module: Any, inputs: Any) -> None:
 @pytest.mark.parametrize("name", families.FIXED)
 def test_a_mask_with_an_attention_of_its_own_is_refused_where_none_can_be_set(name: str) -> None:
     with pytest.raises(
-        ModelError, match=r"mask=SplitCompiler.* can't be used with .*can't be switched.*: leave out mask="
+        ModelError, match=r"mask=SplitCompiler.* can't be used with .*can't be switched.*; leave out mask="
     ):
         Generator(families.make(*families.FIXED[name]), mask="split")
 
