@@ -19,6 +19,7 @@ from specdec.errors import ModelError, RequestError, in_one_line
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import ExactCompiler
+from specdec.probes.experts import remedy
 from specdec.probes.findings import remembered
 from specdec.probes.walk import walk
 
@@ -112,16 +113,26 @@ def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compi
     """A model loaded for one compiler, and what the probe says of the pair."""
     backend = load(compiler)
     inexact, deviation = backend.inexact, backend.deviation
+    question = type(backend), repr(compiler)
     if deviation is None:
         try:
-            question = "walk", type(backend), repr(compiler)
-            deviation = remembered(model, question, lambda: walk(backend, compiler).deviation())
+            deviation = remembered(model, ("walk", *question), lambda: walk(backend, compiler).deviation())
         except Exception as fault:  # a third party's backend: decoding may do without what this pass asked for
             inexact, deviation = inexact or f"the probe's passes raised {in_one_line(fault)}", Deviation("", 0.0)
-    if deviation.where:
-        inexact = inexact or f"logits have other bits in {deviation.where} than in plain steps{backend.remedy}"
+    if deviation.where and not inexact:
+        inexact = f"logits have other bits in {deviation.where} than in plain steps"
+        if compiler.bit_exact:
+            inexact += remembered(
+                model, ("remedy", *question), lambda: remedy(model, lambda: _is_exact(load, compiler))
+            )
     if compiler.bit_exact:
         numerics = Numerics("exact", inexact, deviation.noise)
     else:
         numerics = Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
     return Driven(backend, compiler, numerics, torch.get_num_threads(), model)
+
+
+def _is_exact(load: Callable[[Compiler], Backend], compiler: Compiler) -> bool:
+    """Whether a model as it is now gives the same bits everywhere; loaded anew, as backends may keep graphs."""
+    backend = load(compiler)
+    return not backend.inexact and not (backend.deviation or walk(backend, compiler).deviation()).where

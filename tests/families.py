@@ -37,6 +37,11 @@ LATENT = {
     "n_routed_experts": 4, "n_group": 2, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
     "first_k_dense_replace": 1, "n_shared_experts": 1,
 }  # fmt: skip
+NEMOTRON = {
+    "head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 32, "mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16,
+    "n_groups": 2,
+}  # fmt: skip
 
 # name -> (configuration class, its arguments)
 TREES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -71,6 +76,10 @@ TREES: dict[str, tuple[str, dict[str, Any]]] = {
         {**SMALL, "head_dim": 8, "intermediate_size_mlp": 64, "num_local_experts": 2, "attention_chunk_size": WINDOW,
          "layer_types": ["chunked_attention", "full_attention"]},
     ),
+    "nemotron_h": (
+        "NemotronHConfig",
+        {**SMALL, **NEMOTRON, "layers_block_type": ["full_attention", "moe", "full_attention", "mlp"]},
+    ),
 }  # fmt: skip
 
 # name -> (configuration class, its arguments, what the refusal says)
@@ -91,7 +100,17 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         {**SMALL, **EXPERTS, "head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
         "recurrent",
     ),
-    "lfm2": ("Lfm2Config", {**SMALL, "layer_types": ["conv", "full_attention"]}, "recurrent"),
+    "lfm2": ("Lfm2Config", {**SMALL, "layer_types": ["conv", "full_attention"]}, "conv .a convolution over the tokens"),
+    "deepseek_v32": (
+        "DeepseekV32Config",
+        {**MHA, **LATENT, "index_topk": 4, "index_head_dim": 16, "index_n_heads": 2},
+        "indexed_attention .sparse attention: an indexer selects each query's keys",
+    ),
+    "nemotron_h": (
+        "NemotronHConfig",
+        {**SMALL, **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
+        "for its layers of kind linear_attention .a recurrent state",
+    ),
 }
 
 # name -> (configuration class, its arguments): no trees, but chains are exact
@@ -106,29 +125,51 @@ CHAINS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def make(config_class: str, arguments: dict[str, Any]) -> PreTrainedModel:
+# name -> (configuration class, its arguments): models whose own code computes attention
+FIXED: dict[str, tuple[str, dict[str, Any]]] = {
+    "falcon": (
+        "FalconConfig",
+        {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "alibi": False},
+    ),
+    "codegen": ("CodeGenConfig", {**GPT, "rotary_dim": 4}),
+    "gptj": ("GPTJConfig", {**GPT, "rotary_dim": 4}),
+    "xglm": (
+        "XGLMConfig",
+        {"vocab_size": VOCAB, "d_model": 32, "ffn_dim": 64, "num_layers": 2, "attention_heads": 4,
+         "max_position_embeddings": 256},
+    ),
+    "big_bird": ("BigBirdConfig", {**MHA, "is_decoder": True}),
+}  # fmt: skip
+
+
+def make(config_class: str, arguments: dict[str, Any], spread_over: int = 24) -> PreTrainedModel:
     """A random model whose logits have a standard deviation of at least 1, so that errors show."""
     torch.manual_seed(7)
     config = getattr(transformers, config_class)(**arguments)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    return spread(transformers.AutoModelForCausalLM.from_config(config), spread_over)
+
+
+def spread(model: PreTrainedModel, length: int = 24) -> PreTrainedModel:
+    """The same model with matrices that tell its tokens apart, and logits as ``make`` says over so long a text."""
+    model.eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:
                 parameter.normal_(std=1.0 / parameter.shape[-1] ** 0.5)
-    scale_to_unit_spread(model)
+    scale_to_unit_spread(model, length)
     return model
 
 
-def scale_to_unit_spread(model: PreTrainedModel) -> None:
+def scale_to_unit_spread(model: PreTrainedModel, length: int = 24) -> None:
     """Stretch the output projection until the logits spread by 1.5."""
-    ids = torch.randint(0, VOCAB, (2, 24), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, VOCAB, (2, length), generator=torch.Generator().manual_seed(0))
     head = model.get_output_embeddings().weight
     with torch.no_grad():
         for _ in range(6):
-            spread = float(model(ids).logits.std())
-            if spread >= 1.2:
+            found = float(model(ids).logits.std())
+            if found >= 1.2:
                 return
-            head *= 1.5 / spread
+            head *= 1.5 / found
 
 
 def plain_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:

@@ -75,14 +75,12 @@ class Backend(ABC):
     Attributes:
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
         deviation: how far passes deviate from plain steps, where loading has tried it.
-        remedy: what may help where they do, or "".
         costs: what its passes cost, where that needs no measuring.
     """
 
     shapes: Shapes
     inexact: str = ""
     deviation: Deviation | None = None
-    remedy: str = ""
     costs: Costs | None = None
 
     @classmethod

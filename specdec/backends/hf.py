@@ -4,28 +4,29 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from transformers import PreTrainedModel
 
 from specdec.attention import exact, grouped, split
+from specdec.backends.architecture import name_of, shapes_of
 from specdec.backends.base import Backend, Output
 from specdec.backends.cache import RaggedCache
 from specdec.errors import ModelError
-from specdec.layout import Compiler, Layout, Shapes, Window
+from specdec.layout import Compiler, Layout
+from specdec.probes.causality import why_no_decoder
 from specdec.probes.findings import lock_of, remembered
 from specdec.probes.products import probe_products
 from specdec.probes.selftest import Tried, probe
+from specdec.probes.switching import why_not_switchable
 from specdec.tree import ROOT, DraftTree, Role
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
 _PROBE_SECONDS = 0.5
-_EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"  # one of these counts a model's experts
 
 # Local attention here goes by cache slot, not by position, and the window is longer than a self-test would reach.
 _CHAINS_ONLY = {"gpt_neo": "its local attention goes by cache slot, not by position"}
-_WINDOWED: dict[str, Literal["sliding", "chunked"]] = {"sliding_attention": "sliding", "chunked_attention": "chunked"}
 
 
 class HFBackend(Backend):
@@ -40,30 +41,10 @@ class HFBackend(Backend):
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
         config = model.config.get_text_config()
-        if model.config.is_encoder_decoder:
-            raise ModelError(f"{_name(model)} is an encoder-decoder model; specdec drives decoder-only models")
-        if model.training:
-            raise ModelError(f"{_name(model)} is in training mode, where dropout changes its logits: call model.eval()")
         self._model, self._config = model, config
         self._parameters = inspect.signature(model.forward).parameters
-        if "past_key_values" not in self._parameters:
-            raise ModelError(
-                f"{_name(model)} takes no key-value cache in its forward (it keeps recurrent state, or none), "
-                "so it can't be rolled back"
-            )
-        head = model.get_output_embeddings()
-        if head is None:
-            raise ModelError(f"{_name(model)} has no language-model head: load it with AutoModelForCausalLM")
+        self.shapes = shapes_of(model, self.widths)
         self._cache = self._make_cache(config.num_hidden_layers)
-        self.shapes = Shapes(
-            vocab_size=head.weight.shape[0],
-            max_positions=position_limit(config),
-            takes_trees=True,
-            attention=attention_kinds(config, _name(model)),
-            dtype=model.dtype,
-            device=model.device,
-            widths=self.widths,
-        )
         self._groups_heads = grouped.is_of_use(config, model.device, model.dtype)
         grouped.register()
         exact.register()
@@ -77,8 +58,8 @@ class HFBackend(Backend):
             self.shapes = replace(self.shapes, row_multiple=products.row_multiple)
             # The prompt's last chunk has a tree behind it.
             self._chunk = min(PREFILL_CHUNK, products.most_rows // 2)
-            if any(hasattr(config, name) for name in _EXPERTS):
-                self.remedy = "; model.set_experts_implementation('batched_mm') may help, as experts see few rows each"
+        if compiler.attention is not None:
+            self._require_switching(compiler)
         self._decide()
         if compiler.bit_exact and self.reason:
             no_trees = f"it can't be given trees under exact attention ({self.reason})"
@@ -86,6 +67,13 @@ class HFBackend(Backend):
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         return RaggedCache(num_layers)
+
+    def _require_switching(self, compiler: Compiler) -> None:
+        """Chains alone, on the model's own attention, where exact attention can't replace it; a refusal elsewhere."""
+        fixed = remembered(self._model, "switching", lambda: why_not_switchable(self._model))
+        if fixed and not compiler.bit_exact:
+            raise ModelError(f"mask={compiler!r} can't be used with {name_of(self._model)}: {fixed}; leave out mask=")
+        self.reason = self.reason or fixed
 
     def _decide(self) -> None:
         """Trees where the self-test passes with them, else chains where it passes with those, else a refusal."""
@@ -95,11 +83,10 @@ class HFBackend(Backend):
         if self.reason:
             self.shapes = replace(self.shapes, takes_trees=False)
             tried = self._try_out()
-            if tried.fault:
-                raise ModelError(
-                    f"{_name(self._model)} can't be driven losslessly: with trees, {self.reason}; "
-                    f"with chains, {tried.fault}"
-                )
+            if fault := tried.fault:
+                both = self.reason if fault == self.reason else f"with trees, {self.reason}; with chains, {fault}"
+                why = why_no_decoder(self._model) or both
+                raise ModelError(f"{name_of(self._model)} can't be driven losslessly: {why}")
         self.deviation = tried.deviation
 
     def _try_out(self) -> Tried:
@@ -222,54 +209,3 @@ class HFBackend(Backend):
     @property
     def row_bytes(self) -> int:
         return self._cache.row_bytes
-
-
-def position_limit(config: Any) -> int | None:
-    """How many positions the model can be driven to; None where it names no limit.
-
-    Rotary frequencies of the kind ``longrope`` switch with the longest position of a pass, so that beyond their
-    original length a token's logits depend on what else is in the pass: the limit is that length. So it is with the
-    dynamic masks of Doge beyond their ``keep_window_size``.
-    """
-    names = ("max_position_embeddings", "max_seq_len", "n_positions")
-    limits = [limit for name in names if (limit := getattr(config, name, None)) is not None][:1]
-    rope = getattr(config, "rope_parameters", None) or {}
-    for parameters in [rope, *(value for value in rope.values() if isinstance(value, dict))]:
-        if parameters.get("rope_type") == "longrope":
-            original = getattr(config, "original_max_position_embeddings", None)
-            limits.append(parameters.get("original_max_position_embeddings") or original or limits[0])
-    limits += [window] if (window := getattr(config, "keep_window_size", None)) else []
-    return min(limits, default=None)
-
-
-def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
-    """The kinds of attention layer in a text configuration, each with its window.
-
-    Raises:
-        ModelError: for layers that keep state other than keys and values.
-    """
-    sizes = {
-        "sliding": getattr(config, "sliding_window", None),
-        "chunked": getattr(config, "attention_chunk_size", None),
-    }
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if not kinds:
-        is_windowed = sizes["sliding"] is not None and getattr(config, "use_sliding_window", True)
-        kinds = {"sliding_attention" if is_windowed else "full_attention"}
-    foreign = kinds - {"full_attention", *_WINDOWED}
-    if foreign:
-        raise ModelError(
-            f"{name} has layers of kind {', '.join(sorted(foreign))}, which keep recurrent or convolutional state that "
-            "can't follow a draft; specdec drives models whose layers all attend to keys and values"
-        )
-    windows: dict[str, Window | None] = {"full_attention": None} if "full_attention" in kinds else {}
-    for kind in sorted(kinds - {"full_attention"}):
-        size = sizes[_WINDOWED[kind]]
-        if size is None:
-            raise ModelError(f"{name} has {kind} layers but its configuration gives no size for their window")
-        windows[kind] = Window(_WINDOWED[kind], size)
-    return windows
-
-
-def _name(model: PreTrainedModel) -> str:
-    return f"{type(model).__name__} ({model.config.model_type})"

@@ -141,6 +141,8 @@ def shifted(layout: Layout) -> Layout:
 
 @pytest.mark.parametrize("spoil", [flipped, shifted])
 def test_a_wrong_mask_bit_or_position_shows(backend: HFBackend, spoil: Callable[[Layout], Layout]) -> None:
+    if spoil is shifted and backend.model_under_test.config.model_type == "nemotron_h":  # type: ignore[attr-defined]
+        pytest.skip("its attention knows no positions")
     batch = prompts(1)
     open_row(backend, batch[0])
     tree = DraftTree(50)

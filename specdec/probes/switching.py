@@ -1,0 +1,66 @@
+"""Find out if a model's attention can be exchanged, by exchanging it for a token and seeing what is called.
+
+Configuration says nothing reliable: some modelling code doesn't ask transformers' ``AttentionInterface``, and takes any
+name for its own attention.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from specdec.errors import in_one_line
+
+_NAME = "specdec_watched"
+
+
+class _WatchedCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped here
+    """Ordinary keys and values, and a list that each write is noted in."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self._events = events
+
+    def update(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        self._events.append("written")
+        written: tuple[torch.Tensor, torch.Tensor] = super().update(*args, **kwargs)
+        return written
+
+
+def why_not_switchable(model: PreTrainedModel) -> str:
+    """Why some layer's attention can't be exchanged, or "" where every layer's can."""
+    events: list[str] = []
+
+    def watched(
+        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, None]:
+        """A lone token attends to itself alone: what it gets is its value, for each head of a group."""
+        events.append("attended")
+        return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
+
+    fault = _forward(model, watched, _WatchedCache(events))
+    # Layers that share another's keys attend without having written any.
+    followers = [after for event, after in pairwise([*events, ""]) if event == "written"]
+    if "attended" not in events or any(after != "attended" for after in followers):
+        return "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
+    return f"its attention can't be switched: with another its forward raised {fault}" if fault else ""
+
+
+@torch.inference_mode()
+def _forward(model: PreTrainedModel, attention: Any, cache: DynamicCache) -> str:
+    """What one token's pass under another attention raised, or ""; the model is left as it was."""
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    ALL_ATTENTION_FUNCTIONS[_NAME] = attention
+    config._attn_implementation = _NAME
+    try:
+        model(torch.ones(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+    except Exception as error:  # third-party modelling code
+        return in_one_line(error)
+    finally:
+        config._attn_implementation = before
+        del ALL_ATTENTION_FUNCTIONS[_NAME]
+    return ""

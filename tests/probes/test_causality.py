@@ -1,0 +1,76 @@
+"""Models whose own forward isn't a decoder's are refused for that, with a remedy where there is one."""
+
+from typing import Any
+
+import pytest
+import transformers
+from transformers import PreTrainedModel
+
+from specdec import Generator, ModelError
+from tests import families
+
+POSITIONS = "its positions don't count from 0, as specdec does: use another model$"
+NOT_CAUSAL = "it isn't causal, as a later token changes the logits of earlier ones: "
+ROBERTA = {**families.MHA, "pad_token_id": 1}
+TOWER = {
+    "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 16,
+    "patch_size": 8,
+}  # fmt: skip
+DECODER = {**families.SMALL, "head_dim": 8}
+
+
+def multimodal(family: str, **arguments: Any) -> PreTrainedModel:
+    config = getattr(transformers, f"{family}Config")(**arguments)
+    return families.spread(getattr(transformers, f"{family}ForConditionalGeneration")(config))
+
+
+def pali_gemma() -> PreTrainedModel:
+    vision, text = {**TOWER, "model_type": "siglip_vision_model"}, {**DECODER, "model_type": "gemma"}
+    return multimodal("PaliGemma", vision_config=vision, text_config=text, image_token_id=95, projection_dim=32)
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (lambda: families.make("RobertaConfig", {**ROBERTA, "is_decoder": True}), POSITIONS),
+        (lambda: families.make("RobertaConfig", {**ROBERTA, "is_decoder": False}), POSITIONS),
+        (lambda: families.make("CamembertConfig", {**ROBERTA, "is_decoder": True}), POSITIONS),
+        (lambda: families.make("BertConfig", {**families.MHA}), NOT_CAUSAL + "load it with is_decoder=True$"),
+        (pali_gemma, NOT_CAUSAL + "use a causal model$"),
+    ],
+    ids=["roberta", "roberta-encoder", "camembert", "bert-encoder", "paligemma"],
+)
+def test_the_refusal_says_what_the_models_own_forward_does(model: Any, reason: str) -> None:
+    with pytest.raises(ModelError, match=f"can't be driven losslessly: {reason}"):
+        Generator(model())
+
+
+def test_the_remedy_for_an_encoder_is_one() -> None:
+    assert Generator(families.make("BertConfig", {**families.MHA, "is_decoder": True}), proposer="jacobi").takes_trees
+
+
+def test_a_model_that_takes_no_tokens_alone_is_refused_with_what_it_raised_once() -> None:
+    vision = {"embed_dim": 32, "image_size": 16, "patch_size": 8, "intermediate_size": 64, "num_hidden_layers": 1}
+    arguments = {**families.SMALL, "additional_vocab_size": 0, "vision_config": {**vision, "num_attention_heads": 4}}
+    model = transformers.IdeficsForVisionText2Text(transformers.IdeficsConfig(**arguments)).eval()
+    with pytest.raises(
+        ModelError, match=r"losslessly: its forward over tokens alone raised ValueError: .*pixel_values"
+    ):
+        Generator(model)
+
+
+def llava() -> PreTrainedModel:
+    vision = {**TOWER, "model_type": "clip_vision_model", "projection_dim": 32}
+    text = {**DECODER, "model_type": "llama"}
+    return multimodal("Llava", vision_config=vision, text_config=text, image_token_id=95)
+
+
+def gemma3() -> PreTrainedModel:
+    vision, text = {**TOWER, "model_type": "siglip_vision_model"}, {**DECODER, "model_type": "gemma3_text"}
+    text |= {"sliding_window": families.WINDOW, "layer_types": families.MIXED}
+    return multimodal("Gemma3", vision_config=vision, text_config=text, image_token_id=95, mm_tokens_per_image=4)
+
+
+@pytest.mark.parametrize("model", [llava, gemma3])
+def test_multimodal_models_that_are_causal_over_text_are_driven_with_trees(model: Any) -> None:
+    assert Generator(model(), proposer="jacobi").takes_trees
