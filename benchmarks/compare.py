@@ -29,7 +29,8 @@ from transformers import AutoTokenizer
 
 from benchmarks.interleaved import Measurement, measure
 from benchmarks.machine import facts
-from benchmarks.peers.models import demo_folder, load
+from benchmarks.models import add_model_options, checkpoint
+from benchmarks.peers.models import load
 from benchmarks.peers.process import Setup
 from benchmarks.summary import Row, summarize
 from benchmarks.tables import cost_table, phase_table, speed_table
@@ -130,9 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contender", action="append", metavar="PEER[:METHOD]", help="may be given several times")
     parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="a peer's own Python")
-    parser.add_argument("--model", type=Path, default=demo_folder("model"), help="a folder; default: the built-in one")
-    parser.add_argument("--dtype", default="bfloat16")
-    parser.add_argument("--threads", type=int, default=2)
+    add_model_options(parser)
     parser.add_argument("--prompts", type=Path, help="a JSON Lines file (HumanEval, Spec-Bench) instead of the demo's")
     parser.add_argument("--category", help="only this category's prompts")
     parser.add_argument("--num-prompts", type=int, help="so many, evenly spread; default: all")
@@ -141,6 +140,7 @@ def main() -> None:
     parser.add_argument("--costs", action=argparse.BooleanOptionalAction, default=True, help="measure c(T) first")
     parser.add_argument("--out", type=Path, default=Path("build/benchmark"), help="path without .json and .md")
     arguments = parser.parse_args()
+    arguments.model = checkpoint(arguments)
     pythons = {peer: str(Path(path).absolute()) for peer, path in (pair.split("=", 1) for pair in arguments.python)}
     torch.set_num_threads(arguments.threads)
     prompts = encoded(arguments)

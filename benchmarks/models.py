@@ -1,4 +1,4 @@
-"""The model that a measurement is of: the built-in one or a checkpoint's, by the same three options everywhere."""
+"""The model that a measurement is of: the built-in one, the real one, or a folder's; by the same options everywhere."""
 
 import argparse
 from pathlib import Path
@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 
-from specdec import demo
+from benchmarks.peers.models import demo_folder
+from specdec import ModelError, demo
+from specdec.demo import smollm2
 from specdec.loading import load_pretrained
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """``--model``, ``--dtype`` and ``--threads``."""
-    parser.add_argument("--model", type=Path, help="a checkpoint folder instead of the built-in model")
+    parser.add_argument("--model", help="a folder, or smollm2 (`make real-model`); the built-in one without it")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
 
@@ -22,7 +24,22 @@ def load_model(arguments: argparse.Namespace) -> tuple[Any, Any]:
     torch.set_num_threads(arguments.threads)
     if arguments.model is None:
         return demo.load(arguments.dtype)
-    return load_pretrained(str(arguments.model), dtype=arguments.dtype)
+    try:
+        if arguments.model == "smollm2":
+            return smollm2.load(arguments.dtype)
+        return load_pretrained(arguments.model, dtype=arguments.dtype)
+    except ModelError as error:
+        raise SystemExit(str(error)) from None
+
+
+def checkpoint(arguments: argparse.Namespace) -> Path:
+    """The folder of what those options ask for, for processes that load it themselves."""
+    if arguments.model is None:
+        return demo_folder("model")
+    try:
+        return smollm2.checkpoint(arguments.dtype) if arguments.model == "smollm2" else Path(arguments.model)
+    except ModelError as error:
+        raise SystemExit(str(error)) from None
 
 
 def millions(model: Any) -> str:

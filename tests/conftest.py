@@ -1,6 +1,7 @@
-"""Shared fixtures: the built-in model, loaded once, and one thread, since small products only lose by more."""
+"""Shared fixtures: models that are loaded once, and one thread, since small products only lose by more."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import settings
 
 from specdec import demo
+from specdec.demo import smollm2 as real
 
 # Loading torch and building models makes first examples slow; nothing here is about time.
 settings.register_profile("specdec", deadline=None, derandomize=True)
@@ -26,3 +28,11 @@ def _threads() -> Iterator[None]:
 def built_in() -> tuple[Any, Any]:
     """The built-in model and its tokenizer."""
     return demo.load()
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Callable[[str], tuple[Any, Any]]:
+    """``smollm2(dtype)``: the real model and its tokenizer, loaded once for a dtype; a skip where it wasn't fetched."""
+    if not real.home().exists():
+        pytest.skip("the real model has not been fetched: make real-model")
+    return cache(real.load)

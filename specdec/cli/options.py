@@ -20,7 +20,7 @@ EXIT_INTERRUPTED = 130
 
 Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
 ProposerOption = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
-ModelOption = Annotated[str, typer.Option(help="a folder or hub name; 'demo' is the built-in one")]
+ModelOption = Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")]
 Device = Annotated[str | None, typer.Option(help="torch's name of one, such as cuda; the CPU without it")]
 Dtype = Annotated[str | None, typer.Option(help="bfloat16, float16, float32 or float64; the model's own without it")]
 Numerics = Annotated[str, typer.Option(help="exact, fast or auto: exact wherever this machine allows it")]
@@ -48,6 +48,7 @@ def load_model(name: str, device: str | None = None, dtype: str | None = None) -
     from transformers.utils import logging
 
     from specdec import demo
+    from specdec.demo import smollm2
     from specdec.loading import load_pretrained
 
     if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
@@ -60,7 +61,8 @@ def load_model(name: str, device: str | None = None, dtype: str | None = None) -
     logging.set_verbosity_error()
     # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
     given = {} if dtype is None else {"dtype": dtype}
-    model, tokenizer = demo.load(**given) if name == "demo" else load_pretrained(name, **given)
+    named = {"demo": demo.load, "smollm2": smollm2.load}
+    model, tokenizer = named[name](**given) if name in named else load_pretrained(name, **given)
     return model if device is None else model.to(device), tokenizer
 
 

