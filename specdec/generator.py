@@ -1,30 +1,28 @@
 """The front door: text and ids in, results out."""
 
 import os
+import threading
 import warnings
 from collections.abc import Iterator
-from typing import Any, Self
+from contextlib import contextmanager
+from typing import Any, NoReturn, Self
 
 from specdec import prompts
-from specdec.backends.base import Backend
+from specdec.binding import Bound, Choice, bind
 from specdec.costs import Costs
 from specdec.driver import Driver
-from specdec.errors import ModelError, PluginError, RequestError, SpecdecError, failure
-from specdec.intake import Intake
+from specdec.errors import RequestError
 from specdec.layout import Compiler
-from specdec.loading import OwnSettings, check_tokenizer, load_pretrained
-from specdec.loop import Parts, run
-from specdec.masks.dense import DenseCompiler
-from specdec.numerics import Mode, Numerics, drive
-from specdec.plugins import Registry, load_plugins
+from specdec.loading import OwnSettings, load_pretrained
+from specdec.loop import run
+from specdec.numerics import Mode, Numerics, checked_mode
+from specdec.plugins import load_plugins
+from specdec.probes.findings import first_time
 from specdec.result import Chunk, Result
 from specdec.sequence import Sequence
 from specdec.stats import Stats
-from specdec.strategies.base import Engine, Host, Nodes, Proposer, What
+from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
-
-# A limit against runaway proposers; the largest published lookahead setting has 480 nodes.
-MAX_NODES = 512
 
 
 class Generator:
@@ -46,7 +44,7 @@ class Generator:
         PluginError: for a plug-in that is unknown or misconfigured.
 
     Warns:
-        UserWarning: when the verifier is lossy.
+        UserWarning: when the verifier is lossy, and, once for a model, when "auto" numerics are fast.
     """
 
     def __init__(  # noqa: PLR0913 - a stage each, and the model
@@ -63,73 +61,37 @@ class Generator:
     ) -> None:
         if not isinstance(max_batch_size, int) or max_batch_size < 1:
             raise RequestError(f"max_batch_size={max_batch_size!r}: it must be an integer of at least 1")
-        registry = load_plugins()
-        self.proposer: Proposer = registry.make("proposers", proposer)
-        self.verifier: Verifier = registry.make("verifiers", verifier)
+        self._registry = load_plugins()
+        compiler = None if mask is None else self._registry.make("masks", mask)
+        self._choice = Choice(
+            proposer=self._registry.make("proposers", proposer),
+            verifier=self._registry.make("verifiers", verifier),
+            numerics=checked_mode(numerics, compiler),
+            compiler=compiler,
+            backend=backend,
+        )
         if not self.verifier.lossless:
             name = type(self.verifier).__name__
             warnings.warn(f"{name} is lossy: the text is not what the model alone would write", stacklevel=2)
-        compiler = None if mask is None else registry.make("masks", mask)
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.model, self.tokenizer = model, tokenizer
-
-        def load(compiler: Compiler) -> Backend:
-            loaded: Backend = _backend_class(registry, backend, model).load(model, compiler)
-            return loaded
-
-        self._load = load
-        self._driven = drive(load, model, numerics, compiler)
-        driver = self._driven.backend
-        check_tokenizer(tokenizer, driver.shapes.vocab_size)
-        engine, wants = self._bind(registry)
-        self._parts = Parts(
-            engine=engine,
-            proposer_name=type(self.proposer).__name__,
-            wants=wants,
-            compiler=self._driven.compiler,
-            backend=driver,
-            verifier=self.verifier,
-            fallback=registry.make("verifiers", "match"),
-            max_nodes=MAX_NODES,
-            flags_ties=self.numerics.noise > 0.0,
-        )
+        self._bound = bind(model, tokenizer, self._choice, self._registry)
         self._max_batch_size = max_batch_size
-        self._intake = Intake(tokenizer, driver.shapes, self.verifier, OwnSettings.of(model, driver.shapes.vocab_size))
-        self._is_busy = False
+        self._lock = threading.Lock()  # held while it decodes; a stream may be closed by another thread than began it
+        self._has_noted = False
+        if why := self._bound.driven.why_not_exact and first_time(model, self._bound.driven.why_not_exact):
+            warnings.warn(f"decoding with fast numerics, as exact ones can't be had: {why}", stacklevel=2)
 
-    def _bind(self, registry: Registry) -> tuple[Engine, frozenset[tuple[Nodes, What]]]:
-        """The proposer's engine for this model, and what it wants to hear."""
+    @property
+    def proposer(self) -> Proposer:
+        """The strategy."""
+        return self._choice.proposer
 
-        def open_driver(other: Any) -> Driver:
-            compiler = DenseCompiler()  # a draft's last bits are nobody's concern
-            return Driver(_backend_class(registry, "auto", other).load(other, compiler), compiler)
-
-        host = Host(
-            model=self.model,
-            tokenizer=self.tokenizer,
-            vocab_size=self._driven.backend.shapes.vocab_size,
-            reads_q=self.verifier.reads_q,
-            is_keyed=self.verifier.is_keyed,
-            takes_trees=self._driven.backend.shapes.takes_trees,
-            load=load_pretrained,
-            open=open_driver,
-            costs=self._driven.costs,
-        )
-        name = type(self.proposer).__name__
-        try:
-            engine, wants = self.proposer.bind(host), frozenset(self.proposer.wants())
-        except SpecdecError:
-            raise
-        except Exception as error:  # a third party's code
-            raise failure(f"binding proposer {name}", error) from error
-        if not isinstance(engine, Engine):
-            raise PluginError(f"proposer {name}: bind returned {engine!r}, which is not an Engine")
-        for wanted in wants:
-            if not (isinstance(wanted, tuple) and [type(part) for part in wanted] == [Nodes, What]):
-                pair = "a pair such as (Nodes.PATH, What.ARGMAX)"
-                raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
-        return engine, wants
+    @property
+    def verifier(self) -> Verifier:
+        """The acceptance rule."""
+        return self._choice.verifier
 
     def __repr__(self) -> str:
         return (
@@ -139,13 +101,13 @@ class Generator:
 
     @property
     def compiler(self) -> Compiler:
-        """What lays out its passes."""
-        return self._parts.compiler
+        """The mask compiler that lays out its passes."""
+        return self._bound.driven.compiler
 
     @property
     def numerics(self) -> Numerics:
-        """Which numerics it decodes with, and whether they are bit-exact for this model on this machine."""
-        return self._driven.numerics_now()
+        """The numerics it decodes with, and whether they are bit-exact for this model on this machine."""
+        return self._bound.driven.numerics_now()
 
     def costs(self) -> Costs:
         """c(T): what its passes cost on this device, by their number of nodes; measured once for a model and numerics.
@@ -153,22 +115,22 @@ class Generator:
         Raises:
             RequestError: while it decodes.
         """
-        self._check_idle()
-        return self._driven.costs()
+        with self._alone() as bound:
+            return bound.driven.costs()
 
     @property
     def vocab_size(self) -> int:
         """Entries of the model's logits."""
-        return self._parts.backend.shapes.vocab_size
+        return self._bound.driven.backend.shapes.vocab_size
 
     def driver(self) -> Driver:
         """The same model driven beside this generator, with a cache of its own: to measure or question it."""
-        return Driver(self._load(self._parts.compiler), self._parts.compiler)
+        return Driver(self._bound.load(self.compiler), self.compiler)
 
     @property
     def takes_trees(self) -> bool:
         """Whether the model passed the self-test with trees; otherwise drafts are cut to chains."""
-        return self._parts.backend.shapes.takes_trees
+        return self._bound.driven.backend.shapes.takes_trees
 
     def generate(self, prompt: Any, *, generation_config: Any | None = None, **settings: Any) -> Any:
         """Decode one prompt, or each of a list.
@@ -213,12 +175,13 @@ class Generator:
         Raises:
             SpecdecError: for settings that are refused.
         """
-        requests = self._intake.sequences(prompts, None, settings, wants_text=False)
+        with self._alone() as bound:
+            requests = bound.intake.sequences(prompts, None, settings, wants_text=False)
         return [request if isinstance(request, Exception) else None for request in requests]
 
     def close(self) -> None:
         """Release what the proposer holds."""
-        self._parts.engine.close()
+        self._bound.parts.engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -226,25 +189,40 @@ class Generator:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise RequestError(
+            "a generator can't be copied or pickled, as it holds a cache and a lock: make another one of its model"
+        )
+
     def _decode(self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool) -> Iterator[Chunk]:
-        self._check_idle()
-        requests = self._intake.sequences(prompt, config, given, wants_text)
-        self._is_busy = True
-        try:
+        with self._alone() as bound:
+            requests = bound.intake.sequences(prompt, config, given, wants_text)
             for index, request in enumerate(requests):
                 if isinstance(request, Exception):
                     yield Chunk((), "", index, Result((), None, "error", Stats(), 0, self.numerics, request))
             sequences = [request for request in requests if isinstance(request, Sequence)]
-            for advanced in run(sequences, self._parts, self._max_batch_size):
+            for advanced in run(sequences, bound.parts, self._max_batch_size):
                 yield from map(self._chunk, advanced)
-        finally:
-            self._is_busy = False
 
-    def _check_idle(self) -> None:
-        if self._is_busy:
+    @contextmanager
+    def _alone(self) -> Iterator[Bound]:
+        """Hold the generator, bound to its model as it is now.
+
+        Raises:
+            RequestError: while it decodes.
+            ModelError: for a model that has changed so that it can't be driven any more.
+        """
+        if not self._lock.acquire(blocking=False):
             raise RequestError(
                 "this generator is decoding already: exhaust or close its stream, or wait for the other thread"
             )
+        try:
+            if not self._bound.is_current(self.model):  # it was cast, moved, resized, given an adapter, …
+                former, self._bound = self._bound, bind(self.model, self.tokenizer, self._choice, self._registry)
+                former.parts.engine.close()
+            yield self._bound
+        finally:
+            self._lock.release()
 
     def _chunk(self, sequence: Sequence) -> Chunk:
         """What the sequence's last step committed; its result too, where that was the end."""
@@ -266,23 +244,16 @@ class Generator:
             stats=sequence.stats,
             seed=sequence.randomness.seed,
             error=sequence.error,
-            notes=self._intake.own.take_notes(),
+            notes=self._take_notes(),
             lossless=self.verifier.lossless,
             numerics=self.numerics,
             ties=sequence.ties(2 * self.numerics.noise),  # each of two may move by the noise
         )
         return Chunk(tokens, text, sequence.index, result)
 
-
-def _backend_class(registry: Registry, name: str, model: object) -> Any:
-    if not isinstance(name, str):
-        raise PluginError(f"backend={name!r}: give a backend's name, or 'auto'")
-    if name != "auto":
-        return registry.find("backends", name)
-    for plugin in registry.of_kind("backends"):
-        if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # checked to be a Backend when it registered
-            return plugin.cls
-    raise ModelError(
-        f"no backend drives a {type(model).__name__}: give a transformers causal language model "
-        f"(AutoModelForCausalLM), its path or hub name, or a ToyModel{registry.faults()}"
-    )
+    def _take_notes(self) -> tuple[str, ...]:
+        """The settings of the model's own that were left out, for the first result."""
+        if self._has_noted:
+            return ()
+        self._has_noted = True
+        return OwnSettings.of(self.model, self.vocab_size).notes

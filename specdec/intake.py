@@ -1,31 +1,33 @@
 """From what callers give to checked sequences: prompts, settings, seeds."""
 
+import copy
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
+from types import FunctionType
 from typing import Any
 
 from specdec import prompts
-from specdec.errors import RequestError
+from specdec.errors import RequestError, in_one_line
 from specdec.layout import Shapes
 from specdec.loading import OwnSettings
 from specdec.randomness import Randomness
-from specdec.sampling import Warper, impure
+from specdec.sampling import Warper, impure, processor_name, pure_processors
 from specdec.sequence import Sequence
-from specdec.settings import Settings
+from specdec.settings import Processor, Settings
 from specdec.text import TextDecoder
 from specdec.verifiers.base import Verifier
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What requests are checked against."""
+    """What requests are checked against; the model's own settings are read anew for each call."""
 
+    model: Any
     tokenizer: Any | None
     shapes: Shapes
     verifier: Verifier
-    own: OwnSettings
 
     def sequences(
         self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool
@@ -37,9 +39,10 @@ class Intake:
         """
         items, _ = prompts.as_list(prompt)
         seeds, given = _split_seeds(given, len(items))
-        settings = Settings.make(given, config, self.own.suppressed)
-        eos = self.own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
         vocab_size = self.shapes.vocab_size
+        own = OwnSettings.of(self.model, vocab_size)
+        settings = Settings.make(given, config, own.suppressed)
+        eos = own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
         _check_ids("eos_token_id", eos, vocab_size)
         _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
         _check_ids("bad_words_ids", chain.from_iterable(settings.bad_words_ids), vocab_size)
@@ -52,10 +55,11 @@ class Intake:
                 f"stop={special!r} is a special token, which never shows in text: use eos_token_id={token}"
             )
         self._check_processors(settings)
+        copies = [settings] if len(items) == 1 else [_with_own_processors(settings) for _ in items]
         requests: list[Sequence | Exception] = []
         for index, (item, seed) in enumerate(zip(items, seeds or (settings.seed,) * len(items), strict=True)):
             try:
-                requests.append(self._sequence(item, settings, seed, index, wants_text))
+                requests.append(self._sequence(item, copies[index], seed, index, wants_text))
             except RequestError as error:
                 requests.append(error)
         return requests
@@ -88,6 +92,31 @@ class Intake:
             decoder=TextDecoder(self.tokenizer, settings.stop) if settings.stop or wants_text else None,
             index=index,
         )
+
+
+def _with_own_processors(settings: Settings) -> Settings:
+    """Return settings for one request of a list, with copies of the processors that may remember what they saw.
+
+    Raises:
+        RequestError: for such a processor that can't be copied.
+    """
+    pure = pure_processors(settings)
+    own = tuple(one if one in pure else _copied(one) for one in settings.logits_processor)
+    return settings.model_copy(update={"logits_processor": own})
+
+
+def _copied(processor: Processor) -> Processor:
+    remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give the prompts one by one"
+    name = processor_name(processor)
+    if isinstance(processor, FunctionType):
+        if not (processor.__closure__ or processor.__defaults__):
+            return processor
+        raise RequestError(f"the function {name} may remember, and all prompts of a list would share that: {remedy}")
+    try:
+        return copy.deepcopy(processor)
+    except Exception as error:  # whatever a foreign object raises
+        fault = in_one_line(error)
+        raise RequestError(f"{name} can't be copied for each prompt of a list ({fault}): {remedy}") from error
 
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:

@@ -56,7 +56,7 @@ def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
         )
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class OwnSettings:
     """What comes from the model's own generation config, and what of it is left out."""
 
@@ -81,8 +81,3 @@ class OwnSettings:
         note = f"left out of the model's generation config: {', '.join(found)}; pass generation_config to have them"
         # A configuration class's default end-of-text may not exist in a smaller vocabulary.
         return cls(tuple(token for token in eos_token_ids if token < vocab_size), suppressed, (note,) if found else ())
-
-    def take_notes(self) -> tuple[str, ...]:
-        """The notes, once: the first result has them."""
-        notes, self.notes = self.notes, ()
-        return notes

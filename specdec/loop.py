@@ -45,14 +45,41 @@ def step(sequences: ReadOnly[Sequence], parts: Parts) -> None:
     clock = Clock(sequence.stats for sequence in sequences)
     with clock.phase("propose"):
         trees = propose(sequences, parts)
+    try:
+        trees, output = forward(sequences, trees, parts, clock)
+    except Exception as error:  # a third party's modelling code, a lack of memory
+        for sequence in sequences:
+            sequence.fail(failure(f"backend {type(parts.backend).__name__}", error))
+        return
+    commits = conclude(sequences, trees, output, parts, clock)
+    with clock.phase("commit"):
+        parts.backend.keep([commit.path for commit in commits])
+
+
+def forward(
+    sequences: ReadOnly[Sequence], trees: ReadOnly[DraftTree], parts: Parts, clock: Clock
+) -> tuple[ReadOnly[DraftTree], Output]:
+    """One pass over the trees; a second one where drafts spoiled it, with roots alone in the place of their trees.
+
+    Masks hide any number but NaN: a drafted token that the model makes NaN of reaches the nodes that don't see it.
+    """
     with clock.phase("compile"):
         lengths = [len(sequence.tokens) - 1 for sequence in sequences]
         layout = parts.compiler.compile(trees, lengths, parts.backend.shapes)
     with clock.phase("forward"):
         output = parts.backend.forward(layout)
-    commits = conclude(sequences, trees, output, parts, clock)
-    with clock.phase("commit"):
-        parts.backend.keep([commit.path for commit in commits])
+    spoiled = [row for row, tree in enumerate(trees) if len(tree) > 1 and not output.row(row).is_finite(ROOT)]
+    if not spoiled:
+        return trees, output
+    parts.backend.keep([()] * len(trees))
+    for row in spoiled:
+        parts.backend.clear(row)
+    return forward(sequences, [alone(tree) if row in spoiled else tree for row, tree in enumerate(trees)], parts, clock)
+
+
+def alone(tree: DraftTree) -> DraftTree:
+    """The tree's root without its draft."""
+    return DraftTree(tree.tokens[ROOT])
 
 
 def prefill(sequence: Sequence, parts: Parts) -> None:
@@ -65,6 +92,10 @@ def prefill(sequence: Sequence, parts: Parts) -> None:
     with clock.phase("forward"), fails_alone(sequence, f"backend {type(parts.backend).__name__}"):
         capacity = sequence.prompt_length + sequence.settings.max_new_tokens
         output = parts.backend.prefill(sequence.tokens, trees[0], capacity)
+        if len(trees[0]) > 1 and not output.row(0).is_finite(ROOT):  # as in a step
+            parts.backend.release(parts.backend.num_rows - 1)
+            trees = [alone(trees[0])]
+            output = parts.backend.prefill(sequence.tokens, trees[0], capacity)
     if sequence.is_finished:
         return
     commits = conclude([sequence], trees, output, parts, clock)
@@ -123,7 +154,7 @@ def start(sequence: Sequence, parts: Parts) -> None:
         sequence.drafter = parts.engine.start(request)
 
 
-def propose(sequences: ReadOnly[Sequence], parts: Parts) -> list[DraftTree]:
+def propose(sequences: ReadOnly[Sequence], parts: Parts) -> ReadOnly[DraftTree]:
     """One checked tree per sequence; a sequence whose proposal fails ends, and goes along with its root alone."""
     shapes = parts.backend.shapes
     most_depth = UNLIMITED if parts.compiler.max_depth is None else parts.compiler.max_depth
@@ -206,8 +237,10 @@ def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: 
     best_two = runners_up(sequence, verdict, target, parts)  # before the text grows: a node's path begins behind it
     kept = sequence.commit(verdict) if verdict.tokens else verdict
     sequence.best_two += best_two[: len(kept.tokens)]
-    fault = target.faults.get(verdict.path[-1]) if len(verdict.tokens) < len(verdict.path) else None
-    if fault is not None and not sequence.is_finished:
+    last = verdict.path[-1]
+    fault = target.faults.get(last) if len(verdict.tokens) < len(verdict.path) else None
+    is_certain = last == ROOT or target.has_logits(last)  # else it is the next root, and may fare better alone
+    if fault is not None and is_certain and not sequence.is_finished:
         told = type(fault)(f"step {num_step}: {fault}")
         told.__cause__ = fault.__cause__
         sequence.fail(told)

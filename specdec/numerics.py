@@ -8,7 +8,7 @@ Modes:
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 
@@ -50,13 +50,17 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A backend with the compiler that it was loaded for."""
+    """A backend with the compiler that it was loaded for.
+
+    ``why_not_exact`` is the reason for fast numerics where exact ones were wanted, or "".
+    """
 
     backend: Backend
     compiler: Compiler
     numerics: Numerics
     num_threads: int
     model: Any
+    why_not_exact: str = ""
 
     def costs(self) -> Costs:
         """What its passes cost here, measured once for a model, numerics and device.
@@ -84,18 +88,26 @@ class Driven:
         return replace(self.numerics, inexact=changed)
 
 
-def drive(load: Callable[[Compiler], Backend], model: Any, requested: object, mask: Compiler | None) -> Driven:
-    """A model loaded for the numerics that were asked for, or for a mask compiler that was.
+def checked_mode(requested: object, mask: Compiler | None) -> Mode:
+    """Return the numerics that were asked for.
 
     Raises:
-        RequestError: for numerics that don't exist, or both of them asked for.
-        ModelError: when exact numerics were asked for and the model or the machine has none, with the reason.
+        RequestError: for numerics that don't exist, or both them and a mask asked for.
     """
     if requested not in MODES:
         raise RequestError(f"numerics={requested!r}: it must be one of {', '.join(MODES)}")
+    if mask is not None and requested != "auto":
+        raise RequestError(f"mask={mask!r} decides the numerics: give either it or numerics={requested!r}")
+    return cast(Mode, requested)
+
+
+def drive(load: Callable[[Compiler], Backend], model: Any, requested: Mode, mask: Compiler | None) -> Driven:
+    """A model loaded for the numerics that were asked for, or for a mask compiler that was.
+
+    Raises:
+        ModelError: when exact numerics were asked for and the model or the machine has none, with the reason.
+    """
     if mask is not None:
-        if requested != "auto":
-            raise RequestError(f"mask={mask!r} decides the numerics: give either it or numerics={requested!r}")
         return _drive_with(load, model, mask)
     if requested == "fast":
         return _drive_with(load, model, DenseCompiler())
@@ -106,7 +118,8 @@ def drive(load: Callable[[Compiler], Backend], model: Any, requested: object, ma
     if requested == "exact":
         raise ModelError(f"numerics='exact' can't be had here, because {why}: use numerics='auto' or 'fast'")
     driven = _drive_with(load, model, DenseCompiler())
-    return replace(driven, numerics=replace(driven.numerics, inexact=f"exact numerics can't be had, because {why}"))
+    numerics = replace(driven.numerics, inexact=f"exact numerics can't be had, because {why}")
+    return replace(driven, numerics=numerics, why_not_exact=why)
 
 
 def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compiler) -> Driven:

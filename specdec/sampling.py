@@ -144,14 +144,25 @@ def warpers(settings: Settings) -> list[Processor]:
 
 def impure(settings: Settings) -> list[str]:
     """The caller's processors that may depend on more than the path they are asked about, by name."""
+    pure = pure_processors(settings)
+    return [processor_name(processor) for processor in settings.logits_processor if processor not in pure]
+
+
+def pure_processors(settings: Settings) -> list[Processor]:
+    """The caller's processors whose scores are a function of the path they are given."""
     from transformers.generation import logits_process as hf
 
     known = tuple(getattr(hf, name) for name in _PATH_PURE)
     return [
-        getattr(processor, "__name__", type(processor).__name__)
+        processor
         for processor in settings.logits_processor
-        if not (isinstance(processor, known) or getattr(processor, "is_path_pure", False))
+        if isinstance(processor, known) or getattr(processor, "is_path_pure", False)
     ]
+
+
+def processor_name(processor: Processor) -> str:
+    """The name of a processor's function or class."""
+    return str(getattr(processor, "__name__", type(processor).__name__))
 
 
 class SequenceTarget:
@@ -204,6 +215,10 @@ class SequenceTarget:
             law = self._law(node)
             scores = (law.double().log() + gumbel(self.position(node), len(law)).to(law.device)) * temperature
         return scores.topk(2).values
+
+    def has_logits(self, node: int) -> bool:
+        """Whether the model gave numbers at a node."""
+        return self._rows.is_finite(node)
 
     def predict(self, node: int, wants_draw: bool) -> int | None:
         """What a proposer may hear: the draw, or the raw argmax; None on a path where no token is possible.

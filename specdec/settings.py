@@ -55,8 +55,8 @@ class Settings(BaseModel):
 
     ``temperature`` 0 is the argmax. ``eos_token_id`` of None means the model's own; an empty tuple, none at all.
     ``stop`` strings cut the text where they start. ``seed`` of None draws a fresh one, which the result reports.
-    ``logits_processor`` objects are called along each request's accepted path, in order; requests of a list share them,
-    so one that keeps state is for a single request.
+    ``logits_processor`` objects are called along each request's accepted path, in order. Each request of a list has
+    copies of its own of those that may keep state; of functions there are none, so they must say ``is_path_pure``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)

@@ -51,6 +51,15 @@ def state_of(model: object) -> Hashable:
     return modules, tuple((tensor.dtype, tensor.device, tensor.shape) for tensor in tensors), kernels
 
 
+def first_time(model: object, told: str) -> bool:
+    """Return True once for a model and a text that its user is to be told."""
+    notes = notes_of(model)
+    with notes.lock:
+        is_first = ("told", told) not in notes.facts
+        notes.facts["told", told] = True
+        return is_first
+
+
 def remembered(model: object, question: Hashable, find: Callable[[], Finding]) -> Finding:
     """Return the answer to a question about a model in its present state, with torch's present number of threads."""
     notes = notes_of(model)

@@ -100,7 +100,7 @@ def _effect_of_a_position(model: PreTrainedModel, text: Sequence[int]) -> float:
     if "position_ids" not in signature(model.forward).parameters:
         return 0.0
     places = list(range(len(text)))
-    right, shifted = _own_logits(model, [text, text], [places, [*places[:-1], len(places)]])[:, -1:]
+    right, shifted = _own_logits(model, [text, text], [places, [*places[:-1], places[-2]]])[:, -1:]
     return _distance(shifted, right)
 
 

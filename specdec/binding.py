@@ -1,0 +1,136 @@
+"""A generator's parts, made for a model in its present state."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from specdec.backends.base import Backend
+from specdec.driver import Driver
+from specdec.errors import ModelError, PluginError, SpecdecError, failure
+from specdec.intake import Intake
+from specdec.layout import Compiler
+from specdec.loading import check_tokenizer, load_pretrained
+from specdec.loop import Parts
+from specdec.masks.dense import DenseCompiler
+from specdec.numerics import Driven, Mode, drive
+from specdec.plugins import Registry
+from specdec.probes.findings import lock_of, state_of
+from specdec.strategies.base import Engine, Host, Nodes, Proposer, What
+from specdec.verifiers.base import Verifier
+
+# A limit against runaway proposers; the largest published lookahead setting has 480 nodes.
+MAX_NODES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The plug-ins and numerics that a generator's owner asked for; ``compiler`` of None leaves it to the numerics."""
+
+    proposer: Proposer
+    verifier: Verifier
+    numerics: Mode
+    compiler: Compiler | None
+    backend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What was made for a model, and the model's state at that time."""
+
+    state: Hashable
+    load: Callable[[Compiler], Backend]
+    driven: Driven
+    parts: Parts
+    intake: Intake
+
+    def is_current(self, model: object) -> bool:
+        """Whether the model still computes as it did."""
+        return present_state(model) == self.state
+
+
+def present_state(model: object) -> Hashable:
+    """Return the model's state, once no pass has its attention switched."""
+    with lock_of(model):
+        return state_of(model)
+
+
+def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry) -> Bound:
+    """Load a backend for the model, and bind the proposer to both.
+
+    Raises:
+        ModelError: when the model or tokenizer can't be driven, with the reason.
+        PluginError: for a backend that is unknown, or a proposer that fails.
+    """
+    backend_class = _backend_class(registry, choice.backend, model)
+    state = present_state(model)
+
+    def load(compiler: Compiler) -> Backend:
+        loaded: Backend = backend_class.load(model, compiler)
+        return loaded
+
+    driven = drive(load, model, choice.numerics, choice.compiler)
+    shapes = driven.backend.shapes
+    check_tokenizer(tokenizer, shapes.vocab_size)
+    engine, wants = _bind_proposer(model, tokenizer, choice, registry, driven)
+    parts = Parts(
+        engine=engine,
+        proposer_name=type(choice.proposer).__name__,
+        wants=wants,
+        compiler=driven.compiler,
+        backend=driven.backend,
+        verifier=choice.verifier,
+        fallback=registry.make("verifiers", "match"),
+        max_nodes=MAX_NODES,
+        flags_ties=driven.numerics.noise > 0.0,
+    )
+    return Bound(state, load, driven, parts, Intake(model, tokenizer, shapes, choice.verifier))
+
+
+def _bind_proposer(
+    model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, driven: Driven
+) -> tuple[Engine, frozenset[tuple[Nodes, What]]]:
+    """Return the proposer's engine for the model, and the signals that it wants."""
+
+    def open_driver(other: Any) -> Driver:
+        compiler = DenseCompiler()  # a draft's last bits are nobody's concern
+        return Driver(_backend_class(registry, "auto", other).load(other, compiler), compiler)
+
+    host = Host(
+        model=model,
+        tokenizer=tokenizer,
+        vocab_size=driven.backend.shapes.vocab_size,
+        reads_q=choice.verifier.reads_q,
+        is_keyed=choice.verifier.is_keyed,
+        takes_trees=driven.backend.shapes.takes_trees,
+        load=load_pretrained,
+        open=open_driver,
+        costs=driven.costs,
+    )
+    name = type(choice.proposer).__name__
+    try:
+        engine, wants = choice.proposer.bind(host), frozenset(choice.proposer.wants())
+    except SpecdecError:
+        raise
+    except Exception as error:  # a third party's code
+        raise failure(f"binding proposer {name}", error) from error
+    if not isinstance(engine, Engine):
+        raise PluginError(f"proposer {name}: bind returned {engine!r}, which is not an Engine")
+    for wanted in wants:
+        if not (isinstance(wanted, tuple) and [type(part) for part in wanted] == [Nodes, What]):
+            pair = "a pair such as (Nodes.PATH, What.ARGMAX)"
+            raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
+    return engine, wants
+
+
+def _backend_class(registry: Registry, name: str, model: object) -> Any:
+    if not isinstance(name, str):
+        raise PluginError(f"backend={name!r}: give a backend's name, or 'auto'")
+    if name != "auto":
+        return registry.find("backends", name)
+    for plugin in registry.of_kind("backends"):
+        if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # checked to be a Backend when it registered
+            return plugin.cls
+    raise ModelError(
+        f"no backend drives a {type(model).__name__}: give a transformers causal language model "
+        f"(AutoModelForCausalLM), its path or hub name, or a ToyModel{registry.faults()}"
+    )
