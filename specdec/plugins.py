@@ -52,11 +52,19 @@ class Registry:
     """The implementations that are installed. Made by ``load_plugins``; there is no module-level one."""
 
     def __init__(self) -> None:
-        self.plugins: list[Plugin] = []
         self.broken: list[Broken] = []
+        self._plugins: list[Plugin] = []
+        self._unasked: list[tuple[pluggy.PluginManager, str]] = []  # for backends, whose libraries take seconds
+
+    @property
+    def plugins(self) -> list[Plugin]:
+        """All implementations, a distribution's after another's, in the order of registration."""
+        self._ask_for_backends()
+        distributions = list(dict.fromkeys(plugin.distribution for plugin in self._plugins))
+        return sorted(self._plugins, key=lambda plugin: distributions.index(plugin.distribution))
 
     def register(self, module: object, distribution: str) -> None:
-        """Take a module's hook implementations.
+        """Take a module's hook implementations; for backends it is asked when one is needed.
 
         Raises:
             PluginError: for an unknown hook, a wrong signature, something that is no implementation of its contract, or
@@ -71,13 +79,27 @@ class Registry:
             raise PluginError(f"plug-in {distribution} refused: {error}") from None
         if not manager.get_hookcallers(module):
             raise PluginError(f"plug-in {distribution} offers nothing: mark its functions with @specdec.hookimpl")
-        found = [
+        self._plugins += [
+            plugin for kind in KINDS if kind != "backends" for plugin in self._offered(manager, kind, distribution)
+        ]
+        self._unasked.append((manager, distribution))
+
+    def _ask_for_backends(self) -> None:
+        while self._unasked:
+            manager, distribution = self._unasked.pop(0)
+            try:
+                self._plugins += self._offered(manager, "backends", distribution)
+            except Exception as error:  # as in load_plugins
+                if distribution == hookspecs.PROJECT:
+                    raise
+                self.broken.append(Broken(distribution, f"{type(error).__name__}: {error}"))
+
+    def _offered(self, manager: pluggy.PluginManager, kind: str, distribution: str) -> list[Plugin]:
+        return [
             self._checked(Plugin(kind, name, cls, distribution))
-            for kind in KINDS
             for offered in getattr(manager.hook, f"specdec_{kind}")()
             for name, cls in _items(offered, kind, distribution)
         ]
-        self.plugins += found
 
     def _checked(self, plugin: Plugin) -> Plugin:
         contract = KINDS[plugin.kind]
@@ -93,7 +115,7 @@ class Registry:
             for promise in ("lossless", "reads_q"):
                 if not isinstance(getattr(plugin.cls, promise, None), bool):
                     raise PluginError(f"{where}: {plugin.cls.__name__} must say whether it is {promise}: True or False")
-        for other in self.plugins:
+        for other in self._plugins:
             if (other.kind, other.name) == (plugin.kind, plugin.name):
                 raise PluginError(
                     f"{where}: the name is taken by plug-in {other.distribution}; uninstall one of the two"
@@ -102,7 +124,9 @@ class Registry:
 
     def of_kind(self, kind: str) -> list[Plugin]:
         """All implementations of one contract, in the order of registration."""
-        return [plugin for plugin in self.plugins if plugin.kind == kind]
+        if kind == "backends":
+            self._ask_for_backends()
+        return [plugin for plugin in self._plugins if plugin.kind == kind]
 
     def find(self, kind: str, name: str) -> type:
         """The class behind a name.
