@@ -57,10 +57,12 @@ def demo(
         from specdec.generator import Generator
 
         model, tokenizer = load_model("demo")
-        generator = Generator(model, tokenizer, proposer=proposer, numerics=numerics)  # type: ignore[arg-type]  # checked there
-    plain = Generator(model, tokenizer, proposer="autoregressive", numerics=generator.numerics.mode)
+        with status("trying the model out"):
+            generator = Generator(model, tokenizer, proposer=proposer, numerics=numerics)  # type: ignore[arg-type]  # checked there
     is_fast = generator.numerics.mode == "fast"
-    ordinary = plain if is_fast else Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
+    with status("trying the model out"):
+        plain = Generator(model, tokenizer, proposer="autoregressive", numerics=generator.numerics.mode)
+        ordinary = plain if is_fast else Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
     console.print(f"built-in model, {proposer}; tokens that came together in one step share a colour", style="dim")
     all_same = True
     for name, prompt in sorted(chosen.items()):

@@ -80,11 +80,11 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
     settings |= {"verifier": verifier, "numerics": numerics, "repeats": repeats, "seed": seed}
     with before_anything_runs():
-        _check_ready(report, csv)
         _check_run_files(run_file)
         chosen = read_prompts(prompts, category, per_category)
         named = _named(strategies)
         _check_options(settings)
+        _check_ready(report, csv)
         use_threads(threads)
         loaded = load_model(model, device, dtype)
         session = _session(loaded, named, chosen, settings)
@@ -134,12 +134,12 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     settings |= {"repeats": repeats, "seed": seed}
     files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
     with before_anything_runs():
-        _check_ready(report)
         _check_run_files(*files)
         chosen = read_prompts(prompts, category, per_category)
         named = _named(strategies or _USUAL)
         for each in temperatures:
             _check_options(settings | {"temperature": each})
+        _check_ready(report)
         use_threads(threads)
         loaded = load_model(model, device, dtype)
         sessions = [_session(loaded, named, chosen, settings | {"temperature": t}) for t in temperatures]

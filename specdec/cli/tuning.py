@@ -65,13 +65,13 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     from specdec.comparison.tune import Tuner, check_search
 
     with before_anything_runs():
-        _check_ready(plot)
         chosen = read_prompts(prompts, category, per_category)
         space = dict(map(_values, option)) if option else None
         settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         settings |= {"numerics": numerics, "seed": seed}
         check_search(strategy, space, minutes)
         check_options(**settings)
+        _check_ready(plot)
         use_threads(threads)
         loaded, tokenizer = load_model(model, device, dtype)
         with status("trying the model out"):
