@@ -51,7 +51,7 @@ def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
 
 @hookimpl
 def specdec_backends() -> Mapping[str, type[Backend]]:
-    # Here and not above, since transformers' model code takes seconds to import.
+    # Here and not above, since transformers' model code takes seconds to import; a registry calls this last.
     from specdec.backends.hf import HFBackend
     from specdec.backends.static import StaticBackend
     from specdec.backends.toy import ToyBackend

@@ -13,8 +13,6 @@ import traceback
 from itertools import groupby
 from pathlib import Path
 
-from pydantic import ValidationError
-
 
 class SpecdecError(Exception):
     """Base of every error that specdec raises on purpose."""
@@ -58,6 +56,8 @@ def _place(error: Exception) -> str:
 
 def in_one_line(error: BaseException) -> str:
     """The kind of a foreign error, and the first line of what it says; pydantic's first only counts the faults."""
+    from pydantic import ValidationError  # the command line's start shouldn't wait for it
+
     lines = str(error).splitlines() or [""]
     if isinstance(error, ValidationError):
         lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]

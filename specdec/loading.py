@@ -7,6 +7,21 @@ from typing import Any, Self
 
 from specdec.errors import ModelError
 
+_REMEDY = "Give a folder with safetensors weights, or a hub name"
+
+
+def checked_name(name: str) -> str:
+    """A path, or a hub name, that may well be a model's; ``~`` is the user's folder.
+
+    Raises:
+        ModelError: for a path where there is no folder.
+    """
+    name = os.path.expanduser(name)
+    is_a_path = name.startswith((".", "/")) or name.count("/") > 1 or Path(name).is_file()  # hubs name owner/model
+    if is_a_path and not Path(name).is_dir():
+        raise ModelError(f"can't load {name!r}: there is no such folder. {_REMEDY}")
+    return name
+
 
 def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto") -> tuple[Any, Any]:
     """A model and its tokenizer from a path or hub name: safetensors only, no remote code.
@@ -14,13 +29,9 @@ def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto"
     Raises:
         ModelError: with what went wrong.
     """
+    name = checked_name(name)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    name = os.path.expanduser(name)
-    remedy = "Give a folder with safetensors weights, or a hub name"
-    is_a_path = name.startswith((".", "/")) or name.count("/") > 1 or Path(name).is_file()  # hubs name owner/model
-    if is_a_path and not Path(name).is_dir():
-        raise ModelError(f"can't load {name!r}: there is no such folder. {remedy}")
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, use_safetensors=True, output_loading_info=True
@@ -29,7 +40,7 @@ def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto"
     except Exception as error:  # damaged files raise whatever their readers like
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         here = "" if Path(name).is_dir() else "there is no such folder here, and of the hub: "
-        raise ModelError(f"can't load {name!r}: {here}{reason.rstrip('.')}. {remedy}") from error
+        raise ModelError(f"can't load {name!r}: {here}{reason.rstrip('.')}. {_REMEDY}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would go on with random numbers in their place
         saved_as = ", ".join(model.config.architectures or ["a model of no name"])

@@ -88,7 +88,7 @@ class Driven:
         return replace(self.numerics, inexact=changed)
 
 
-def checked_mode(requested: object, mask: Compiler | None) -> Mode:
+def checked_mode(requested: object, mask: Compiler | None = None) -> Mode:
     """Return the numerics that were asked for.
 
     Raises:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, Self
 
 import pluggy
 from pydantic import BaseModel, ValidationError
@@ -52,16 +52,29 @@ class Broken:
     distribution: str
     reason: str  # one line
 
+    @classmethod
+    def by(cls, error: Exception, distribution: str) -> Self:
+        """A distribution that failed by an error."""
+        return cls(distribution, str(error) if isinstance(error, PluginError) else in_one_line(error))
+
 
 class Registry:
     """The implementations that are installed. Made by ``load_plugins``; there is no module-level one."""
 
     def __init__(self) -> None:
-        self.plugins: list[Plugin] = []
         self.broken: list[Broken] = []
+        self._plugins: list[Plugin] = []
+        self._unasked: list[tuple[pluggy.PluginManager, str]] = []  # for backends, whose libraries take seconds
+
+    @property
+    def plugins(self) -> list[Plugin]:
+        """All implementations, a distribution's after another's, in the order of registration."""
+        self._ask_for_backends()
+        distributions = list(dict.fromkeys(plugin.distribution for plugin in self._plugins))
+        return sorted(self._plugins, key=lambda plugin: distributions.index(plugin.distribution))
 
     def register(self, module: object, distribution: str) -> None:
-        """Take a module's hook implementations.
+        """Take a module's hook implementations; for backends it is asked when one is needed.
 
         Raises:
             PluginError: for an unknown hook, a wrong signature, something that is no implementation of its contract, or
@@ -77,13 +90,27 @@ class Registry:
             raise PluginError(f"plug-in {distribution} refused: {fault}") from None
         if not manager.get_hookcallers(module):
             raise PluginError(f"plug-in {distribution} offers nothing: mark its functions with @specdec.hookimpl")
-        found = [
+        self._plugins += [
+            plugin for kind in KINDS if kind != "backends" for plugin in self._offered(manager, kind, distribution)
+        ]
+        self._unasked.append((manager, distribution))
+
+    def _ask_for_backends(self) -> None:
+        while self._unasked:
+            manager, distribution = self._unasked.pop(0)
+            try:
+                self._plugins += self._offered(manager, "backends", distribution)
+            except Exception as error:
+                if distribution == hookspecs.PROJECT:
+                    raise
+                self.broken.append(Broken.by(error, distribution))
+
+    def _offered(self, manager: pluggy.PluginManager, kind: str, distribution: str) -> list[Plugin]:
+        return [
             self._checked(Plugin(kind, name, cls, distribution))
-            for kind in KINDS
             for offered in getattr(manager.hook, f"specdec_{kind}")()
             for name, cls in _items(offered, kind, distribution)
         ]
-        self.plugins += found
 
     def _checked(self, plugin: Plugin) -> Plugin:
         contract = KINDS[plugin.kind]
@@ -99,13 +126,15 @@ class Registry:
             for promise in ("lossless", "reads_q"):
                 if not isinstance(getattr(plugin.cls, promise, None), bool):
                     raise PluginError(f"{where}: {plugin.cls.__name__} must say whether it is {promise}: True or False")
-        if plugin.full_name in [other.full_name for other in self.plugins if other.kind == plugin.kind]:
+        if plugin.full_name in [other.full_name for other in self._plugins if other.kind == plugin.kind]:
             raise PluginError(f"{where}: another entry point of {plugin.distribution} offers it: rename one")
         return plugin
 
     def of_kind(self, kind: str) -> list[Plugin]:
         """All implementations of one contract, in the order of registration."""
-        return [plugin for plugin in self.plugins if plugin.kind == kind]
+        if kind == "backends":
+            self._ask_for_backends()
+        return [plugin for plugin in self._plugins if plugin.kind == kind]
 
     def name_of(self, plugin: Plugin) -> str:
         """The shortest name that finds it: ``distribution/name`` where its own is a built-in's, or ambiguous."""
@@ -171,10 +200,8 @@ def load_plugins() -> Registry:
         distribution = _distribution(entry_point)
         try:
             registry.register(entry_point.load(), distribution)
-        except PluginError as error:
-            registry.broken.append(Broken(distribution, str(error)))
         except Exception as error:  # a third party's import: whatever it raises must not stop the others
-            registry.broken.append(Broken(distribution, in_one_line(error)))
+            registry.broken.append(Broken.by(error, distribution))
     return registry
 
 

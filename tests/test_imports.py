@@ -18,18 +18,34 @@ def module_name(path: Path) -> str:
 
 def imported_by(path: Path) -> set[str]:
     """The modules that a file's import statements name, at any depth; ``from a import b`` may mean a.b as well."""
-    names = set[str]()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} has a relative import, which the tests here don't resolve"
-            names.add(str(node.module))
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return set[str]().union(*(named_by(node) for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)))
+
+
+def named_by(node: ast.Import | ast.ImportFrom) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    assert node.level == 0, "a relative import, which the tests here don't resolve"
+    return {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+
+
+def imported_with(path: Path) -> set[str]:
+    """Of those, the ones that are imported when the file itself is: not in a function, not for type checkers alone."""
+    names, queue = set[str](), list[ast.AST](ast.parse(path.read_text(encoding="utf-8")).body)
+    while queue:
+        node = queue.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            queue += node.orelse
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= named_by(node)
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            queue += ast.iter_child_nodes(node)
     return names
 
 
-IMPORTS = {module_name(path): imported_by(path) for path in sorted(PACKAGE.rglob("*.py"))}
+FILES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+IMPORTS = {module: imported_by(path) for module, path in FILES.items()}
+IMPORTED_WITH = {module: imported_with(path) for module, path in FILES.items()}
 
 
 def is_inside(name: str, package: str) -> bool:
@@ -43,6 +59,17 @@ def closure(module: str) -> set[str]:
         names = IMPORTS.get(queue.pop(), set()) - found - {"specdec"}
         found |= names
         queue += names
+    return found
+
+
+def imported_at_once(module: str) -> set[str]:
+    """Every module that is imported before the first function of this one is called, packages around them included."""
+    found, queue = set[str](), [module]
+    while queue:
+        parts = queue.pop().split(".")
+        packages = {".".join(parts[: end + 1]) for end in range(len(parts))} - found
+        found |= packages
+        queue += set[str]().union(*(IMPORTED_WITH.get(package, set()) for package in packages))
     return found
 
 
@@ -95,3 +122,24 @@ def test_contracts_and_core_import_no_terminal_library() -> None:
     }
     assert len(users) >= 3
     assert all(is_inside(module, "specdec.cli") for module in users)
+
+
+@pytest.mark.parametrize("module", ["specdec", "specdec.demo", *(m for m in IMPORTS if is_inside(m, "specdec.cli"))])
+def test_the_package_the_command_line_and_the_built_in_model_import_nothing_that_takes_long(module: str) -> None:
+    slow = {"torch", "transformers", "numpy", "pydantic", "pluggy", "matplotlib", "scipy", "optuna", "jinja2"}
+    assert imported_at_once(module) & slow == set()
+
+
+def test_transformers_comes_in_with_backends_probes_and_attention_functions_alone() -> None:
+    users = {
+        module for module, names in IMPORTED_WITH.items() if any(is_inside(name, "transformers") for name in names)
+    }
+    places = ("specdec.backends", "specdec.attention", "specdec.probes", "specdec.strategies.early_exit")
+    assert users
+    assert {module for module in users if not any(is_inside(module, place) for place in places)} == set()
+
+
+def test_no_contract_and_no_public_name_needs_transformers_before_there_is_a_model() -> None:
+    modules = [module for module in IMPORTS if module.count(".") == 1 or module.endswith((".base", ".toy"))]
+    assert {"specdec.generator", "specdec.auditing", "specdec.comparison", "specdec.plugins"} <= set(modules)
+    assert [module for module in modules if "transformers" in imported_at_once(module)] == []

@@ -1,5 +1,6 @@
 """Plug-ins: found, checked when they register, and configured by a string; a fault names who and what."""
 
+import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from types import SimpleNamespace
@@ -386,6 +387,37 @@ def test_where_no_backend_takes_a_model_each_broken_third_party_has_a_line(monke
     first, *lines = str(caught.value).splitlines()
     assert first.startswith("no backend drives a object")
     assert lines == ["no-import is installed but broken: ImportError: no module named 'left_pad'"]
+
+
+def test_backends_are_asked_for_when_one_is_needed_and_a_fault_of_theirs_is_listed_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    @hookimpl
+    def specdec_backends() -> Mapping[str, type]:
+        asked.append("their engine")
+        raise ImportError("no module named 'their_engine'")
+
+    theirs = SimpleNamespace(specdec_backends=specdec_backends, specdec_proposers=offering({"mine": Mine}))
+    last = module_offering({"last": Mine})
+    registry = installed(monkeypatch, FakeEntryPoint("theirs", lambda: theirs), FakeEntryPoint("last", lambda: last))
+    assert registry.make("proposers", "mine") == Mine()
+    assert [plugin.name for kind in ("verifiers", "masks") for plugin in registry.of_kind(kind)]
+    assert (asked, registry.broken) == ([], [])
+    message = refusal(registry.find, "backends", "theirs")
+    assert message.endswith("theirs is installed but broken: ImportError: no module named 'their_engine'")
+    assert [(fault.distribution, asked) for fault in registry.broken] == [("theirs", ["their engine"])]
+    assert [plugin.name for plugin in registry.plugins[-2:]] == ["mine", "last"]
+    assert {"hf", "static", "toy"} <= {plugin.name for plugin in registry.plugins}
+    assert asked == ["their engine"]
+
+
+def test_backends_of_the_package_itself_that_can_not_be_imported_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = installed(monkeypatch)
+    monkeypatch.setitem(sys.modules, "specdec.backends.hf", None)
+    with pytest.raises(ImportError, match=r"specdec\.backends\.hf"):
+        registry.of_kind("backends")
 
 
 def test_a_generator_works_beside_a_broken_third_party(monkeypatch: pytest.MonkeyPatch) -> None:

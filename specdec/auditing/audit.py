@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
 
 from specdec.auditing.findings import Audit, Finding
 from specdec.auditing.noise import measure_noise
@@ -156,6 +155,8 @@ class _Pair:
 
     def _noise(self, text: _Text, agreed: int) -> torch.Tensor:
         """The noise at each new token up to the first that differs; none where bits are promised."""
+        from transformers import PreTrainedModel
+
         model = self.plain.model
         if self.plain.numerics.is_bit_exact or not isinstance(model, PreTrainedModel):
             return torch.zeros(agreed + 1)

@@ -1,22 +1,25 @@
 """How far a model's own logits move between passes of different shapes: transformers alone, without specdec."""
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 _CHUNKS = (1, 5, 16)  # tokens fed at a time behind a cache
 
 
 @torch.inference_mode()
-def own_logits(model: PreTrainedModel, tokens: Sequence[int], first: int) -> torch.Tensor:
+def own_logits(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> torch.Tensor:
     """The model's logits at positions ``first`` … of a text, in one pass without a cache, float32, (nodes, vocab)."""
     ids = torch.tensor([list(tokens)], device=model.device)
     logits: torch.Tensor = model(ids, use_cache=False).logits
     return logits[0, first:].float()
 
 
-def measure_noise(model: PreTrainedModel, tokens: Sequence[int], first: int) -> torch.Tensor:
+def measure_noise(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> torch.Tensor:
     """The greatest difference of a logit between one pass over all and other ways, (positions from ``first`` on,).
 
     What was rounded stays in the cache, and a position's own figure may be small by chance: none is below an earlier
@@ -28,7 +31,9 @@ def measure_noise(model: PreTrainedModel, tokens: Sequence[int], first: int) -> 
 
 
 @torch.inference_mode()
-def _other_ways(model: PreTrainedModel, tokens: Sequence[int], first: int) -> Iterator[torch.Tensor]:
+def _other_ways(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> Iterator[torch.Tensor]:
+    from transformers import DynamicCache
+
     ids = torch.tensor([list(tokens)], device=model.device)
     yield model(ids.repeat(2, 1), use_cache=False).logits[1, first:].float()
     for size in _CHUNKS:

@@ -3,6 +3,8 @@
 import errno
 import os
 import sys
+import warnings
+from typing import TextIO
 
 import typer
 from rich.console import Console
@@ -31,6 +33,12 @@ _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed or another text, 2 wrong usage, 130 interrupted."""
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        _run()
+
+
+def _run() -> None:
     try:
         code = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -51,6 +59,22 @@ def main() -> None:
         show()
         sys.exit(getattr(error, "exit_code", 2))
     sys.exit(code or 0)
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """What a user is told, as a line; what is meant for programmers, as Python shows it."""
+    if issubclass(category, UserWarning):
+        text = f"warning: {' '.join(str(message).split())}"
+        Console(stderr=True, highlight=False).print(text, style="dim", markup=False, soft_wrap=True)
+    elif sys.stderr is not None:
+        sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _say(fault: str) -> None:

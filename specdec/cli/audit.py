@@ -23,10 +23,12 @@ from specdec.cli.options import (
     Threads,
     Verifier,
     before_anything_runs,
+    check_request,
     load_model,
     read_prompts,
     use_threads,
 )
+from specdec.cli.progress import status
 
 if TYPE_CHECKING:
     from specdec.auditing import Finding
@@ -48,20 +50,23 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Does the strategy write what plain decoding writes, and where it doesn't: a numeric tie, or a defect?
+    """Hold a strategy's text against plain decoding's, bit by bit.
 
+    Where a text differs, it is a numeric tie or a defect.
     Exit code 1 for a defect. Where numerics are bit-exact, any bit that differs is one, also where no token shows it.
     """
-    from specdec.auditing import audit as run
-    from specdec.generator import Generator
-
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
     with before_anything_runs():
         chosen = read_prompts(prompts, category, per_category)
+        check_request(proposer, verifier=verifier, numerics=numerics, settings=settings)
+        from specdec.auditing import audit as run
+        from specdec.generator import Generator
+
         use_threads(threads)
         loaded, tokenizer = load_model(model, device, dtype)
-        generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, numerics=numerics)  # type: ignore[arg-type]  # checked there
-        run(generator, [], **settings)  # what can't be audited is refused here
+        with status("trying the model out"):
+            generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, numerics=numerics)  # type: ignore[arg-type]  # checked there
+            run(generator, [], **settings)  # what can't be audited is refused here
     console = Console(highlight=False, markup=False)
     if not as_json:
         console.print(f"numerics: {generator.numerics}", soft_wrap=True)

@@ -3,7 +3,7 @@
 import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,9 +25,11 @@ from specdec.cli.options import (
     Temperature,
     Verifier,
     before_anything_runs,
+    check_request,
     load_model,
     refusing,
 )
+from specdec.cli.progress import status
 from specdec.errors import RequestError
 
 
@@ -39,10 +41,11 @@ def demo(
     numerics: Numerics = "auto",
     category: Annotated[str | None, typer.Option(help="only prompts of this category")] = None,
 ) -> None:
-    """Decode a prompt of each category with the built-in model, and compare with plain decoding."""
+    """Decode with the built-in model, beside plain decoding.
+
+    One prompt of each category is decoded, and its text held against plain decoding's.
+    """
     from specdec import demo as built_in
-    from specdec.generator import Generator
-    from specdec.settings import Settings
 
     chosen = {prompt.category: prompt for prompt in reversed(built_in.prompts())}
     console = Console(highlight=False)
@@ -50,19 +53,23 @@ def demo(
         if category is not None and category not in chosen:
             raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
         settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-        Settings.make(settings)
+        check_request(proposer, numerics=numerics, settings=settings)
+        from specdec.generator import Generator
+
         model, tokenizer = load_model("demo")
-        generator = Generator(model, tokenizer, proposer=proposer, numerics=numerics)  # type: ignore[arg-type]  # checked there
-    plain = Generator(model, tokenizer, proposer="autoregressive", numerics=generator.numerics.mode)
+        with status("trying the model out"):
+            generator = Generator(model, tokenizer, proposer=proposer, numerics=numerics)  # type: ignore[arg-type]  # checked there
     is_fast = generator.numerics.mode == "fast"
-    ordinary = plain if is_fast else Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
+    with status("trying the model out"):
+        plain = Generator(model, tokenizer, proposer="autoregressive", numerics=generator.numerics.mode)
+        ordinary = plain if is_fast else Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
     console.print(f"built-in model, {proposer}; tokens that came together in one step share a colour", style="dim")
     all_same = True
     for name, prompt in sorted(chosen.items()):
         if category in (None, name):
             console.rule(f"{name}: {prompt.name}", align="left")
             console.print(Text(prompt.text, style="dim"), end="", soft_wrap=True)
-            result = print_stream(console, generator, prompt.text, settings)
+            result = print_stream(console, generator.stream(prompt.text, **settings))
             expected = plain.generate(prompt.text, **settings)
             is_same = expected.token_ids == result.token_ids
             console.print(figures(result), style="dim", soft_wrap=True)
@@ -110,11 +117,10 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a prompt; the text appears as it is decoded, and a line of figures on standard error at the end."""
-    from specdec.generator import Generator
-    from specdec.plugins import load_plugins
-    from specdec.settings import Settings
+    """Continue a prompt; the text appears as it is decoded.
 
+    A line of figures on standard error stands at the end.
+    """
     settings = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
@@ -133,25 +139,28 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             raise RequestError(
                 "the prompt is empty: give at least one token, as an argument, with --file, or on standard input"
             )
-        registry = load_plugins()
-        strategy, rule = registry.make("proposers", proposer), registry.make("verifiers", verifier)
-        Settings.make(settings)
+        (strategy,), rule = check_request(proposer, verifier=verifier, numerics=numerics, settings=settings)
+        from specdec.generator import Generator
+
         loaded, tokenizer = load_model(model, device, dtype)
-    with before_anything_runs(), warnings.catch_warnings():
+    with before_anything_runs(), status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, numerics=numerics)  # type: ignore[arg-type]  # checked there
     request: Any = [{"role": "user", "content": text}] if chat else text
-    with refusing():
-        if as_json:
-            typer.echo(json.dumps(_as_json(generator.generate(request, **settings)), ensure_ascii=False))
-            return
-        result = print_stream(Console(highlight=False), generator, request, settings)
+    with refusing(), status("decoding") as vanish:
+        if not as_json:
+            result = print_stream(Console(highlight=False), generator.stream(request, **settings), vanish)
+        else:
+            result = generator.generate(request, **settings)
+    if as_json:
+        typer.echo(json.dumps(_as_json(result), ensure_ascii=False))
+        return
     for line in (figures(result), *result.notes):
         Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
 
 
 def plugins(as_json: AsJson = False) -> None:
-    """List what is installed, from which distribution, with each option and its default."""
+    """List what is installed, with each option and its default."""
     from specdec.plugins import load_plugins, options_of
 
     registry = load_plugins()
@@ -202,11 +211,15 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
     return text
 
 
-def print_stream(console: Console, generator: Any, prompt: Any, settings: dict[str, Any]) -> Any:
-    """Print text as it is committed; the tokens of one multi-token step share a colour. Pipes get plain text."""
+def print_stream(console: Console, chunks: Iterator[Any], before_text: Callable[[], None] = lambda: None) -> Any:
+    """Print text as it is committed; the tokens of one multi-token step share a colour. Pipes get plain text.
+
+    ``before_text`` is called where the text goes to a terminal, before each piece.
+    """
     colours = _colours()
-    for chunk in generator.stream(prompt, **settings):
+    for chunk in chunks:
         if console.is_terminal:
+            before_text()
             style = next(colours) if len(chunk.token_ids) > 1 else ""
             console.print(Text(chunk.text, style=style), end="", soft_wrap=True)
         else:  # to the letter: rich would expand tabs and drop control characters
@@ -226,7 +239,7 @@ def figures(result: Any) -> str:
     return (
         f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "
         f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}; "
-        f"numerics: {result.numerics}"
+        f"numerics: {result.numerics.mode}"
         f"{'' if result.lossless else '; LOSSY: not what the model alone would write'}"
     )
 

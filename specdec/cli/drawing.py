@@ -10,8 +10,6 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from specdec.tree import ROOT, Role
-
 if TYPE_CHECKING:
     from specdec.pictures.mask import MaskPicture
     from specdec.pictures.race import Lane
@@ -100,6 +98,8 @@ def _legend(picture: "MaskPicture") -> Iterator[Text]:
 
 def step_lines(step: "TraceStep", number: int, before: str, all_nodes: bool, width: int) -> Iterator[RenderableType]:
     """A step: the tree, what was committed, and the end of the text."""
+    from specdec.tree import ROOT, Role
+
     heading = Text.assemble((f"step {number}", "bold"), "  ", _token(step.labels[ROOT], "bold reverse"))
     role = Role.CANDIDATE | Role.PROBE | Role.SUPPORT if all_nodes else Role.CANDIDATE
     if step.num_left_out and not all_nodes:

@@ -1,7 +1,6 @@
 """Commands that compare strategies, and report on comparisons."""
 
 import json
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from specdec.cli.options import (
@@ -36,15 +34,13 @@ from specdec.cli.options import (
     use_threads,
     write_text,
 )
+from specdec.cli.progress import measured, status
 from specdec.cli.tables import bench_table, speed_table, step_table
-from specdec.comparison.extras import needs
-from specdec.comparison.sentences import differences, identity, numerics_used, verdict
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
     from specdec.comparison import Comparison, EvaluationPrompt, Session
 
-_SECONDS_BETWEEN_LINES = 30.0
 _USUAL = ["lookahead", "prompt_lookup", "jacobi"]
 
 Strategies = Annotated[list[str], typer.Argument(help="strategies (see `specdec plugins`), or NAME=STRATEGY")]
@@ -75,7 +71,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     csv: Csv = None,
     as_json: AsJson = False,
 ) -> None:
-    """Which strategy is faster, by how much, and do they all write the same text?
+    """Compare strategies: speed, tokens per step, identity of texts.
 
     Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
     Speed-ups are over ordinary plain decoding, in fast numerics; texts are held against it in the strategies' own.
@@ -84,15 +80,17 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
     settings |= {"verifier": verifier, "numerics": numerics, "repeats": repeats, "seed": seed}
     with before_anything_runs():
-        _check_ready(report, csv)
+        _check_run_files(run_file)
         chosen = read_prompts(prompts, category, per_category)
         named = _named(strategies)
+        _check_options(settings)
+        _check_ready(report, csv)
         use_threads(threads)
         loaded = load_model(model, device, dtype)
         session = _session(loaded, named, chosen, settings)
         _check_run_file(run_file, session)
     with session:
-        comparison = _run(session, run_file)
+        comparison = measured(session, run_file)
         if as_json:
             typer.echo(json.dumps(comparison.to_json()))
         else:
@@ -125,28 +123,32 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     report: Report = None,
     as_json: AsJson = False,
 ) -> None:
-    """One model's whole table over categories, strategies and temperatures, in Spec-Bench's layout.
+    """Compare strategies by category, in Spec-Bench's layout.
 
+    It is one model's whole table over categories, strategies and temperatures.
     Each cell is the speed-up over ordinary plain decoding, in fast numerics; mean accepted counts the tokens of a step,
     the bonus token included. A run file is kept for each temperature, with -tTEMPERATURE added to its name.
     """
     temperatures = temperature or [0.0]
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier, "numerics": numerics}
     settings |= {"repeats": repeats, "seed": seed}
+    files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
     with before_anything_runs():
-        _check_ready(report)
+        _check_run_files(*files)
         chosen = read_prompts(prompts, category, per_category)
         named = _named(strategies or _USUAL)
+        for each in temperatures:
+            _check_options(settings | {"temperature": each})
+        _check_ready(report)
         use_threads(threads)
         loaded = load_model(model, device, dtype)
         sessions = [_session(loaded, named, chosen, settings | {"temperature": t}) for t in temperatures]
-        files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
         for file, session in zip(files, sessions, strict=True):
             _check_run_file(file, session)
     comparisons: list[Comparison] = []
     for each, file, session in zip(temperatures, files, sessions, strict=True):
         with suppress(KeyboardInterrupt) if comparisons else nullcontext(), session:
-            comparisons.append(_run(session, file))
+            comparisons.append(measured(session, file))
             if not as_json:
                 typer.echo(f"temperature {each:g}")
                 _print(comparisons[-1], session.tokenizer, partial(bench_table, width=Console().width))
@@ -165,7 +167,7 @@ def report(
     csv: Csv = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put run files of one comparison together, and show what they came to."""
+    """Put run files of one comparison together, and show the figures."""
     from specdec.comparison import Comparison
     from specdec.comparison.runfile import merge
 
@@ -203,7 +205,7 @@ def _session(
     from specdec.comparison import Session
 
     model, tokenizer = loaded
-    with warnings.catch_warnings():
+    with status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands beside the figures
         return Session(model, named, prompts, tokenizer=tokenizer, **options)
 
@@ -214,43 +216,10 @@ def _split(given: str) -> tuple[str, str]:
     return (name, strategy) if equals and ":" not in name else (given, given)
 
 
-def _run(session: "Session", run_file: Path | None) -> "Comparison":
-    """Measure, with a progress bar on standard error, drawn between runs only: they are timed.
-
-    Where that is no terminal, a line now and then.
-    """
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"))
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        return session.run(run_file, on_run=_Lines(session, console))
-    with Progress(*columns, console=console, transient=True, auto_refresh=False) as progress:
-        task = progress.add_task("", total=session.num_runs)
-
-        def show(run: Any) -> None:
-            progress.update(task, completed=len(session.runs), refresh=True)
-
-        return session.run(run_file, on_run=show)
-
-
-class _Lines:
-    """Progress for a log: how many runs there are, and now and then how many are over."""
-
-    def __init__(self, session: "Session", console: Console) -> None:
-        self._session, self._console = session, console
-        self._said = time.monotonic()
-        self._say(f"{session.num_runs} runs")
-
-    def __call__(self, run: Any) -> None:
-        if time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
-            self._said = time.monotonic()
-            self._say(f"{len(self._session.runs)} of {self._session.num_runs} runs are over")
-
-    def _say(self, text: str) -> None:
-        self._console.print(text, style="dim", highlight=False)
-
-
 def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table]) -> None:
     """Tables, the verdict, and each text that isn't plain decoding's."""
+    from specdec.comparison.sentences import differences, identity, numerics_used, verdict
+
     console = Console(highlight=False, markup=False)
     for table in tables:
         console.print(table(comparison))
@@ -264,9 +233,27 @@ def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Compari
 
 
 def _check_ready(report: Path | None, *others: Path | None) -> None:
+    from specdec.comparison.extras import needs
+
     for module in ("scipy.stats", *(("jinja2", "matplotlib") if report is not None else ())):
         needs(module)
     check_outputs(report, *others)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    """Raises SpecdecError for what ``_session`` would refuse, before seconds go into loading."""
+    from specdec.comparison.ready import check_options
+
+    check_options(**options)
+
+
+def _check_run_files(*paths: Path | None) -> None:
+    """Raises RequestError for a file that can't be written, or holds something else than runs."""
+    from specdec.comparison.runfile import check_run_file
+
+    check_outputs(*paths)
+    for path in filter(None, paths):
+        check_run_file(path)
 
 
 def _check_run_file(path: Path | None, session: "Session") -> None:

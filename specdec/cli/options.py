@@ -1,6 +1,6 @@
 """What commands have in common: their options, loading a model, and how wrong usage ends."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from specdec.cli.progress import status
 from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
@@ -37,6 +38,28 @@ OrderSeed = Annotated[int, typer.Option(help="of the order of runs; of sampling,
 Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads; its own choice without this")]
 
 
+def check_request(
+    *proposers: str, verifier: str = "match", numerics: str = "auto", settings: Mapping[str, Any]
+) -> tuple[list[Any], Any]:
+    """The strategies and the acceptance rule, made; what is misspelt is refused before seconds go into loading.
+
+    Raises:
+        PluginError: for a name that isn't installed, or an option that it refuses.
+        RequestError: for numerics that don't exist, and for settings.
+    """
+    with status("starting"):  # torch is imported
+        from specdec.numerics import checked_mode
+        from specdec.plugins import load_plugins
+        from specdec.settings import Settings
+
+    registry = load_plugins()
+    strategies = [registry.make("proposers", proposer) for proposer in proposers]
+    rule = registry.make("verifiers", verifier)
+    checked_mode(numerics)
+    Settings.make(settings)
+    return strategies, rule
+
+
 def load_model(name: str, device: str | None = None, dtype: str | None = None) -> tuple[Any, Any]:
     """A model and its tokenizer, without what transformers would say of it, which would run into the text.
 
@@ -44,26 +67,38 @@ def load_model(name: str, device: str | None = None, dtype: str | None = None) -
         RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
         ModelError: for a model that can't be loaded.
     """
-    import torch
-    from transformers.utils import logging
-
     from specdec import demo
     from specdec.demo import smollm2
-    from specdec.loading import load_pretrained
+    from specdec.loading import checked_name, load_pretrained
 
     if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
         raise RequestError(f"--dtype {dtype!r}: it must be bfloat16, float16, float32 or float64")
+    named = {"demo": demo.load, "smollm2": smollm2.load}
+    if name not in named:
+        checked_name(name)
+    with status(f"loading {name}"):
+        _check_device(device)
+        _quieten_transformers()
+        # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
+        given = {} if dtype is None else {"dtype": dtype}
+        model, tokenizer = named[name](**given) if name in named else load_pretrained(name, **given)
+        return model if device is None else model.to(device), tokenizer
+
+
+def _check_device(device: str | None) -> None:
+    import torch
+
     try:
         torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:  # torch raises any, by the kind of device
         raise RequestError(f"--device {device!r} can't be used here: {str(error).splitlines()[0][:200]}") from error
+
+
+def _quieten_transformers() -> None:
+    from transformers.utils import logging
+
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
-    given = {} if dtype is None else {"dtype": dtype}
-    named = {"demo": demo.load, "smollm2": smollm2.load}
-    model, tokenizer = named[name](**given) if name in named else load_pretrained(name, **given)
-    return model if device is None else model.to(device), tokenizer
 
 
 @contextmanager

@@ -22,9 +22,11 @@ from specdec.cli.options import (
     Temperature,
     before_anything_runs,
     check_outputs,
+    check_request,
     load_model,
     refusing,
 )
+from specdec.cli.progress import status
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -51,7 +53,10 @@ def mask(
     max_new_tokens: MaxNewTokens = 64,
     out: Annotated[Path | None, typer.Option(help="draw a figure as well, as .svg or .png")] = None,
 ) -> None:
-    """Draw the attention mask of one step of decoding: which nodes of the draft tree see which."""
+    """Draw the attention mask of one step of decoding.
+
+    It shows which nodes of the draft tree see which.
+    """
     from specdec.pictures.mask import MaskPicture, check_path, save, telling_step
 
     with before_anything_runs():
@@ -81,7 +86,7 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
     json_file: Annotated[Path | None, typer.Option("--json", help="write the trace as JSON")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="write the trace as a page")] = None,
 ) -> None:
-    """Show one generation step by step: the tree that was drafted, what of it was accepted, and the text."""
+    """Show a generation step by step: drafts, acceptance, text."""
     from specdec.pictures.page import check_page, save_page
 
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
@@ -116,16 +121,17 @@ def race(  # noqa: PLR0913, PLR0917 - as above
     numerics: Numerics = "auto",
     seed: Seed = 0,
 ) -> None:
-    """Decode one prompt with two strategies side by side; the machine's time is shared so that neither is favoured.
+    """Decode one prompt with two strategies, side by side.
 
+    They take turns, so that neither is favoured by what else the machine does.
     Exit code 1 if their texts differ.
     """
-    from specdec.pictures.race import Lane, first_difference
-    from specdec.pictures.race import race as advance
-
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     with before_anything_runs():
         generators = _generators((first, second), model, prompt, settings, numerics)
+    from specdec.pictures.race import Lane, first_difference
+    from specdec.pictures.race import race as advance
+
     names = (first, second) if first != second else (f"{first} (left)", f"{second} (right)")
     lanes = [Lane(name, generator) for name, generator in zip(names, generators, strict=True)]
     with refusing(), generators[0], generators[1]:
@@ -140,33 +146,30 @@ def race(  # noqa: PLR0913, PLR0917 - as above
 
 
 def _recorder(proposer: str, model: str, prompt: str, settings: dict[str, Any]) -> "Recorder":
+    _check_prompt(prompt)
+    check_request(proposer, settings=settings)
     from specdec.pictures.trace import Recorder
-    from specdec.plugins import load_plugins
 
-    _check(prompt, settings)
-    load_plugins().make("proposers", proposer)  # what is wrong is said before seconds go into loading
-    return Recorder(*load_model(model), proposer)
+    loaded = load_model(model)
+    with status("trying the model out"):
+        return Recorder(*loaded, proposer)
 
 
 def _generators(
     proposers: tuple[str, str], model: str, prompt: str, settings: dict[str, Any], numerics: Any
 ) -> list[Any]:
+    _check_prompt(prompt)
+    strategies, _ = check_request(*proposers, numerics=numerics, settings=settings)
     from specdec.generator import Generator
-    from specdec.plugins import load_plugins
 
-    _check(prompt, settings)
-    registry = load_plugins()
-    strategies = [registry.make("proposers", proposer) for proposer in proposers]
     loaded, tokenizer = load_model(model)
-    return [Generator(loaded, tokenizer, proposer=strategy, numerics=numerics) for strategy in strategies]
+    with status("trying the model out"):
+        return [Generator(loaded, tokenizer, proposer=strategy, numerics=numerics) for strategy in strategies]
 
 
-def _check(prompt: str, settings: dict[str, Any]) -> None:
-    from specdec.settings import Settings
-
+def _check_prompt(prompt: str) -> None:
     if not prompt:
         raise RequestError("the prompt is empty: give at least one token")
-    Settings.make(settings)
 
 
 def _write_json(traced: "Trace", path: Path) -> None:

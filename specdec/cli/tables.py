@@ -1,13 +1,17 @@
 """Comparisons as tables for the terminal."""
 
+from typing import TYPE_CHECKING
+
 from rich.table import Table
 
-from specdec.comparison import Comparison, Row
-from specdec.comparison.runs import Plan
 from specdec.stats import PHASES
 
+if TYPE_CHECKING:
+    from specdec.comparison import Comparison, Row
+    from specdec.comparison.runs import Plan
 
-def speed_table(comparison: Comparison) -> Table:
+
+def speed_table(comparison: "Comparison") -> Table:
     """Speed, acceptance, and whether the texts are plain decoding's in the same numerics."""
     table = figures_table("strategy", "tokens/s", "tokens/step", "times plain [95 %]", "same text")
     for row in comparison.rows:
@@ -22,7 +26,7 @@ def speed_table(comparison: Comparison) -> Table:
     return table
 
 
-def step_table(comparison: Comparison) -> Table:
+def step_table(comparison: "Comparison") -> Table:
     """What a step costs: its time by phase, the nodes fed, and the cache held."""
     table = figures_table("ms per step", *PHASES, "sum", "nodes", "cache")
     for row in comparison.rows:
@@ -32,7 +36,7 @@ def step_table(comparison: Comparison) -> Table:
     return table
 
 
-def bench_table(comparison: Comparison, width: int) -> Table:
+def bench_table(comparison: "Comparison", width: int) -> Table:
     """Spec-Bench's layout: speed-up by category, mean accepted tokens and speed-up overall.
 
     Strategies are rows, as there; columns where that would be wider than the terminal.
@@ -72,7 +76,7 @@ def figures_table(first: str, *headings: str) -> Table:
     return table
 
 
-def _identity(row: Row, plan: Plan) -> str:
+def _identity(row: "Row", plan: "Plan") -> str:
     if row.strategy in plan.plain:
         return "–"
     if row.num_different is None:

@@ -27,9 +27,8 @@ from specdec.cli.options import (
     read_prompts,
     use_threads,
 )
+from specdec.cli.progress import status
 from specdec.cli.tables import figures_table, speed_table
-from specdec.comparison.extras import needs
-from specdec.comparison.sentences import differences, identity, numerics_used
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -55,27 +54,32 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     threads: Threads = None,
     plot: Annotated[Path | None, typer.Option(help="draw the trade-off, as .svg or .png")] = None,
 ) -> None:
-    """Find a strategy's options for this machine, model and prompts, and print them as --proposer takes them.
+    """Find a strategy's fastest options for this machine and model.
 
+    They are printed as --proposer takes them.
     What a pass costs by its nodes is measured first; a short run of each setting says how many tokens a step brings;
     only those predicted to be fastest are run in earnest, beside plain decoding.
     """
-    from specdec.comparison.tune import Tuner
+    from specdec.comparison.ready import check_options
+    from specdec.comparison.sentences import differences, identity, numerics_used
+    from specdec.comparison.tune import Tuner, check_search
 
     with before_anything_runs():
-        for module in ("scipy.stats", "optuna"):
-            needs(module)
-        _check_plot(plot)
         chosen = read_prompts(prompts, category, per_category)
         space = dict(map(_values, option)) if option else None
-        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "numerics": numerics, "seed": seed}
+        settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+        settings |= {"numerics": numerics, "seed": seed}
+        check_search(strategy, space, minutes)
+        check_options(**settings)
+        _check_ready(plot)
         use_threads(threads)
         loaded, tokenizer = load_model(model, device, dtype)
-        tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **settings)
+        with status("trying the model out"):
+            tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **settings)
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.completed} settings, last {task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-        tuning = tuner.run(lambda trial: progress.update(task, advance=1, description=trial.strategy))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        tuning = tuner.run(lambda trial: bar.update(task, advance=1, description=trial.strategy))
     console = Console(highlight=False, markup=False)
     console.print(_trial_table(tuning))
     console.print()
@@ -107,7 +111,11 @@ def _values(given: str) -> tuple[str, list[Any]]:
     return name, [read_value(value) for value in values.split(",")]
 
 
-def _check_plot(path: Path | None) -> None:
+def _check_ready(path: Path | None) -> None:
+    from specdec.comparison.extras import needs
+
+    for module in ("scipy.stats", "optuna"):
+        needs(module)
     if path is not None:
         needs("matplotlib")
         if path.suffix not in {".svg", ".png"}:

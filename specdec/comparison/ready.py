@@ -6,12 +6,31 @@ from typing import Any
 
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.numerics import MODES, Mode
+from specdec.numerics import Mode, checked_mode
 from specdec.plugins import load_plugins
+from specdec.settings import Settings
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
 
 PLAIN = "autoregressive"
+MAX_NEW_TOKENS = 64  # enough for a repetition to show, and a comparison ends in minutes
+
+
+def check_options(
+    *, verifier: Any = "match", numerics: Any = "auto", repeats: int = 3, seed: int = 0, **settings: Any
+) -> Settings:
+    """A comparison's settings, checked as far as that takes no model.
+
+    Raises:
+        SpecdecError: for whatever of them can't be honoured.
+    """
+    if not isinstance(repeats, int) or repeats < 1:
+        raise RequestError(f"repeats={repeats!r}: it must be an integer of at least 1")
+    if "logits_processor" in settings:
+        raise RequestError("logits_processor can't be among the settings of a comparison: requests would share it")
+    checked_mode(numerics)
+    load_plugins().make("verifiers", verifier)
+    return Settings.make({"max_new_tokens": MAX_NEW_TOKENS, "seed": seed, **settings})
 
 
 class Ready:
@@ -29,8 +48,6 @@ class Ready:
     def __init__(
         self, model: Any, tokenizer: Any | None, strategies: Mapping[str, Any], verifier: Any, numerics: Mode
     ) -> None:
-        if numerics not in MODES:
-            raise RequestError(f"numerics={numerics!r}: it must be one of {', '.join(MODES)}")
         self._given, self._verifier, self._numerics = (model, tokenizer), verifier, numerics
         registry = load_plugins()
         made = {

@@ -41,6 +41,12 @@ class RunFile:
         self._file.close()
 
 
+def check_run_file(path: Path) -> None:
+    """Raises RequestError where there is a file that holds something else than runs."""
+    if path.exists() and path.stat().st_size:
+        read(path)
+
+
 def read(path: Path) -> tuple[Plan, list[Run]]:
     """A file's plan and runs; a last line that was cut off is left out.
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from specdec.comparison.machine import machine_facts, model_facts
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
-from specdec.comparison.ready import Ready
+from specdec.comparison.ready import Ready, check_options
 from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runfile import RunFile
 from specdec.comparison.runs import Plan, Promise, Run, decoder, measure
@@ -21,13 +21,11 @@ from specdec.generator import Generator
 from specdec.loading import load_pretrained
 from specdec.numerics import Mode
 from specdec.prompts import encode
-from specdec.settings import Settings
 from specdec.strategies.base import Proposer
 from specdec.tree import ROOT
 from specdec.verifiers.base import Verifier
 
 _MOST_MARGINS = 20  # each takes a pass over the text
-MAX_NEW_TOKENS = 64  # enough for a repetition to show, and a comparison ends in minutes
 
 
 class Session:
@@ -52,11 +50,7 @@ class Session:
         seed: int = 0,
         **settings: Any,
     ) -> None:
-        if not isinstance(repeats, int) or repeats < 1:
-            raise RequestError(f"repeats={repeats!r}: it must be an integer of at least 1")
-        if "logits_processor" in settings:
-            raise RequestError("logits_processor can't be among the settings of a comparison: requests would share it")
-        given = Settings.make({"max_new_tokens": MAX_NEW_TOKENS, "seed": seed, **settings})
+        given = check_options(verifier=verifier, numerics=numerics, repeats=repeats, seed=seed, **settings)
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.runs: list[Run] = []  # of the last call of ``run``, whatever became of it

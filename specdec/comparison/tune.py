@@ -88,6 +88,13 @@ class Tuning:
     costs: Costs
 
 
+def check_search(strategy: str, space: Mapping[str, Sequence[Any]] | None, minutes: float) -> None:
+    """Raises SpecdecError for what ``Tuner`` refuses, as far as that takes no model."""
+    if not 0 < minutes < math.inf:
+        raise RequestError(f"minutes={minutes!r}: it must be above 0, and finite")
+    _Space(strategy, space or {})
+
+
 class Tuner:
     """A search of a strategy's options, made ready.
 
@@ -112,8 +119,7 @@ class Tuner:
         minutes: float = 5.0,
         **options: Any,
     ) -> None:
-        if not 0 < minutes < math.inf:
-            raise RequestError(f"minutes={minutes!r}: it must be above 0, and finite")
+        check_search(strategy, space, minutes)
         self._seconds = 60 * minutes
         self._space = _Space(strategy, space or {})
         self._session = Session(model, {}, prompts, tokenizer=tokenizer, **options)

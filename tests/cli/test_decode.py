@@ -1,18 +1,22 @@
 """The command line: what goes to which stream, and with which exit code it ends."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from specdec import AutoregressiveProposer, Chunk, Generator, Proposer, Result, demo, hookimpl
+from specdec.cli.decode import print_stream
 from specdec.numerics import Numerics
 from specdec.plugins import load_plugins
 from specdec.stats import Stats
@@ -150,7 +154,7 @@ def test_a_prompt_comes_as_an_argument_from_a_file_or_from_standard_input(
         code, out, err = run("generate", *arguments, *FEW, stdin=stdin)
         assert (code, out) == (0, expected)
         assert re.search(
-            r"^\d+ tokens in \d+ steps, .* finished: (length|stop); seed \d+; numerics: exact, bit-exact$",
+            r"^\d+ tokens in \d+ steps, .* finished: (length|stop); seed \d+; numerics: exact$",
             " ".join(err.split()),
         )
 
@@ -168,6 +172,83 @@ def test_options_reach_the_settings(run: Any, built_in: tuple[Any, Any]) -> None
     first = whole.token_ids[0]
     _, out, _ = run("generate", PROMPT, "--json", "--eos-token-id", "1", "--eos-token-id", str(first))
     assert json.loads(out)["token_ids"] == [first]
+
+
+def test_the_figures_name_the_numerics_and_json_has_the_reason(run: Any) -> None:
+    asked = ("generate", PROMPT, *FEW, "--numerics", "fast")
+    code, _, err = run(*asked)
+    assert code == 0
+    assert err.splitlines()[-1].endswith("; numerics: fast")
+    told = json.loads(run(*asked, "--json")[1])["numerics"]
+    assert (told["mode"], told["bit_exact"]) == ("fast", False)
+    assert len(told["reason"]) > 20
+
+
+def warning_of(category: type[Warning], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have decoding warn, on two lines."""
+    generate = Generator.generate
+
+    def warned(self: Generator, prompt: Any, **settings: Any) -> Any:
+        warnings.warn("decoding with [fast] numerics:\n  another text may come", category, stacklevel=2)
+        return generate(self, prompt, **settings)
+
+    monkeypatch.setattr(Generator, "generate", warned)
+
+
+@pytest.mark.filterwarnings("default:decoding with")
+def test_a_warning_is_one_line_on_standard_error(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    warning_of(UserWarning, monkeypatch)
+    code, out, err = run("generate", PROMPT, *FEW, "--json")
+    assert (code, err) == (0, "warning: decoding with [fast] numerics: another text may come\n")
+    assert len(out.splitlines()) == 1
+
+
+@pytest.mark.filterwarnings("default:decoding with")
+def test_a_warning_is_dim_in_a_terminal(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    warning_of(UserWarning, monkeypatch)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert (
+        "\x1b[2mwarning: decoding with [fast] numerics: another text may come\x1b[0m"
+        in run("generate", PROMPT, "--json")[2]
+    )
+
+
+@pytest.mark.filterwarnings("default:decoding with")
+def test_a_warning_for_programmers_is_shown_as_python_does(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    warning_of(FutureWarning, monkeypatch)
+    err = run("generate", PROMPT, *FEW, "--json")[2]
+    assert re.search(r"^\S+\.py:\d+: FutureWarning: decoding with \[fast\] numerics:\n", err)
+
+
+def test_warnings_are_shown_as_before_once_the_command_is_over(run: Any) -> None:
+    before, filters = warnings.showwarning, list(warnings.filters)
+    assert run("generate", "--no-such-option")[0] == 2
+    assert run("generate", PROMPT, *FEW)[0] == 0
+    assert warnings.showwarning is before
+    assert warnings.filters == filters
+
+
+def test_a_terminal_is_told_what_takes_its_time_and_the_line_vanishes(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    for as_json in ((), ("--json",)):
+        _, out, err = run("generate", PROMPT, *FEW, *as_json)
+        *lines, rest = err.split("\x1b[2K")  # which erases a line
+        shown = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", line).strip() for line in lines if "…" in line]
+        assert list(dict.fromkeys(shown)) == ["starting…", "loading demo…", "trying the model out…", "decoding…"]
+        assert "…" not in out + rest
+
+
+def test_what_is_said_of_decoding_vanishes_before_the_text_comes() -> None:
+    written = io.StringIO()
+    chunks = iter([Chunk((1,), "one "), Chunk((2,), "two")])
+    print_stream(Console(file=written, force_terminal=True), chunks, lambda: written.write("|"))
+    assert written.getvalue() == "|one |two\n"
+    print_stream(Console(file=written), iter([Chunk((1,), "piped")]), lambda: written.write("|"))
+    assert written.getvalue() == "|one |two\npiped\n"
 
 
 def test_json_is_one_line_with_text_tokens_reason_seed_and_figures(run: Any, built_in: tuple[Any, Any]) -> None:

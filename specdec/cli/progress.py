@@ -1,0 +1,68 @@
+"""What standard error says while something takes its time."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from specdec.comparison import Comparison, Session
+
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+@contextmanager
+def status(doing: str) -> Iterator[Callable[[], None]]:
+    """Say on standard error what takes its time, where that is a terminal; the line vanishes at the end.
+
+    What is given back makes it vanish earlier.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda: None
+        return
+    line = Text(f"{doing}…", style="dim", no_wrap=True, overflow="ellipsis")
+    # Drawn once: what goes on meanwhile may be timed. Standard output stays what it is: it may take the text.
+    with Live(line, console=console, transient=True, auto_refresh=False, redirect_stdout=False) as live:
+        yield live.stop
+
+
+def measured(session: "Session", run_file: Path | None) -> "Comparison":
+    """Measure, with a progress bar on standard error, drawn between runs only: they are timed.
+
+    Where that is no terminal, a line now and then.
+    """
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"))
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return session.run(run_file, on_run=_Lines(session, console))
+    with Progress(*columns, console=console, transient=True, auto_refresh=False) as bar:
+        task = bar.add_task("", total=session.num_runs)
+
+        def show(run: Any) -> None:
+            bar.update(task, completed=len(session.runs), refresh=True)
+
+        return session.run(run_file, on_run=show)
+
+
+class _Lines:
+    """Progress for a log: how many runs there are, and now and then how many are over."""
+
+    def __init__(self, session: "Session", console: Console) -> None:
+        self._session, self._console = session, console
+        self._said = time.monotonic()
+        self._say(f"{session.num_runs} runs")
+
+    def __call__(self, run: Any) -> None:
+        if time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said = time.monotonic()
+            self._say(f"{len(self._session.runs)} of {self._session.num_runs} runs are over")
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, style="dim", highlight=False)

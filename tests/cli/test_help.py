@@ -1,0 +1,44 @@
+"""Help: each command says in one line what it does, and nothing is cut off in a narrow terminal."""
+
+from typing import Any
+
+import pytest
+
+from specdec.cli import app
+
+NAMES = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
+
+
+@pytest.fixture(name="help_of")
+def _help_of(run: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def help_of(*command: str) -> list[str]:
+        monkeypatch.setenv("COLUMNS", "80")
+        code, out, _ = run(*command, "--help")
+        assert code == 0
+        lines: list[str] = out.splitlines()
+        return lines
+
+    return help_of
+
+
+def test_each_command_has_a_whole_sentence_in_a_line_of_eighty_columns(help_of: Any) -> None:
+    lines = help_of()
+    listed = dict(line.strip().split(maxsplit=1) for line in lines[lines.index("Commands:") + 1 :])
+    assert list(listed) == NAMES
+    for name, sentence in listed.items():
+        assert sentence[0].isupper(), name
+        assert sentence.endswith("."), name
+        assert not sentence.endswith(("...", "…")), name
+        assert len(sentence.split()) >= 4, name
+
+
+@pytest.mark.parametrize("name", [None, *NAMES])
+def test_no_line_of_help_is_cut_off_or_too_wide(help_of: Any, name: str | None) -> None:
+    lines = [line for line in help_of(*([] if name is None else [name])) if not line.startswith("Usage: ")]
+    assert [line for line in lines if line.endswith(("…", "...")) or len(line) > 80] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_option_says_what_it_is_for(help_of: Any, name: str) -> None:
+    lines = help_of(name)
+    assert [line for line in lines if line.lstrip().startswith("--") and len(line.split()) < 2] == []

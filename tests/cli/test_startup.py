@@ -1,0 +1,96 @@
+"""What a command imports before it knows that there is something to do."""
+
+import json
+
+from specdec.cli import app
+from tests.fresh_process import modelling, run_commands
+
+SLOW_TO_IMPORT = {"torch", "transformers", "numpy", "matplotlib", "scipy", "optuna", "pandas"}
+COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
+
+
+def test_help_and_misspelt_commands_and_options_import_no_library_that_takes_long() -> None:
+    assert len(COMMANDS) >= 11
+    commands = [["--help"], *([name, "--help"] for name in COMMANDS)]
+    commands += [["genrate"], ["generate", "--no-such-option"], ["generate", "x", "--max-new-tokens", "many"]]
+    ended = run_commands(commands)
+    assert [command.code for command in ended] == [0] * (1 + len(COMMANDS)) + [2, 2, 2]
+    assert ended[-1].modules & SLOW_TO_IMPORT == set()
+
+
+def test_a_prompt_that_is_not_there_and_a_file_that_can_not_be_read_import_no_torch() -> None:
+    ended = run_commands([["generate", ""], ["generate", "--file", "no/such/file"], ["demo", "--category", "poetry"]])
+    assert [command.code for command in ended] == [2, 2, 2]
+    assert ended[-1].modules & {"torch", "transformers"} == set()
+
+
+PROMPT = "def add(a, b):\n"
+# Each with a part of the message, so that a command isn't refused for another reason than the one meant.
+MISSPELT = [
+    (["generate", PROMPT, "--proposer", "lookahed"], "did you mean lookahead?"),
+    (["generate", PROMPT, "--proposer", "lookahead:n=4"], "unknown name 'n'"),
+    (["generate", PROMPT, "--verifier", "mach"], "did you mean match?"),
+    (["generate", PROMPT, "--top-k", "5"], "top_k needs sampling"),
+    (["generate", PROMPT, "--numerics", "good"], "numerics='good'"),
+    (["generate", PROMPT, "--dtype", "int4"], "--dtype 'int4'"),
+    (["generate", PROMPT, "--device", "abacus"], "--device 'abacus'"),
+    (["generate", PROMPT, "--model", "/no/such/model"], "there is no such folder"),
+    (["demo", "--proposer", "lookahed"], "did you mean lookahead?"),
+    (["demo", "--max-new-tokens", "0"], "max_new_tokens=0"),
+    (["demo", "--numerics", "good"], "numerics='good'"),
+    (["compare", "lookahed"], "did you mean lookahead?"),
+    (["compare", "jacobi", "--verifier", "mach"], "did you mean match?"),
+    (["compare", "jacobi", "--temperature", "-1"], "temperature=-1"),
+    (["compare", "jacobi", "--numerics", "good"], "numerics='good'"),
+    (["compare", "jacobi", "--repeats", "0"], "repeats=0"),
+    (["compare", "jacobi", "--prompts", "no/such.jsonl"], "No such file"),
+    (["compare", "jacobi", "--report", "no/such/report.html"], "can't be written"),
+    (["compare", "jacobi", "--run", "no/such/runs.jsonl"], "can't be written"),
+    (["compare", "jacobi", "--run", "README.md"], "README.md is no run file"),
+    (["bench", "lookahed"], "did you mean lookahead?"),
+    (["bench", "jacobi", "--temperature", "0", "--temperature", "-1"], "temperature=-1"),
+    (["bench", "jacobi", "--run", "no/such/runs.jsonl"], "can't be written"),
+    (["tune", "lookahed"], "did you mean lookahead?"),
+    (["tune", "jacobi", "--option", "m=1,2"], "unknown name 'm'"),
+    (["tune", "jacobi", "--minutes", "0"], "minutes=0.0"),
+    (["tune", "jacobi", "--numerics", "good"], "numerics='good'"),
+    (["tune", "jacobi", "--temperature", "-1"], "temperature=-1"),
+    (["audit", "--proposer", "lookahed"], "did you mean lookahead?"),
+    (["audit", "--verifier", "mach"], "did you mean match?"),
+    (["audit", "--numerics", "good"], "numerics='good'"),
+    (["audit", "--temperature", "-1"], "temperature=-1"),
+    (["mask", "--proposer", "lookahed"], "did you mean lookahead?"),
+    (["mask", "--max-new-tokens", "0"], "max_new_tokens=0"),
+    (["trace", PROMPT, "--proposer", "lookahed"], "did you mean lookahead?"),
+    (["trace", PROMPT, "--html", "no/such/trace.html"], "can't be written"),
+    (["race", "jacobi", "lookahed"], "did you mean lookahead?"),
+    (["race", "jacobi", "lookahead", "--numerics", "good"], "numerics='good'"),
+    (["report", "no/such.jsonl"], "No such file"),
+]
+
+
+def test_what_is_misspelt_is_refused_in_one_line_before_a_model_s_code_is_imported() -> None:
+    ended = run_commands([command for command, _ in MISSPELT])
+    wrong = [
+        (command, end.code, end.err)
+        for (command, fault), end in zip(MISSPELT, ended, strict=True)
+        if end.code != 2 or end.out or fault not in end.err or end.err.count("\n") != 1
+    ]
+    assert wrong == []
+    first = next((command for (command, _), end in zip(MISSPELT, ended, strict=True) if modelling(end.modules)), None)
+    assert first is None, f"{first} imported transformers' models"
+    assert "torch" in ended[-1].modules  # or it would prove nothing
+
+
+def test_the_list_of_plug_ins_has_every_backend() -> None:
+    (ended,) = run_commands([["plugins", "--json"]])
+    entries = map(json.loads, ended.out.splitlines())
+    assert {"hf", "static", "toy"} <= {entry["name"] for entry in entries if entry["kind"] == "backends"}
+
+
+def test_decoding_imports_nothing_that_only_comparisons_and_pictures_need() -> None:
+    (ended,) = run_commands([["generate", PROMPT, "--max-new-tokens", "2", "--proposer", "prompt_lookup"]])
+    assert ended.code == 0
+    assert modelling(ended.modules)  # or it would prove nothing
+    others = ("specdec.comparison", "specdec.pictures", "specdec.auditing", "matplotlib", "optuna", "pandas")
+    assert {name for name in others if name in ended.modules} == set()
