@@ -80,7 +80,8 @@ class Generator:
         self._max_batch_size = max_batch_size
         self._lock = threading.Lock()  # held while it decodes; a stream may be closed by another thread than began it
         self._has_noted = False
-        if why := self._bound.driven.why_not_exact and first_time(model, self._bound.driven.why_not_exact):
+        why = self._bound.driven.why_not_exact
+        if why and first_time(model, why):
             warnings.warn(f"decoding with fast numerics, as exact ones can't be had: {why}", stacklevel=2)
 
     @property

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any, Literal
 
+import torch
 from transformers import PreTrainedModel
 
 from specdec.errors import ModelError
@@ -41,7 +42,7 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
     name, config = name_of(model), model.config.get_text_config()
     if model.config.is_encoder_decoder:
         raise ModelError(f"{name} is an encoder-decoder model; specdec drives decoder-only models")
-    if model.training:
+    if any(map(_drops_out, model.modules())):
         raise ModelError(f"{name} is in training mode, where dropout changes its logits: call model.eval()")
     attention = attention_kinds(config, name)
     if "past_key_values" not in inspect.signature(model.forward).parameters:
@@ -61,6 +62,12 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
         device=model.device,
         widths=widths,
     )
+
+
+def _drops_out(module: torch.nn.Module) -> bool:
+    """Whether a module in training mode is one that drops out, or may, by a function; a lone matrix, say, doesn't."""
+    is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
+    return module.training and (is_dropout or any(True for _ in module.children()))
 
 
 def position_limit(config: Any) -> int | None:

@@ -47,7 +47,7 @@ def first_layers(model: object, num_layers: int) -> PreTrainedModel:
             inner.config = own_configs[id(inner.config)]
         holder._modules[name] = inner
         holder = inner
-    holder._modules[last] = torch.nn.ModuleList(list(getattr(holder, last))[:num_layers])
+    holder._modules[last] = torch.nn.ModuleList(list(getattr(holder, last))[:num_layers]).train(model.training)
     return shallow
 
 

@@ -1,0 +1,121 @@
+"""A model that changes after its generator was made: the generator follows it, or refuses with the remedy."""
+
+import copy
+import pickle
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specdec import Generator, ModelError, RequestError
+from specdec.probes import findings
+from tests import families
+from tests.plain import decode_model
+
+PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]
+
+
+def llama() -> PreTrainedModel:
+    return families.make(*families.TREES["llama"])
+
+
+def resized(model: PreTrainedModel) -> None:
+    model.resize_token_embeddings(families.VOCAB - 30)
+
+
+def eager(model: PreTrainedModel) -> None:
+    model.set_attn_implementation("eager")
+
+
+def swapped_layer(model: PreTrainedModel) -> None:
+    layer = model.model.layers[0].mlp
+    layer.down_proj = torch.nn.Linear(layer.down_proj.in_features, layer.down_proj.out_features, bias=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        torch.nn.Module.double,
+        torch.nn.Module.half,
+        resized,
+        swapped_layer,
+        lambda m: m.set_attn_implementation("eager"),
+    ],
+    ids=["double", "half", "resized", "a layer replaced", "attention"],
+)
+def test_text_follows_a_model_that_was_changed(change: Callable[[PreTrainedModel], object]) -> None:
+    model = llama()
+    generator = Generator(model, proposer="lookahead:N=3,W=3,G=3")
+    generator.generate(PROMPT, max_new_tokens=4)
+    change(model)
+    result = generator.generate(PROMPT, max_new_tokens=24, eos_token_id=())
+    assert list(result.token_ids) == decode_model(model, PROMPT, 24, None, eos=())
+    assert str(result.numerics) == str(Generator(model, proposer="jacobi").numerics)
+    assert generator.vocab_size == model.get_output_embeddings().weight.shape[0]
+
+
+def test_a_cast_model_is_not_called_bit_exact_by_what_was_found_before() -> None:
+    model = llama()
+    generator = Generator(model)
+    assert generator.numerics.is_bit_exact
+    model.double()
+    assert not generator.generate(PROMPT, max_new_tokens=2).numerics.is_bit_exact
+
+
+@pytest.mark.parametrize("train", [lambda model: model.train(), lambda model: model.model.layers[1].train()])
+def test_a_model_in_training_mode_is_refused_until_it_is_not(train: Callable[[PreTrainedModel], object]) -> None:
+    model = llama()
+    generator = Generator(model, proposer="jacobi")
+    text = generator.generate(PROMPT, max_new_tokens=8).token_ids
+    train(model)
+    with pytest.raises(ModelError, match=r"training mode, where dropout changes its logits: call model.eval\(\)"):
+        generator.generate(PROMPT, max_new_tokens=8)
+    model.eval()
+    assert generator.generate(PROMPT, max_new_tokens=8).token_ids == text
+
+
+def test_an_unchanged_model_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = Generator(llama())
+    bound = generator._bound
+    generator.generate(PROMPT, max_new_tokens=3)
+    assert generator._bound is bound
+
+
+def test_a_changed_end_of_text_is_seen() -> None:
+    model = llama()
+    generator = Generator(model, proposer="jacobi")
+    first = generator.generate(PROMPT, max_new_tokens=6)
+    assert first.finish_reason == "length"
+    model.generation_config.eos_token_id = first.token_ids[2]
+    second = generator.generate(PROMPT, max_new_tokens=6)
+    assert second.finish_reason == "stop"
+    assert second.token_ids[-1] == first.token_ids[2]
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_generator_says_why_it_cannot_be_copied_or_pickled(how: Callable[[Generator], object]) -> None:
+    with pytest.raises(RequestError, match=r"a generator can't be copied or pickled, .*: make another one of"):
+        how(Generator(llama(), proposer="autoregressive"))
+
+
+def test_a_model_that_was_driven_can_be_copied_and_the_copy_is_tried_anew() -> None:
+    model = llama()
+    Generator(model, proposer="autoregressive")
+    assert findings.notes_of(model).facts
+    twin = copy.deepcopy(model)
+    assert not findings.notes_of(twin).facts
+    assert findings.lock_of(twin) is not findings.lock_of(model)
+    assert Generator(twin).numerics.is_bit_exact
+
+
+def test_falling_back_to_fast_numerics_is_said_once_for_a_model() -> None:
+    model = llama().double()
+    with pytest.warns(UserWarning, match="fast numerics, as exact ones can't be had: specdec_exact covers") as told:
+        Generator(model)
+    assert "\n" not in str(told[0].message)
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Generator(model, proposer="jacobi")

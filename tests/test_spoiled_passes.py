@@ -1,0 +1,103 @@
+"""Drafts that the model makes NaN of, and passes that fail: plain decoding's text, or one named error."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from specdec import DraftTree, Generator, PluginError, ToyModel
+from specdec.strategies.base import Drafter, Proposer, Request
+from specdec.tree import ROOT, Budget
+from tests import families
+
+BAD = 7  # the token whose embedding is NaN
+SETTINGS: dict[str, Any] = {"max_new_tokens": 12, "suppress_tokens": [BAD], "eos_token_id": ()}
+
+
+class Poisoned(Proposer):
+    """Drafts a token that the model makes NaN of, beside an ordinary chain."""
+
+    def start(self, request: Request) -> Drafter:
+        return _Poisoned(request)
+
+
+class _Poisoned(Drafter):
+    def propose(self, budget: Budget) -> DraftTree:
+        tree = DraftTree(self.request.root)
+        if budget.depth:
+            tree.add_chain(ROOT, [3, 4, 5][: budget.depth])
+            tree.add(ROOT, BAD)
+        return tree
+
+
+def poisoned_model(dtype: torch.dtype) -> Any:
+    model = families.make(*families.TREES["llama"]).to(dtype)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[BAD] = torch.nan
+    return model
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_draft_that_the_model_makes_nan_of_changes_no_text_alone_or_in_ragged_batches(
+    dtype: torch.dtype, numerics: Any
+) -> None:
+    model = poisoned_model(dtype)
+    plain = Generator(model, proposer="autoregressive", numerics=numerics)
+    drafted = Generator(model, proposer=Poisoned(), numerics=numerics)
+    prompts = [[5, 9, 2], [1, 2, 3, 4, 5, 6, 8, 9, 10, 11] * 5, [4]]
+    expected = [plain.generate(prompt, **SETTINGS) for prompt in prompts]
+    assert [result.finish_reason for result in expected] == ["length"] * 3
+    alone = [drafted.generate(prompt, **SETTINGS) for prompt in prompts]
+    assert [result.token_ids for result in alone] == [result.token_ids for result in expected]
+    batch = drafted.generate(prompts, **SETTINGS)
+    assert [result.finish_reason for result in batch] == ["length"] * 3
+    if numerics == "exact":
+        assert [result.token_ids for result in batch] == [result.token_ids for result in expected]
+
+
+def test_a_draft_of_nan_behind_an_accepted_one_changes_no_text() -> None:
+    def law(context: tuple[int, ...]) -> list[float]:
+        bad = len(context) > 3 and context[-1] == 0  # never written by the law itself
+        return [float("nan")] * 4 if bad else [0.0, 0.1, 0.8, 0.1]
+
+    class Chain(Proposer):
+        def start(self, request: Request) -> Drafter:
+            return _Chain(request)
+
+    class _Chain(Drafter):
+        def propose(self, budget: Budget) -> DraftTree:
+            tree = DraftTree(self.request.root)
+            tree.add_chain(ROOT, [2, 2, 0, 2][: budget.depth])
+            return tree
+
+    model = ToyModel(law, 4)
+    texts = [
+        Generator(model, proposer=p).generate([1], max_new_tokens=9).token_ids for p in ("autoregressive", Chain())
+    ]
+    assert texts[0] == texts[1] == (2,) * 9
+
+
+def test_a_backend_that_fails_in_a_step_is_one_named_failure_and_those_that_wait_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    generator = Generator(ToyModel.random(), proposer="autoregressive", max_batch_size=2)
+    expected = [result.token_ids for result in generator.generate([[1], [2], [3]], max_new_tokens=6)]
+    forward, num_calls = type(generator._bound.parts.backend).forward, []
+
+    def failing(backend: Any, layout: Any) -> Any:
+        num_calls.append(1)
+        if len(num_calls) == 3:
+            raise RuntimeError("out of memory")
+        return forward(backend, layout)
+
+    monkeypatch.setattr(type(generator._bound.parts.backend), "forward", failing)
+    results = generator.generate([[1], [2], [3]], max_new_tokens=6)
+    assert [result.finish_reason for result in results] == ["error", "error", "length"]
+    for result, text in zip(results[:2], expected, strict=False):
+        assert isinstance(result.error, PluginError)
+        assert str(result.error).startswith("backend ToyBackend failed with RuntimeError: out of memory")
+        assert result.token_ids == text[: len(result.token_ids)], "what was written before is kept"
+    assert results[2].token_ids == expected[2]
+    assert generator._bound.parts.backend.num_rows == 0
+    assert [result.token_ids for result in generator.generate([[1], [2], [3]], max_new_tokens=6)] == expected

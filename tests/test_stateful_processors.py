@@ -1,0 +1,71 @@
+"""Logits processors that remember: each request of a list has its own, so that no text depends on the company."""
+
+import threading
+
+import pytest
+import torch
+from transformers import SynthIDTextWatermarkLogitsProcessor
+
+from specdec import Generator, RequestError
+from tests import families
+
+PROMPTS = [[5, 9, 2, 7], [1, 2, 3], [4, 4, 11, 60, 8]]
+STRATEGIES = ["autoregressive", "prompt_lookup:num_matches=2", "jacobi:n=4"]
+
+
+class EveryThird:
+    """Forbids the likeliest token in every third call."""
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        return scores if self.num_calls % 3 else scores.index_fill(1, scores.argmax(-1), -torch.inf)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_list_writes_what_its_prompts_write_alone(strategy: str) -> None:
+    model = families.make(*families.TREES["llama"])
+    plain = Generator(model, proposer="autoregressive")
+    alone = [plain.generate(prompt, max_new_tokens=9, logits_processor=EveryThird()).token_ids for prompt in PROMPTS]
+    assert alone != [plain.generate(prompt, max_new_tokens=9).token_ids for prompt in PROMPTS]
+    given = EveryThird()
+    results = Generator(model, proposer=strategy).generate(PROMPTS, max_new_tokens=9, logits_processor=given)
+    assert [result.token_ids for result in results] == alone
+    assert given.num_calls == 0, "the caller's own stays as it was"
+
+
+def test_a_watermark_of_transformers_is_the_same_for_every_strategy() -> None:
+    model = families.make(*families.TREES["llama"])
+
+    def texts(strategy: str) -> list[tuple[int, ...]]:
+        watermark = SynthIDTextWatermarkLogitsProcessor(
+            ngram_len=3, keys=[1, 5, 9], sampling_table_size=64, sampling_table_seed=0, context_history_size=8,
+            device=torch.device("cpu"),
+        )  # fmt: skip
+        settings = {"max_new_tokens": 9, "temperature": 1.0, "seed": 3}
+        results = Generator(model, proposer=strategy).generate(PROMPTS, logits_processor=watermark, **settings)
+        return [result.token_ids for result in results]
+
+    assert texts("prompt_lookup") == texts("autoregressive")
+
+
+def test_what_cannot_be_copied_is_refused_for_a_list_and_taken_for_one_prompt() -> None:
+    generator = Generator(families.make(*families.TREES["llama"]), proposer="jacobi")
+    calls: list[int] = []
+
+    def counting(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return scores
+
+    locked = EveryThird()
+    locked.lock = threading.Lock()  # type: ignore[attr-defined]
+    remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give the prompts one by one"
+    with pytest.raises(RequestError, match=f"the function counting may remember, .*: {remedy}"):
+        generator.generate(PROMPTS, logits_processor=counting)
+    with pytest.raises(RequestError, match=f"EveryThird can't be copied for each prompt of a list .*: {remedy}"):
+        generator.generate(PROMPTS, logits_processor=locked)
+    assert len(generator.generate(PROMPTS[0], max_new_tokens=3, logits_processor=[counting, locked]).token_ids) == 3
+    counting.is_path_pure = True  # type: ignore[attr-defined]
+    assert len(generator.generate(PROMPTS, max_new_tokens=3, logits_processor=counting)) == 3
