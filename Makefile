@@ -11,7 +11,7 @@ demo: $(INSTALLED)
 	$(BIN)/specdec demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 	$(BIN)/python -m pytest plugins/specdec-example
 
 lint: $(INSTALLED)

@@ -1,12 +1,14 @@
 """Whether text depends on the strategy: every strategy against plain decoding, in exact and in fast numerics.
 
     python -m benchmarks.exactness --numerics exact --dtype bfloat16 [--prompts file.jsonl …] [--per-category 2]
+    python -m benchmarks.exactness --model smollm2 --prompts file.jsonl … --longest 1024
     python -m benchmarks.exactness --summary
 
 Texts go to ``--out`` (JSON Lines) one by one, and what is there already is not decoded again: it may be stopped and
 started at will. Several processes may share the work, each with its own ``--strategies`` and ``--out``: the files put
-one behind the other are those of one run. Prompts: the demo's, those of the files, and two that leave room for nothing
-but the new tokens before the model's limit and before a quarter of it. Ends of text are passed over, so that every text
+one behind the other are those of one run. Prompts: the demo's, or with another model the files' through its chat
+template; and two that leave room for nothing but the new tokens before the model's limit, or ``--longest``, and before
+a quarter of it. Ends of text are passed over, so that every text
 has its full length.
 
 In batches of four and at temperature 1 every third prompt is decoded, and of every sixth the logits of each committed
@@ -29,8 +31,10 @@ from typing import Any
 import torch
 
 from benchmarks.machine import facts
-from specdec import Generator, demo
+from benchmarks.models import add_model_options, load_model
+from specdec import Generator
 from specdec.comparison.prompts import demo_prompts, load_prompts, select
+from specdec.prompts import encode
 
 PLAIN = "autoregressive"
 STRATEGIES = (
@@ -81,8 +85,9 @@ class Runs:
         self.out: Path = arguments.out
         self.done = {key for key, _ in read(self.out)}
         self.strategies: list[str] = arguments.strategies
-        self.model, tokenizer = demo.load(self.dtype)
-        self.prompts = prompts(tokenizer, arguments, self.model.config.max_position_embeddings - self.length)
+        self.model, tokenizer = load_model(arguments)
+        limit = min(self.model.config.max_position_embeddings, arguments.longest or sys.maxsize)
+        self.prompts = prompts(tokenizer, arguments, limit - self.length)
 
     def run(self) -> None:
         for batch, temperature in SETTINGS:
@@ -145,10 +150,13 @@ class Runs:
 
 def prompts(tokenizer: Any, arguments: argparse.Namespace, most: int) -> list[list[int]]:
     """Token ids: the demo's prompts, the files', and two made of them all that are as long as can be."""
-    chosen = demo_prompts()
+    chosen = demo_prompts() if arguments.model is None else []
     for path in arguments.prompts:
         chosen += select(load_prompts(path), per_category=arguments.per_category)
-    ids = [list(tokenizer(prompt.prompt)["input_ids"]) for prompt in chosen]
+    if tokenizer.chat_template is None:
+        ids = [list(tokenizer(prompt.prompt)["input_ids"]) for prompt in chosen]
+    else:
+        ids = [encode([{"role": "user", "content": prompt.prompt}], tokenizer, len(tokenizer)) for prompt in chosen]
     joined = [token for text in ids for token in text] * 8
     return [*(text[:most] for text in ids), joined[: most // 4], joined[:most]]
 
@@ -186,18 +194,16 @@ def summarize(path: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--numerics", choices=("exact", "fast"), default="exact")
-    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    add_model_options(parser)
+    parser.add_argument("--longest", type=int, help="positions of the longest text; the model's limit without it")
     parser.add_argument("--prompts", type=Path, nargs="*", default=[])
     parser.add_argument("--per-category", type=int, default=2)
     parser.add_argument("--max-new-tokens", type=int, default=256)
     everything = (*STRATEGIES, PEER, PEER_LOOKUP)
     parser.add_argument("--strategies", nargs="+", choices=everything, default=everything, help="only these")
-    parser.add_argument("--threads", type=int)
     parser.add_argument("--out", type=Path, default=Path("exactness.jsonl"))
     parser.add_argument("--summary", action="store_true", help="only print what --out holds")
     arguments = parser.parse_args()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
     if not arguments.summary:
         Runs(arguments).run()
     return int(summarize(arguments.out) > 0)

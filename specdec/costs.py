@@ -17,7 +17,8 @@ if TYPE_CHECKING:  # a driver drives a backend, and a backend may know its costs
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens
-SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = 1.0, 16, 4
+# A strategy that asks for costs while a generator is made gets few figures soon.
+SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 8, 32), 0.4, 16, 4
 _SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
 
 

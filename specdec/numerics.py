@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 
 from specdec.backends.base import Backend, Deviation
-from specdec.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, Costs, measure_costs
+from specdec.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, Costs, measure_costs
 from specdec.driver import Driver
 from specdec.errors import ModelError, RequestError, in_one_line
 from specdec.layout import Compiler
@@ -77,7 +77,7 @@ class Driven:
         return remembered(
             self.model,
             question,
-            lambda: measure_costs(driver, context=CONTEXT_AT_LOAD, repeats=REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD),
+            lambda: measure_costs(driver, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD),
         )
 
     def numerics_now(self) -> Numerics:

@@ -88,7 +88,7 @@ def demo(
 def _outlook(generator: Any) -> str:
     """What a reader must know to make sense of the speeds above."""
     costs = generator.costs()
-    times = ", ".join(f"{size} tokens {costs.relative_at(size):.1f}" for size in (8, 32, 128))
+    times = ", ".join(f"{size} tokens {costs.relative_at(size):.1f}" for size in (8, 32))
     return (
         f"What passes take here, in plain ones: {times}. A strategy is faster where it brings more tokens a step than "
         "its passes take. `specdec tune lookahead` finds the sizes that suit a machine."
