@@ -94,3 +94,17 @@ def test_what_is_there_is_not_fetched_again(
     monkeypatch.delattr(subprocess, "run")
     real.main()
     assert capsys.readouterr().out == f"SmolLM2-135M-Instruct is in {real.home()}\n"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_is_bit_exact_and_its_text_the_same_for_every_strategy(
+    smollm2: Callable[[str], tuple[Any, Any]], dtype: str
+) -> None:
+    model, tokenizer = smollm2(dtype)
+    prompts = [[{"role": "user", "content": text}] for text in ("Name three colours.", "Write a function that adds.")]
+    texts = []
+    for proposer in ("autoregressive", "prompt_lookup", "lookahead:N=3,W=3,G=3"):
+        generator = Generator(model, tokenizer, proposer=proposer)
+        assert str(generator.numerics) == "exact, bit-exact"
+        texts.append([result.token_ids for result in generator.generate(prompts, max_new_tokens=24)])
+    assert texts[1:] == texts[:1] * 2
