@@ -19,7 +19,7 @@ _MULTIPLES = (1, 2, 4, 8, 16, 32)
 _FEW = tuple(range(1, 13))  # rows: where libraries choose among their ways
 _MORE = (14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 160, 256)
 _LEAST_ROWS = 160  # tried whatever it costs: most trees
-_MOST_SLICES = 8
+_MOST_SLICES, _LEAST_SLICES = 16, 8  # the sums of a single row agree by chance in every second case
 _NUM_CORRECTED = 3
 _SEED = 2402
 _SCALE = 64.0  # so that what is left of a cancelled sum isn't below float16's smallest number
@@ -86,7 +86,7 @@ class _Layer:
 def probe_products(model: PreTrainedModel, seconds: float) -> Products:
     """Try every shape of layer in the model: few rows in several places, then multiples of what fits those.
 
-    Where ``seconds`` are short, few rows are tried in one place, and large numbers of them not at all.
+    Where ``seconds`` are short, few rows are tried in fewer places, and large numbers of them not at all.
     """
     layers = list(_distinct(model))
     is_quick = seconds > (len(_FEW) + len(_MORE)) * _seconds_of_a_pass(layers, model)
@@ -97,7 +97,7 @@ def probe_products(model: PreTrainedModel, seconds: float) -> Products:
         whole = layer.run(rows)
         for counts in (_FEW, [count for count in _MORE if count < most]):
             tried = [count for count in counts if count % multiple == 0]
-            deviating = set(layer.deviating(tried, rows, whole, _MOST_SLICES if is_quick else 1))
+            deviating = set(layer.deviating(tried, rows, whole, _MOST_SLICES if is_quick else _LEAST_SLICES))
             fitting = [m for m in _MULTIPLES if m >= multiple and not any(count % m == 0 for count in deviating)]
             if not fitting:
                 return Products(1, most, f"a row of {layer.name} depends on how many rows go with it")
