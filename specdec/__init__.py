@@ -1,6 +1,7 @@
 """specdec: several tokens per forward pass from any Hugging Face causal model, without changing what it says."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of the packa
 
     def __getattr__(name: str) -> Any:
         home = next((module for module, names in _HOMES.items() if name in names), None)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(home), name)
-        return value
+        if home is not None:
+            value = globals()[name] = getattr(import_module(home), name)
+            return value
+        if not name.startswith("_") and find_spec(f"{__name__}.{name}"):  # specdec.demo, without an import of its own
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

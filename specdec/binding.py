@@ -35,7 +35,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What was made for a model, and the model's state at that time."""
+    """The parts made for a model, and the model's state at that time."""
 
     state: Hashable
     load: Callable[[Compiler], Backend]
@@ -44,7 +44,7 @@ class Bound:
     intake: Intake
 
     def is_current(self, model: object) -> bool:
-        """Whether the model still computes as it did."""
+        """True while the model computes as it did when it was bound."""
         return present_state(model) == self.state
 
 
@@ -61,11 +61,11 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry) 
         ModelError: when the model or tokenizer can't be driven, with the reason.
         PluginError: for a backend that is unknown, or a proposer that fails.
     """
-    backend_class = _backend_class(registry, choice.backend, model)
+    chosen = backend_class(registry, choice.backend, model)
     state = present_state(model)
 
     def load(compiler: Compiler) -> Backend:
-        loaded: Backend = backend_class.load(model, compiler)
+        loaded: Backend = chosen.load(model, compiler)
         return loaded
 
     driven = drive(load, model, choice.numerics, choice.compiler)
@@ -93,7 +93,7 @@ def _bind_proposer(
 
     def open_driver(other: Any) -> Driver:
         compiler = DenseCompiler()  # a draft's last bits are nobody's concern
-        return Driver(_backend_class(registry, "auto", other).load(other, compiler), compiler)
+        return Driver(backend_class(registry, "auto", other).load(other, compiler), compiler)
 
     host = Host(
         model=model,
@@ -122,7 +122,13 @@ def _bind_proposer(
     return engine, wants
 
 
-def _backend_class(registry: Registry, name: str, model: object) -> Any:
+def backend_class(registry: Registry, name: str, model: object) -> Any:
+    """Return the backend of a name; for "auto" the first that accepts the model.
+
+    Raises:
+        PluginError: for a name that isn't known.
+        ModelError: for a model that no backend accepts.
+    """
     if not isinstance(name, str):
         raise PluginError(f"backend={name!r}: give a backend's name, or 'auto'")
     if name != "auto":

@@ -4,11 +4,11 @@ import os
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Self
 
 from specdec import prompts
-from specdec.binding import Bound, Choice, bind
+from specdec.binding import Bound, Choice, backend_class, bind
 from specdec.costs import Costs
 from specdec.driver import Driver
 from specdec.errors import RequestError
@@ -73,16 +73,22 @@ class Generator:
         if not self.verifier.lossless:
             name = type(self.verifier).__name__
             warnings.warn(f"{name} is lossy: the text is not what the model alone would write", stacklevel=2)
+        if backend != "auto":
+            backend_class(self._registry, backend, model)  # before seconds go into loading
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.model, self.tokenizer = model, tokenizer
-        self._bound = bind(model, tokenizer, self._choice, self._registry)
+        self._bound = self._bind()
         self._max_batch_size = max_batch_size
         self._lock = threading.Lock()  # held while it decodes; a stream may be closed by another thread than began it
         self._has_noted = False
-        why = self._bound.driven.why_not_exact
-        if why and first_time(model, why):
-            warnings.warn(f"decoding with fast numerics, as exact ones can't be had: {why}", stacklevel=2)
+
+    def _bind(self) -> Bound:
+        bound = bind(self.model, self.tokenizer, self._choice, self._registry)
+        why = bound.driven.why_not_exact
+        if why and first_time(self.model, why):
+            warnings.warn(f"decoding with fast numerics, as exact ones can't be had: {why}", stacklevel=3)
+        return bound
 
     @property
     def proposer(self) -> Proposer:
@@ -95,20 +101,21 @@ class Generator:
         return self._choice.verifier
 
     def __repr__(self) -> str:
+        driven = self._bound.driven
         return (
             f"Generator({type(self.model).__name__}, proposer={self.proposer!r}, verifier={self.verifier!r}, "
-            f"mask={self.compiler!r}, numerics={str(self.numerics)!r})"
+            f"mask={driven.compiler!r}, numerics={str(driven.numerics_now())!r})"
         )
 
     @property
     def compiler(self) -> Compiler:
         """The mask compiler that lays out its passes."""
-        return self._bound.driven.compiler
+        return self._present().driven.compiler
 
     @property
     def numerics(self) -> Numerics:
         """The numerics it decodes with, and whether they are bit-exact for this model on this machine."""
-        return self._bound.driven.numerics_now()
+        return self._present().driven.numerics_now()
 
     def costs(self) -> Costs:
         """c(T): what its passes cost on this device, by their number of nodes; measured once for a model and numerics.
@@ -122,16 +129,17 @@ class Generator:
     @property
     def vocab_size(self) -> int:
         """Entries of the model's logits."""
-        return self._bound.driven.backend.shapes.vocab_size
+        return self._present().driven.backend.shapes.vocab_size
 
     def driver(self) -> Driver:
         """The same model driven beside this generator, with a cache of its own: to measure or question it."""
-        return Driver(self._bound.load(self.compiler), self.compiler)
+        bound = self._present()
+        return Driver(bound.load(bound.driven.compiler), bound.driven.compiler)
 
     @property
     def takes_trees(self) -> bool:
         """Whether the model passed the self-test with trees; otherwise drafts are cut to chains."""
-        return self._bound.driven.backend.shapes.takes_trees
+        return self._present().driven.backend.shapes.takes_trees
 
     def generate(self, prompt: Any, *, generation_config: Any | None = None, **settings: Any) -> Any:
         """Decode one prompt, or each of a list.
@@ -198,9 +206,10 @@ class Generator:
     def _decode(self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool) -> Iterator[Chunk]:
         with self._alone() as bound:
             requests = bound.intake.sequences(prompt, config, given, wants_text)
+            numerics = bound.driven.numerics_now()
             for index, request in enumerate(requests):
                 if isinstance(request, Exception):
-                    yield Chunk((), "", index, Result((), None, "error", Stats(), 0, self.numerics, request))
+                    yield Chunk((), "", index, Result((), None, "error", Stats(), 0, numerics, request))
             sequences = [request for request in requests if isinstance(request, Sequence)]
             for advanced in run(sequences, bound.parts, self._max_batch_size):
                 yield from map(self._chunk, advanced)
@@ -219,11 +228,17 @@ class Generator:
             )
         try:
             if not self._bound.is_current(self.model):  # it was cast, moved, resized, given an adapter, …
-                former, self._bound = self._bound, bind(self.model, self.tokenizer, self._choice, self._registry)
+                former, self._bound = self._bound, self._bind()
                 former.parts.engine.close()
             yield self._bound
         finally:
             self._lock.release()
+
+    def _present(self) -> Bound:
+        """Return what is bound to the model as it is now, or, while the generator decodes, as it was then."""
+        with suppress(RequestError), self._alone():
+            pass
+        return self._bound
 
     def _chunk(self, sequence: Sequence) -> Chunk:
         """What the sequence's last step committed; its result too, where that was the end."""
@@ -238,6 +253,7 @@ class Generator:
             whole = decoder.text
         elif self.tokenizer is not None:
             whole = self.tokenizer.decode(sequence.new_tokens, skip_special_tokens=True)
+        numerics = self._bound.driven.numerics_now()
         result = Result(
             token_ids=tuple(sequence.new_tokens),
             text=whole,
@@ -247,8 +263,8 @@ class Generator:
             error=sequence.error,
             notes=self._take_notes(),
             lossless=self.verifier.lossless,
-            numerics=self.numerics,
-            ties=sequence.ties(2 * self.numerics.noise),  # each of two may move by the noise
+            numerics=numerics,
+            ties=sequence.ties(2 * numerics.noise),  # each of two may move by the noise
         )
         return Chunk(tokens, text, sequence.index, result)
 
@@ -257,4 +273,4 @@ class Generator:
         if self._has_noted:
             return ()
         self._has_noted = True
-        return OwnSettings.of(self.model, self.vocab_size).notes
+        return OwnSettings.of(self.model, self._bound.driven.backend.shapes.vocab_size).notes

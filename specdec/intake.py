@@ -4,8 +4,9 @@ import copy
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
-from types import FunctionType
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from specdec import prompts
@@ -15,14 +16,14 @@ from specdec.loading import OwnSettings
 from specdec.randomness import Randomness
 from specdec.sampling import Warper, impure, processor_name, pure_processors
 from specdec.sequence import Sequence
-from specdec.settings import Processor, Settings
+from specdec.settings import Settings
 from specdec.text import TextDecoder
 from specdec.verifiers.base import Verifier
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What requests are checked against; the model's own settings are read anew for each call."""
+    """A model and its parts, which requests are checked against; the model's own settings are read for each call."""
 
     model: Any
     tokenizer: Any | None
@@ -55,7 +56,7 @@ class Intake:
                 f"stop={special!r} is a special token, which never shows in text: use eos_token_id={token}"
             )
         self._check_processors(settings)
-        copies = [settings] if len(items) == 1 else [_with_own_processors(settings) for _ in items]
+        copies = [settings] if len(items) == 1 else [self._with_own_processors(settings) for _ in items]
         requests: list[Sequence | Exception] = []
         for index, (item, seed) in enumerate(zip(items, seeds or (settings.seed,) * len(items), strict=True)):
             try:
@@ -72,6 +73,28 @@ class Intake:
                 "depend on what it was asked before: give it an attribute is_path_pure = True if its scores are a "
                 "function of its arguments alone, or use verifier='match' or 'rejection'"
             )
+
+    def _with_own_processors(self, settings: Settings) -> Settings:
+        """Return settings for one request of a list, with copies of the processors that may remember what they saw.
+
+        Raises:
+            RequestError: for such a processor that can't be copied.
+        """
+        pure = pure_processors(settings)
+        own = [one for one in settings.logits_processor if one not in pure]
+        remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give prompts one by one"
+        for processor in own:
+            if isinstance(processor, FunctionType | BuiltinFunctionType | partial):
+                name = processor_name(processor)
+                raise RequestError(f"{name} is a function, which may remember and can't be copied for a list: {remedy}")
+        known = {id(shared): shared for shared in (self.model, self.tokenizer)}
+        try:
+            copies = dict(zip(map(id, own), copy.deepcopy(own, known), strict=True))
+        except Exception as error:  # whatever a foreign object raises
+            names = ", ".join(map(processor_name, own))
+            raise RequestError(f"{names} can't be copied for a list ({in_one_line(error)}): {remedy}") from error
+        processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
+        return settings.model_copy(update={"logits_processor": processors})
 
     def _sequence(self, prompt: Any, settings: Settings, seed: int | None, index: int, wants_text: bool) -> Sequence:
         shapes = self.shapes
@@ -92,31 +115,6 @@ class Intake:
             decoder=TextDecoder(self.tokenizer, settings.stop) if settings.stop or wants_text else None,
             index=index,
         )
-
-
-def _with_own_processors(settings: Settings) -> Settings:
-    """Return settings for one request of a list, with copies of the processors that may remember what they saw.
-
-    Raises:
-        RequestError: for such a processor that can't be copied.
-    """
-    pure = pure_processors(settings)
-    own = tuple(one if one in pure else _copied(one) for one in settings.logits_processor)
-    return settings.model_copy(update={"logits_processor": own})
-
-
-def _copied(processor: Processor) -> Processor:
-    remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give the prompts one by one"
-    name = processor_name(processor)
-    if isinstance(processor, FunctionType):
-        if not (processor.__closure__ or processor.__defaults__):
-            return processor
-        raise RequestError(f"the function {name} may remember, and all prompts of a list would share that: {remedy}")
-    try:
-        return copy.deepcopy(processor)
-    except Exception as error:  # whatever a foreign object raises
-        fault = in_one_line(error)
-        raise RequestError(f"{name} can't be copied for each prompt of a list ({fault}): {remedy}") from error
 
 
 def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:

@@ -45,41 +45,39 @@ def step(sequences: ReadOnly[Sequence], parts: Parts) -> None:
     clock = Clock(sequence.stats for sequence in sequences)
     with clock.phase("propose"):
         trees = propose(sequences, parts)
-    try:
+    output: Output | None = None
+    with fail_together(sequences, parts):
         trees, output = forward(sequences, trees, parts, clock)
-    except Exception as error:  # a third party's modelling code, a lack of memory
-        for sequence in sequences:
-            sequence.fail(failure(f"backend {type(parts.backend).__name__}", error))
+    if output is None:
         return
     commits = conclude(sequences, trees, output, parts, clock)
-    with clock.phase("commit"):
+    with clock.phase("commit"), fail_together(sequences, parts):
         parts.backend.keep([commit.path for commit in commits])
 
 
 def forward(
     sequences: ReadOnly[Sequence], trees: ReadOnly[DraftTree], parts: Parts, clock: Clock
 ) -> tuple[ReadOnly[DraftTree], Output]:
-    """One pass over the trees; a second one where drafts spoiled it, with roots alone in the place of their trees.
-
-    Masks hide any number but NaN: a drafted token that the model makes NaN of reaches the nodes that don't see it.
-    """
+    """One pass over the trees; a second one where drafts spoiled it (``is_spoiled``), with roots in their place."""
     with clock.phase("compile"):
         lengths = [len(sequence.tokens) - 1 for sequence in sequences]
         layout = parts.compiler.compile(trees, lengths, parts.backend.shapes)
     with clock.phase("forward"):
         output = parts.backend.forward(layout)
-    spoiled = [row for row, tree in enumerate(trees) if len(tree) > 1 and not output.row(row).is_finite(ROOT)]
+    spoiled = [row for row, tree in enumerate(trees) if is_spoiled(tree, output, row)]
     if not spoiled:
         return trees, output
     parts.backend.keep([()] * len(trees))
     for row in spoiled:
+        sequences[row].stats.num_nodes += len(trees[row])
         parts.backend.clear(row)
-    return forward(sequences, [alone(tree) if row in spoiled else tree for row, tree in enumerate(trees)], parts, clock)
+    roots = [DraftTree(tree.tokens[ROOT]) if row in spoiled else tree for row, tree in enumerate(trees)]
+    return forward(sequences, roots, parts, clock)
 
 
-def alone(tree: DraftTree) -> DraftTree:
-    """The tree's root without its draft."""
-    return DraftTree(tree.tokens[ROOT])
+def is_spoiled(tree: DraftTree, output: Output, row: int) -> bool:
+    """True where a root has no logits, and may have some without its draft: masks hide any number but NaN."""
+    return len(tree) > 1 and not output.row(row).is_finite(ROOT)
 
 
 def prefill(sequence: Sequence, parts: Parts) -> None:
@@ -89,17 +87,18 @@ def prefill(sequence: Sequence, parts: Parts) -> None:
         start(sequence, parts)
         has_failed = sequence.is_finished  # it goes along with its root alone, as one whose proposal fails
         trees = [DraftTree(sequence.tokens[-1])] if has_failed else propose([sequence], parts)
-    with clock.phase("forward"), fails_alone(sequence, f"backend {type(parts.backend).__name__}"):
+    with clock.phase("forward"), fail_together([sequence], parts):
         capacity = sequence.prompt_length + sequence.settings.max_new_tokens
         output = parts.backend.prefill(sequence.tokens, trees[0], capacity)
-        if len(trees[0]) > 1 and not output.row(0).is_finite(ROOT):  # as in a step
+        if is_spoiled(trees[0], output, 0):  # as in a step
+            sequence.stats.num_nodes += len(trees[0])
             parts.backend.release(parts.backend.num_rows - 1)
-            trees = [alone(trees[0])]
+            trees = [DraftTree(sequence.tokens[-1])]
             output = parts.backend.prefill(sequence.tokens, trees[0], capacity)
     if sequence.is_finished:
         return
     commits = conclude([sequence], trees, output, parts, clock)
-    with clock.phase("commit"):
+    with clock.phase("commit"), fail_together([sequence], parts):
         parts.backend.keep([*(() for _ in range(parts.backend.num_rows - 1)), commits[0].path])
 
 
@@ -274,6 +273,18 @@ def retire(active: list[Sequence], parts: Parts) -> None:
             if sequence.drafter is not None:
                 with fails_alone(sequence, f"proposer {parts.proposer_name}"):
                     sequence.drafter.stop()
+
+
+@contextmanager
+def fail_together(sequences: ReadOnly[Sequence], parts: Parts) -> Iterator[None]:
+    """Whatever a pass raises ends the sequences in it: modelling code, a mask compiler, a lack of memory."""
+    try:
+        yield
+    except Exception as error:
+        author = f"backend {type(parts.backend).__name__} with {type(parts.compiler).__name__}"
+        fault = error if isinstance(error, SpecdecError) else failure(author, error)
+        for sequence in sequences:
+            sequence.fail(fault)
 
 
 @contextmanager

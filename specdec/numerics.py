@@ -111,10 +111,14 @@ def drive(load: Callable[[Compiler], Backend], model: Any, requested: Mode, mask
         return _drive_with(load, model, mask)
     if requested == "fast":
         return _drive_with(load, model, DenseCompiler())
-    driven = _drive_with(load, model, ExactCompiler())
-    if driven.numerics.is_bit_exact:
-        return driven
-    why = driven.numerics.inexact
+    try:
+        driven = _drive_with(load, model, ExactCompiler())
+    except ModelError as error:  # such as one that can't be driven under another attention; what fast passes say counts
+        why = str(error)
+    else:
+        if driven.numerics.is_bit_exact:
+            return driven
+        why = driven.numerics.inexact
     if requested == "exact":
         raise ModelError(f"numerics='exact' can't be had here, because {why}: use numerics='auto' or 'fast'")
     driven = _drive_with(load, model, DenseCompiler())
@@ -146,6 +150,6 @@ def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compi
 
 
 def _is_exact(load: Callable[[Compiler], Backend], compiler: Compiler) -> bool:
-    """Whether a model as it is now gives the same bits everywhere; loaded anew, as backends may keep graphs."""
+    """Return True where a model, loaded as it is now since backends may keep graphs, gives the same bits everywhere."""
     backend = load(compiler)
     return not backend.inexact and not (backend.deviation or walk(backend, compiler).deviation()).where

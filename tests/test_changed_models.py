@@ -61,7 +61,28 @@ def test_a_cast_model_is_not_called_bit_exact_by_what_was_found_before() -> None
     generator = Generator(model)
     assert generator.numerics.is_bit_exact
     model.double()
+    with pytest.warns(UserWarning, match="fast numerics, as exact ones can't be had: specdec_exact covers"):
+        assert not generator.numerics.is_bit_exact
     assert not generator.generate(PROMPT, max_new_tokens=2).numerics.is_bit_exact
+
+
+def test_a_changed_window_is_seen() -> None:
+    model = families.make(*families.TREES["mistral-window"])
+    generator = Generator(model, proposer="prompt_lookup")
+    texts = []
+    for window in (families.WINDOW, None):
+        model.config.sliding_window = window
+        texts.append(list(generator.generate(PROMPT * 3, max_new_tokens=16, eos_token_id=()).token_ids))
+        assert texts[-1] == decode_model(model, PROMPT * 3, 16, None, eos=())
+    assert texts[0] != texts[1]
+
+
+def test_facts_of_former_states_are_dropped() -> None:
+    model = llama()
+    for _ in range(6):
+        swapped_layer(model)
+        Generator(model.eval(), proposer="autoregressive")
+    assert len(findings.notes_of(model)._facts) <= 4
 
 
 @pytest.mark.parametrize("train", [lambda model: model.train(), lambda model: model.model.layers[1].train()])
@@ -76,7 +97,7 @@ def test_a_model_in_training_mode_is_refused_until_it_is_not(train: Callable[[Pr
     assert generator.generate(PROMPT, max_new_tokens=8).token_ids == text
 
 
-def test_an_unchanged_model_is_bound_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unchanged_model_is_bound_once() -> None:
     generator = Generator(llama())
     bound = generator._bound
     generator.generate(PROMPT, max_new_tokens=3)
@@ -103,9 +124,9 @@ def test_a_generator_says_why_it_cannot_be_copied_or_pickled(how: Callable[[Gene
 def test_a_model_that_was_driven_can_be_copied_and_the_copy_is_tried_anew() -> None:
     model = llama()
     Generator(model, proposer="autoregressive")
-    assert findings.notes_of(model).facts
+    assert findings.notes_of(model)._facts
     twin = copy.deepcopy(model)
-    assert not findings.notes_of(twin).facts
+    assert not findings.notes_of(twin)._facts
     assert findings.lock_of(twin) is not findings.lock_of(model)
     assert Generator(twin).numerics.is_bit_exact
 

@@ -61,11 +61,40 @@ def test_what_cannot_be_copied_is_refused_for_a_list_and_taken_for_one_prompt() 
 
     locked = EveryThird()
     locked.lock = threading.Lock()  # type: ignore[attr-defined]
-    remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give the prompts one by one"
-    with pytest.raises(RequestError, match=f"the function counting may remember, .*: {remedy}"):
+    remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give prompts one by one"
+    with pytest.raises(RequestError, match=f"counting is a function, which may remember .*: {remedy}"):
         generator.generate(PROMPTS, logits_processor=counting)
-    with pytest.raises(RequestError, match=f"EveryThird can't be copied for each prompt of a list .*: {remedy}"):
+    with pytest.raises(RequestError, match=f"EveryThird can't be copied for a list .*: {remedy}"):
         generator.generate(PROMPTS, logits_processor=locked)
     assert len(generator.generate(PROMPTS[0], max_new_tokens=3, logits_processor=[counting, locked]).token_ids) == 3
     counting.is_path_pure = True  # type: ignore[attr-defined]
     assert len(generator.generate(PROMPTS, max_new_tokens=3, logits_processor=counting)) == 3
+
+
+def test_one_processor_given_twice_stays_one() -> None:
+    model = families.make(*families.TREES["llama"])
+    generator = Generator(model, proposer="autoregressive")
+
+    def twice() -> list[EveryThird]:
+        processor = EveryThird()
+        return [processor, processor]
+
+    alone = [generator.generate(prompt, max_new_tokens=9, logits_processor=twice()).token_ids for prompt in PROMPTS]
+    together = generator.generate(PROMPTS, max_new_tokens=9, logits_processor=twice())
+    assert [result.token_ids for result in together] == alone
+
+
+def test_a_processor_that_holds_the_model_is_copied_without_it() -> None:
+    class Holding(EveryThird):
+        def __init__(self, model: torch.nn.Module) -> None:
+            super().__init__()
+            self.model = model
+
+        def __deepcopy__(self, memo: dict[int, object]) -> "Holding":
+            seen.append(memo.get(id(self.model)) is self.model)
+            return Holding(self.model)
+
+    seen: list[bool] = []
+    model = families.make(*families.TREES["llama"])
+    Generator(model, proposer="jacobi").generate(PROMPTS, max_new_tokens=3, logits_processor=Holding(model))
+    assert seen == [True] * 3

@@ -97,3 +97,33 @@ def test_a_stream_may_be_begun_in_one_thread_and_closed_in_another() -> None:
     assert str(at_once([lambda: generator.generate([1], max_new_tokens=2)])[0]) == BUSY
     assert at_once([stream.close]) == [None]  # type: ignore[attr-defined]  # a generator
     assert len(generator.generate([1], max_new_tokens=2).token_ids) == 2
+
+
+def test_generators_of_one_model_with_different_backends_leave_its_settings_alone() -> None:
+    model, tokenizer = demo.load()
+    before = model.config._attn_implementation
+    prompts = [prompt.text[:60] for prompt in demo.prompts()[:6]]
+    texts = [decode_model(model, tokenizer(prompt)["input_ids"], 6, None, eos=()) for prompt in prompts]
+    generators = [
+        Generator(model, tokenizer, proposer="prompt_lookup", numerics="fast", backend=backend)
+        for backend in ("hf", "static")
+    ] + [Generator(model, tokenizer, proposer="draft_model:layers=2", numerics="exact")]
+    for _ in range(5):
+        calls = [
+            lambda generator=generators[index % 3], prompt=prompt: generator.generate(
+                prompt, max_new_tokens=6, eos_token_id=()
+            )
+            for index, prompt in enumerate(prompts)
+        ]
+        for answer, text in zip(at_once(calls), texts, strict=True):
+            assert str(answer) == BUSY or list(answer.token_ids) == text
+        assert model.config._attn_implementation == before
+
+
+def test_several_models_may_be_tried_at_once() -> None:
+    models = [families.make(*families.TREES[name]) for name in ("llama", "qwen2", "gpt2", "olmo2")]
+    for _ in range(3):
+        found = at_once([lambda model=model: Generator(model, proposer="jacobi").numerics for model in models])
+        assert [str(numerics) for numerics in found] == ["exact, bit-exact"] * 4
+        for model in models:
+            del model._specdec_notes

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specdec.probes.findings import lock_of
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -15,7 +17,8 @@ _CHUNKS = (1, 5, 16)  # tokens fed at a time behind a cache
 def own_logits(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> torch.Tensor:
     """The model's logits at positions ``first`` … of a text, in one pass without a cache, float32, (nodes, vocab)."""
     ids = torch.tensor([list(tokens)], device=model.device)
-    logits: torch.Tensor = model(ids, use_cache=False).logits
+    with lock_of(model):
+        logits: torch.Tensor = model(ids, use_cache=False).logits
     return logits[0, first:].float()
 
 
@@ -26,7 +29,8 @@ def measure_noise(model: "PreTrainedModel", tokens: Sequence[int], first: int) -
     one, nor below the median.
     """
     whole = own_logits(model, tokens, first)
-    noise = torch.stack([(other - whole).abs().amax(-1) for other in _other_ways(model, tokens, first)]).amax(0)
+    with lock_of(model):
+        noise = torch.stack([(other - whole).abs().amax(-1) for other in _other_ways(model, tokens, first)]).amax(0)
     return noise.clamp_min(float(noise.median())).cummax(0).values
 
 

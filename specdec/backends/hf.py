@@ -85,7 +85,8 @@ class HFBackend(Backend):
             tried = self._try_out()
             if fault := tried.fault:
                 both = self.reason if fault == self.reason else f"with trees, {self.reason}; with chains, {fault}"
-                why = why_no_decoder(self._model) or both
+                with lock_of(self._model):
+                    why = why_no_decoder(self._model) or both
                 raise ModelError(f"{name_of(self._model)} can't be driven losslessly: {why}")
         self.deviation = tried.deviation
 
@@ -138,7 +139,7 @@ class HFBackend(Backend):
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
-        with lock_of(self._model), self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
+        with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
             return self._logits(layout.input_ids, layout.positions, mask, wanted)[:, : len(columns)]
 
     def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
@@ -147,7 +148,7 @@ class HFBackend(Backend):
         for row, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
             self._cache.place(first + row, [length])
             nodes = slice(row, row + 1), slice(0, num_nodes)
-            with lock_of(self._model):
+            with self._attention(sees_all=False):
                 logits = self._logits(layout.input_ids[nodes], layout.positions[nodes], None, None)
             rows.append(torch.nn.functional.pad(logits[0], (0, 0, 0, layout.width - num_nodes)))
         return torch.stack(rows)
@@ -171,12 +172,17 @@ class HFBackend(Backend):
 
     @contextmanager
     def _attention(self, sees_all: bool, name: str | None = None) -> Iterator[None]:
-        """The attention function for a pass whose masks, or lone node, leave nothing to the model's own causality.
+        """The model to itself for a pass, with another attention: one by name, or the grouped one where it serves.
 
-        Between passes the model is as its owner left it.
+        ``sees_all``: masks, or a lone node, leave nothing to the model's own causality. Between passes the model is as
+        its owner left it.
         """
         if name is None and sees_all and self._groups_heads:
             name = grouped.NAME
+        with lock_of(self._model):
+            yield from self._switched(name)
+
+    def _switched(self, name: str | None) -> Iterator[None]:
         if name is None:
             yield
             return

@@ -59,7 +59,9 @@ def load(dtype: str = "float32", folder: Path | None = None) -> tuple[Any, Any]:
     try:
         model, tokenizer = load_pretrained(str(path), dtype=dtype)
     except ModelError as error:
-        raise ModelError(f"the copy of smollm2 in {path} is damaged: {REMEDY}") from error
+        raise ModelError(
+            f"the copy of smollm2 in {path} can't be read ({error}). If it is damaged, {REMEDY}"
+        ) from error
     model.name_or_path = NAME  # rather than where its cache is
     return model, tokenizer
 

@@ -1,7 +1,9 @@
 """Facts that were found out about a model, kept with the model object, and the lock under which it runs."""
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -9,54 +11,70 @@ import torch
 
 Finding = TypeVar("Finding")
 _WHERE = "_specdec_notes"
+_MOST_STATES = 4
 
 
 class Notes:
-    """Facts about one model object, and the lock that a thread holds while it runs the model.
+    """Facts about one model object in its last few states, and the lock that a thread holds while it runs the model.
 
-    A pass sets the model's attention and puts it back, so two threads must not run one model at once. A copy of the
-    model is another model: it starts with no facts and a lock of its own.
+    A pass sets the model's attention and puts it back, so two threads must not run one model at once. A deep copy of
+    the model starts with no facts and a lock of its own.
     """
 
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.facts: dict[Hashable, Any] = {}
+    def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
+        self.lock = lock or threading.RLock()
+        self.told: set[str] = set()
+        self._facts: OrderedDict[Hashable, dict[Hashable, Any]] = OrderedDict()
+
+    def facts_in(self, state: Hashable) -> dict[Hashable, Any]:
+        """Return what is known of a state, to be added to."""
+        facts = self._facts.setdefault(state, {})
+        self._facts.move_to_end(state)
+        while len(self._facts) > _MOST_STATES:
+            self._facts.popitem(last=False)
+        return facts
 
     def __reduce__(self) -> tuple[type["Notes"], tuple[()]]:
         return Notes, ()
 
 
 def notes_of(model: object) -> Notes:
-    """Return the model's notes, made when first asked for."""
-    notes: Notes = vars(model).setdefault(_WHERE, Notes())
+    """Return the model's notes, made when first asked for; an object that can't carry any gets new ones each time."""
+    held = getattr(model, "__dict__", None)
+    notes: Notes = Notes() if held is None else held.setdefault(_WHERE, Notes())
     return notes
 
 
-def lock_of(model: object) -> threading.RLock:
+def share_lock(model: object, view: object) -> None:
+    """Let a shallow copy of a model, which runs the same layers, have facts of its own under the model's lock."""
+    vars(view)[_WHERE] = Notes(lock_of(model))
+
+
+def lock_of(model: object) -> AbstractContextManager[Any]:
     """Return the lock to hold while the model runs."""
     return notes_of(model).lock
 
 
 def state_of(model: object) -> Hashable:
-    """Return what a model computes with: modules, their modes, dtypes, devices and shapes, and its configured kernels.
+    """Return what a model computes with: modules, their modes, dtypes, devices and shapes, and its configuration.
 
-    Equal states mean that facts still hold. The values of weights are no part of it.
+    Equal states mean that facts still hold. The values of weights are no part of it. To be asked under the model's
+    lock, since passes set the configured attention.
     """
     if not isinstance(model, torch.nn.Module):
         return ()
     modules = tuple((id(module), type(module), module.training) for module in model.modules())
     tensors = chain(model.parameters(), model.buffers())
-    config = getattr(model, "config", None)
-    kernels = tuple(str(getattr(config, name, "")) for name in ("_attn_implementation", "_experts_implementation"))
-    return modules, tuple((tensor.dtype, tensor.device, tensor.shape) for tensor in tensors), kernels
+    config = str(vars(model.config)) if hasattr(model, "config") else ""
+    return modules, tuple((tensor.dtype, tensor.device, tensor.shape) for tensor in tensors), config
 
 
 def first_time(model: object, told: str) -> bool:
     """Return True once for a model and a text that its user is to be told."""
     notes = notes_of(model)
     with notes.lock:
-        is_first = ("told", told) not in notes.facts
-        notes.facts["told", told] = True
+        is_first = told not in notes.told
+        notes.told.add(told)
         return is_first
 
 
@@ -64,8 +82,9 @@ def remembered(model: object, question: Hashable, find: Callable[[], Finding]) -
     """Return the answer to a question about a model in its present state, with torch's present number of threads."""
     notes = notes_of(model)
     with notes.lock:
-        asked = question, state_of(model), torch.get_num_threads()
-        if asked not in notes.facts:
-            notes.facts[asked] = find()
-        found: Finding = notes.facts[asked]
+        state, asked = state_of(model), (question, torch.get_num_threads())
+        known = notes.facts_in(state)
+        if asked not in known:
+            known[asked] = find()
+        found: Finding = known[asked]
         return found

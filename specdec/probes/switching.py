@@ -1,4 +1,4 @@
-"""Find out if a model's attention can be exchanged, by exchanging it for a token and seeing what is called.
+"""A test of whether a model's attention can be exchanged: it is exchanged for a token, and the calls are watched.
 
 Configuration says nothing reliable: some modelling code doesn't ask transformers' ``AttentionInterface``, and takes any
 name for its own attention.
@@ -31,7 +31,7 @@ class _WatchedCache(DynamicCache):  # type: ignore[misc]  # transformers is unty
 
 
 def why_not_switchable(model: PreTrainedModel) -> str:
-    """Why some layer's attention can't be exchanged, or "" where every layer's can."""
+    """Return the reason why some layer's attention can't be exchanged, or "" where every layer's can."""
     events: list[str] = []
 
     def watched(
@@ -51,16 +51,17 @@ def why_not_switchable(model: PreTrainedModel) -> str:
 
 @torch.inference_mode()
 def _forward(model: PreTrainedModel, attention: Any, cache: DynamicCache) -> str:
-    """What one token's pass under another attention raised, or ""; the model is left as it was."""
+    """Run a token under another attention, and return what that raised, or ""; the model is left as it was."""
     config = model.config.get_text_config()
     before = config._attn_implementation
-    ALL_ATTENTION_FUNCTIONS[_NAME] = attention
-    config._attn_implementation = _NAME
+    name = f"{_NAME}_{id(attention)}"  # other models may be tried in other threads
+    ALL_ATTENTION_FUNCTIONS[name] = attention
+    config._attn_implementation = name
     try:
         model(torch.ones(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
     except Exception as error:  # third-party modelling code
         return in_one_line(error)
     finally:
         config._attn_implementation = before
-        del ALL_ATTENTION_FUNCTIONS[_NAME]
+        del ALL_ATTENTION_FUNCTIONS[name]
     return ""

@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.errors import ModelError
+from specdec.probes.findings import share_lock
 
 
 def first_layers(model: object, num_layers: int) -> PreTrainedModel:
@@ -32,6 +33,7 @@ def first_layers(model: object, num_layers: int) -> PreTrainedModel:
             f"layers={num_layers}: {type(model).__name__} has {len(paths)} lists of {depth} layers, not one"
         )
     shallow = _copy(model)
+    share_lock(model, shallow)
     config = copy.deepcopy(model.config)
     text_config = config.get_text_config()
     text_config.num_hidden_layers = num_layers
