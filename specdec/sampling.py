@@ -217,7 +217,7 @@ class SequenceTarget:
         return scores.topk(2).values
 
     def has_logits(self, node: int) -> bool:
-        """Whether the model gave numbers at a node."""
+        """True where the model gave numbers at a node."""
         return self._rows.is_finite(node)
 
     def predict(self, node: int, wants_draw: bool) -> int | None:

@@ -1,4 +1,4 @@
-"""What a fresh interpreter has imported once some code has run, and how commands ended in it."""
+"""A fresh interpreter: the modules that it has imported once some code has run, and the ends of commands in it."""
 
 import json
 import re
@@ -29,7 +29,7 @@ print(json.dumps(told))
 
 
 class Ended(NamedTuple):
-    """How a command ended, and every module that is imported by then."""
+    """The end of a command, and every module that is imported by then."""
 
     code: int
     out: str

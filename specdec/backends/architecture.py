@@ -1,4 +1,4 @@
-"""What a model says of itself: positions, kinds of attention, and why it can't be driven where that needs no trying."""
+"""Facts that a model's configuration gives: positions, kinds of attention, and reasons that need no trying."""
 
 import inspect
 from typing import Any, Literal
@@ -65,13 +65,13 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
 
 
 def _drops_out(module: torch.nn.Module) -> bool:
-    """Whether a module in training mode is one that drops out, or may, by a function; a lone matrix, say, doesn't."""
+    """True for a module in training mode that drops out, or may, by a function; a lone matrix, say, doesn't."""
     is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
     return module.training and (is_dropout or any(True for _ in module.children()))
 
 
 def position_limit(config: Any) -> int | None:
-    """How many positions the model can be driven to; None where it names no limit.
+    """The number of positions that the model can be driven to; None where it names no limit.
 
     Rotary frequencies of the kind ``longrope`` switch with the longest position of a pass, so that beyond their
     original length a token's logits depend on what else is in the pass: the limit is that length. So it is with the

@@ -69,7 +69,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """What a user is told, as a line; what is meant for programmers, as Python shows it."""
+    """Show a warning to a user as one line, and a programmer's as Python does."""
     if issubclass(category, UserWarning):
         text = f"warning: {' '.join(str(message).split())}"
         Console(stderr=True, highlight=False).print(text, style="dim", markup=False, soft_wrap=True)

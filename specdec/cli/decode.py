@@ -86,7 +86,7 @@ def demo(
 
 
 def _outlook(generator: Any) -> str:
-    """What a reader must know to make sense of the speeds above."""
+    """A sentence that makes sense of the speeds above."""
     costs = generator.costs()
     times = ", ".join(f"{size} tokens {costs.relative_at(size):.1f}" for size in (8, 32))
     return (

@@ -57,7 +57,7 @@ def mask_lines(picture: "MaskPicture", width: int) -> Iterator[Text]:
 
 
 def _share(seen: float) -> str:
-    """How much of the prefix is seen: all of it, some (under a sliding window), or none."""
+    """The share of the prefix that is seen: all of it, some (under a sliding window), or none."""
     return "█" if seen == 1 else "▒" if seen else "·"
 
 

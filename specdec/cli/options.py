@@ -1,4 +1,4 @@
-"""What commands have in common: their options, loading a model, and how wrong usage ends."""
+"""Options that commands share, the loading of a model, and the end of a command that is used wrongly."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -103,7 +103,7 @@ def _quieten_transformers() -> None:
 
 @contextmanager
 def before_anything_runs() -> Iterator[None]:
-    """What is refused here is wrong usage: one line, and exit code 2."""
+    """End the command on a refusal, as wrong usage: one line, and exit code 2."""
     try:
         yield
     except SpecdecError as error:

@@ -1,4 +1,4 @@
-"""What standard error says while something takes its time."""
+"""Progress on standard error while something takes its time."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -64,7 +64,7 @@ def mask(
             check_path(out)
         check_outputs(out)
         recorder = _recorder(proposer, model, prompt, {"max_new_tokens": max_new_tokens})
-    with refusing(), recorder.generator:
+    with refusing(), status("decoding"), recorder.generator:
         trace = recorder.trace(prompt, max_new_tokens=max_new_tokens, seed=0)
         number = telling_step(trace) if step is None else step
         picture = MaskPicture.of(trace, number, recorder.generator.driver().shapes)
@@ -95,7 +95,7 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
             check_page()
         check_outputs(json_file, html_file)
         recorder = _recorder(proposer, model, prompt, settings)
-    with refusing(), recorder.generator:
+    with refusing(), status("decoding"), recorder.generator:
         traced = recorder.trace(prompt, **settings)
         if json_file is not None:
             _write_json(traced, json_file)

@@ -27,7 +27,7 @@ def speed_table(comparison: "Comparison") -> Table:
 
 
 def step_table(comparison: "Comparison") -> Table:
-    """What a step costs: its time by phase, the nodes fed, and the cache held."""
+    """The cost of a step: its time by phase, the nodes fed, and the cache held."""
     table = figures_table("ms per step", *PHASES, "sum", "nodes", "cache")
     for row in comparison.rows:
         seconds = [*row.seconds.values(), sum(row.seconds.values())]

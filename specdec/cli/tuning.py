@@ -124,7 +124,7 @@ def _check_ready(path: Path | None) -> None:
 
 
 def _trial_table(tuning: "Tuning") -> Table:
-    """What was screened, the fastest first."""
+    """The settings that were screened, the fastest first."""
     heading = f"{len(tuning.trials)} settings screened; predicted fastest"
     table = figures_table(heading, "tokens/step", "nodes/step", "ms/step", "tokens/s")
     for trial in tuning.trials[:_MOST_TRIALS_SHOWN]:

@@ -30,7 +30,7 @@ SUMS = "SHA256SUMS"  # of the small files, as they were converted
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What is fetched, and the digests that it must have."""
+    """The files that are fetched, and the digests that they must have."""
 
     requirement: str
     gguf: str  # its path within the package

@@ -12,7 +12,7 @@ _TOKENS = tuple(range(3, 11))
 
 
 def why_no_decoder(model: PreTrainedModel) -> str:
-    """Why no cache and no mask can make the model's forward a decoder's, or "" where it is one."""
+    """Return the reason why no cache and no mask can make the model's forward a decoder's, or "" where it is one."""
     try:
         return _fault(model)
     except Exception as error:  # third-party modelling code

@@ -23,7 +23,7 @@ def batched_experts(model: Any) -> Iterator[bool]:
 
 
 def remedy(model: object, is_exact: Callable[[], bool]) -> str:
-    """What to do about a model whose bits deviate, as the end of a message; "" where batched experts deviate too."""
+    """Return a remedy for a model whose bits deviate, as the end of a message; "" where batched experts deviate too."""
     if not hasattr(model, "set_experts_implementation"):
         return ""
     try:
