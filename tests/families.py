@@ -176,3 +176,29 @@ def plain_logits(model: PreTrainedModel, tokens: list[int]) -> torch.Tensor:
     """The model's own logits for each position of a text, without any cache."""
     with torch.no_grad():
         return model(torch.tensor([tokens]), use_cache=False).logits[0]
+
+
+def deep(name: str, layers: int, has_spikes: bool = False) -> PreTrainedModel:
+    """A family's model with so many layers, and, on demand, activations as large as real models have in some channels.
+
+    A quarter of the tokens have two embedding channels that are 300 times as large.
+    """
+    config_class, arguments = {**TREES, **CHAINS}[name]
+    scaled = {**arguments, "tie_word_embeddings": False}  # large embeddings are not to be large logits
+    for key in ("num_hidden_layers", "n_layer", "n_layers"):
+        if key in arguments:
+            scaled[key] = layers
+    for key in ("layer_types", "layers_block_type"):
+        if key in arguments:
+            scaled[key] = arguments[key] * (layers // 2)
+    if "max_window_layers" in arguments:
+        scaled["max_window_layers"] = layers // 2
+    if "layers_block_type" in arguments:  # they are counted by themselves
+        del scaled["num_hidden_layers"]
+    model = make(config_class, scaled)
+    if has_spikes:
+        embeddings = model.get_input_embeddings().weight
+        chosen = torch.randperm(len(embeddings), generator=torch.Generator().manual_seed(1))[: len(embeddings) // 4]
+        with torch.no_grad():
+            embeddings[chosen[:, None], torch.tensor([3, 17])] *= 300.0
+    return model

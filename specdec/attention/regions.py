@@ -5,7 +5,7 @@ order, for plain decoding and for a node of any draft tree. It ends at least ``O
 before the root of any tree that is no deeper, and its ends are multiples of ``BLOCK``.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -116,6 +116,18 @@ def with_regions(mask: torch.Tensor, regions: Iterable[Region]) -> torch.Tensor:
     """The mask, carrying its regions: all layers of a pass share them."""
     mask.regions = tuple(regions)  # type: ignore[attr-defined]  # it has now
     return mask
+
+
+def seen_in(regions: Iterable[Region], shape: Sequence[int]) -> torch.Tensor:
+    """Return which slots nodes see by their regions, boolean, in the shape (rows, width, slots)."""
+    seen = torch.zeros(*shape, dtype=torch.bool)
+    for region in regions:
+        slots = torch.cat([torch.arange(piece.start, piece.stop) for piece in region.open])
+        own = seen[region.row, region.nodes]
+        own[:, region.closed] = True
+        own[:, slots] = region.hidden[:, : len(slots)].cpu() == 0
+        seen[region.row, region.nodes] = own
+    return seen
 
 
 def found_regions(mask: torch.Tensor, offset: int = 0) -> Iterator[Region]:

@@ -19,7 +19,7 @@ _MULTIPLES = (1, 2, 4, 8, 16, 32)
 _FEW = tuple(range(1, 13))  # rows: where libraries choose among their ways
 _MORE = (14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 160, 256)
 _LEAST_ROWS = 160  # tried whatever it costs: most trees
-_MOST_SLICES, _LEAST_SLICES = 16, 8  # the sums of a single row agree by chance in every second case
+_MOST_SLICES = 8  # the sums of a single row agree by chance in one case of seven
 _NUM_CORRECTED = 3
 _SEED = 2402
 _SCALE = 64.0  # so that what is left of a cancelled sum isn't below float16's smallest number
@@ -64,18 +64,18 @@ class _Layer:
         columns = torch.arange(len(rows), device=rows.device) * 7 % len(weight)
         factors = weight[columns].double()
         target = 0.0 if self.bias is None else -self.bias[columns].double()
-        for place in (
-            factors.abs().topk(min(_NUM_CORRECTED, self.width)).indices.T
-        ):  # each leaves 2^-8 of the one before
+        places = factors.abs().topk(min(_NUM_CORRECTED, self.width)).indices
+        rows.scatter_(1, places, 0.0)
+        for place in places.T:  # each leaves what its number's rounding does, a small part of the one before
             missing = target - (rows.double() * factors).sum(-1)
             at = torch.arange(len(rows), device=rows.device), place
-            rows[at] = (rows[at].double() + missing / factors[at]).nan_to_num(0.0, 0.0, 0.0).to(rows.dtype)
+            rows[at] = (missing / factors[at]).nan_to_num(0.0, 0.0, 0.0).to(rows.dtype)
         return rows
 
-    def deviating(self, counts: Sequence[int], rows: torch.Tensor, whole: torch.Tensor, slices: int) -> Iterator[int]:
+    def deviating(self, counts: Sequence[int], rows: torch.Tensor, whole: torch.Tensor) -> Iterator[int]:
         """Yield the numbers of rows that give some row other bits than ``whole``, the greatest number, does."""
         for count in counts:
-            for index in range(max(1, slices // count)):
+            for index in range(max(1, _MOST_SLICES // count)):
                 start = (count + index) * 7 % (len(rows) - count)  # a row's place must not matter either
                 if not torch.equal(self.run(rows[start : start + count]), whole[start : start + count]):
                     yield count
@@ -86,7 +86,7 @@ class _Layer:
 def probe_products(model: PreTrainedModel, seconds: float) -> Products:
     """Try every shape of layer in the model: few rows in several places, then multiples of what fits those.
 
-    Where ``seconds`` are short, few rows are tried in fewer places, and large numbers of them not at all.
+    Where ``seconds`` are short, large numbers of rows are not tried.
     """
     layers = list(_distinct(model))
     is_quick = seconds > (len(_FEW) + len(_MORE)) * _seconds_of_a_pass(layers, model)
@@ -97,7 +97,7 @@ def probe_products(model: PreTrainedModel, seconds: float) -> Products:
         whole = layer.run(rows)
         for counts in (_FEW, [count for count in _MORE if count < most]):
             tried = [count for count in counts if count % multiple == 0]
-            deviating = set(layer.deviating(tried, rows, whole, _MOST_SLICES if is_quick else _LEAST_SLICES))
+            deviating = set(layer.deviating(tried, rows, whole))
             fitting = [m for m in _MULTIPLES if m >= multiple and not any(count % m == 0 for count in deviating)]
             if not fitting:
                 return Products(1, most, f"a row of {layer.name} depends on how many rows go with it")

@@ -6,13 +6,14 @@ they differ from one another is the numerical noise of a mode: none at all where
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
 import numpy as np
 import torch
 
+from specdec.attention.regions import seen_in
 from specdec.backends.base import Backend, Deviation, OutputRow
 from specdec.layout import Compiler, Layout, Shapes, Window
 from specdec.tree import ROOT, DraftTree, Role
@@ -21,10 +22,9 @@ _SEED = 2402
 # Tokens of context: few, and so many that some of the positions behind have closed regions, and a prefix apart from
 # their tail.
 CONTEXTS = 6, 159
-_NUM_PLAIN = 6, 4  # positions behind each context
-_SIZES = (2, 6, 13), (6, 33)  # of the trees behind each context
+_NUM_PLAIN = 6, 3  # positions behind each context
+_SIZES = (2, 6, 13), (6, 33, 100)  # of the trees behind each context
 _NUM_IDS = 256  # in the text and beside it
-_LARGE = 100  # nodes, where there is time
 _LONGEST_PATH = 4
 _KEPT = 2
 _SECONDS = 0.25  # after which no larger trees are tried: large models on slow devices
@@ -39,17 +39,17 @@ class Found:
     logits: torch.Tensor
 
 
+class WrongLayout(Exception):  # noqa: N818 - it is an answer
+    """A mask compiler broke a law of layouts."""
+
+
 @dataclass(slots=True)
 class Walk:
-    """A walk over ``tokens``: the logits of plain steps by position, and those of every other kind of pass.
-
-    ``fault`` is the first law of layouts that the mask compiler broke, or "".
-    """
+    """A walk over ``tokens``: the logits of plain steps by position, and those of every other kind of pass."""
 
     tokens: list[int]
     plain: dict[int, torch.Tensor] = field(default_factory=dict)
     others: list[Found] = field(default_factory=list)
-    fault: str = ""
 
     def deviation(self) -> Deviation:
         """Return the first kind of pass whose bits differ from plain steps', and the greatest difference of a logit.
@@ -70,6 +70,9 @@ def walk(backend: Backend, compiler: Compiler, is_usable: Callable[[list[int]], 
     """Walk a random text; the backend has no open rows, nor has it afterwards.
 
     Models of few positions are walked to their end. ``is_usable`` tells which ids a text may have.
+
+    Raises:
+        WrongLayout: for the first pass that the compiler lays out against the laws.
     """
     rng = np.random.default_rng(_SEED)
     most = CONTEXTS[1] + _NUM_PLAIN[1]
@@ -80,7 +83,7 @@ def walk(backend: Backend, compiler: Compiler, is_usable: Callable[[list[int]], 
     try:
         short = max(1, min(CONTEXTS[0], len(tokens) - _NUM_PLAIN[0]))
         walker.walk(short, min(_NUM_PLAIN[0], len(tokens) - short), _SIZES[0])
-        if len(tokens) >= 2 * (CONTEXTS[0] + _NUM_PLAIN[0]):
+        if len(tokens) > CONTEXTS[0] + _NUM_PLAIN[0]:
             walker.walk(len(tokens) - _NUM_PLAIN[1], _NUM_PLAIN[1], _SIZES[1])
     finally:
         while backend.num_rows:
@@ -99,13 +102,13 @@ class _Walker:
     def walk(self, context: int, num_plain: int, sizes: Sequence[int]) -> None:
         """Walk the positions behind a context in every way, in a row that is closed again."""
         stop = context - 1 + num_plain
-        tree, path = self._tree(context - 1, sizes[-1], stop)
+        tree, path = self._tree(context - 1, sizes[1], stop)
         output = self.backend.prefill(self.done.tokens[:context], tree, len(self.done.tokens))
         self._note("a tree that goes along with the prompt", context - 1, output.row(0), path)
         self.backend.keep([()])
         self._plain(context - 1, stop)
         last = self._trees(context - 1, stop, sizes)
-        if len(self.done.tokens) >= CONTEXTS[0] + _NUM_PLAIN[0]:
+        if context > CONTEXTS[0]:
             self._batch(last, stop)
         while self.backend.num_rows:
             self.backend.release(self.backend.num_rows - 1)
@@ -121,13 +124,13 @@ class _Walker:
     def _trees(self, position: int, stop: int, sizes: Sequence[int]) -> int:
         """Trees one behind the other, each behind the path that the one before kept; returns the row's length."""
         began = time.perf_counter()
-        for size in (*sizes, _LARGE):
-            if size > max(sizes[0], _SIZES[0][-1]) and time.perf_counter() - began > _SECONDS:
+        for size in sizes:
+            if size > _SIZES[1][1] and time.perf_counter() - began > _SECONDS:
                 break
             tree, path = self._tree(position, size, stop)
             row = self._forward([tree], [position])[0]
             self._note(f"a tree of {size} nodes", position, row, path)
-            kept = path[:_KEPT] if position + _KEPT < stop - 1 else []
+            kept = path[:_KEPT] if position + _KEPT < stop else []
             self.backend.keep([kept])
             position += len(kept)
         return position
@@ -152,7 +155,8 @@ class _Walker:
 
     def _forward(self, trees: Sequence[DraftTree], lengths: Sequence[int]) -> list[OutputRow]:
         layout = self.compiler.compile(trees, lengths, self.backend.shapes)
-        self.done.fault = self.done.fault or fault_of(layout, trees, lengths, self.backend.shapes)
+        if fault := fault_of(layout, trees, lengths, self.backend.shapes):
+            raise WrongLayout(f"{type(self.compiler).__name__} lays out a wrong pass: {fault}")
         output = self.backend.forward(layout)
         return [output.row(row) for row in range(len(trees))]
 
@@ -183,9 +187,11 @@ class _Walker:
 
 def fault_of(layout: Layout, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> str:
     """Return the first law that a layout breaks, or "": ids, positions, and what each node sees."""
-    visible = {kind: layout.visible(kind).cpu() for kind in layout.masks}
+    if layout.lengths != tuple(lengths) or layout.num_nodes != tuple(map(len, trees)):
+        return "its rows have other lengths or numbers of nodes than they should"
+    masks = list(_masks(layout, shapes))
     for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
-        if not visible and not tree.is_chain:
+        if not masks and not tree.is_chain:
             return "a tree with branches has no mask"
         positions = [*range(length), *(length + depth for depth in tree.depths)]
         for node, token in enumerate(tree.tokens):
@@ -193,14 +199,21 @@ def fault_of(layout: Layout, trees: Sequence[DraftTree], lengths: Sequence[int],
             if (int(layout.input_ids[row, node]), int(layout.positions[row, node])) != (token, own):
                 return f"node {node} has another token or position than its own"
             lineage = {*range(length), *(length + ancestor for ancestor in tree.lineage(node))}
-            for kind, seen in visible.items():
-                window = shapes.attention[kind]
+            for window, seen in masks:
                 expected = {slot for slot in lineage if window is None or _is_within(window, own, positions[slot])}
                 wrong = expected ^ set(seen[row, node].nonzero().flatten().tolist())
                 if wrong:
                     slot = min(wrong)
                     return f"node {node} {'does not see' if slot in expected else 'sees'} slot {slot}"
     return ""
+
+
+def _masks(layout: Layout, shapes: Shapes) -> Iterator[tuple[Window | None, torch.Tensor]]:
+    """Yield each kind's window and what its nodes see, twice where regions say it beside the mask."""
+    for kind, mask in layout.masks.items():
+        yield shapes.attention[kind], layout.visible(kind).cpu()
+        if hasattr(mask, "regions"):
+            yield shapes.attention[kind], seen_in(mask.regions, mask[:, 0].shape)
 
 
 def _is_within(window: Window, query: int, key: int) -> bool:

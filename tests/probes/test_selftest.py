@@ -1,0 +1,89 @@
+"""The self-test takes every right model and finds every planted mistake; ``benchmarks/selftest.py`` tries many more."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specdec import ModelError
+from specdec.backends.hf import HFBackend
+from specdec.masks.dense import DenseCompiler
+from specdec.masks.exact import ExactCompiler
+from specdec.probes import selftest
+from specdec.probes.selftest import probe
+from tests import families, planted
+
+FAMILIES = ("llama", "gemma2", "gpt2", "mixtral")
+DTYPES = (torch.float32, torch.bfloat16)
+SAMPLE = [(2, torch.float32), (2, torch.bfloat16), (16, torch.bfloat16)]
+
+
+@pytest.fixture(scope="module", params=[(n, k, d) for n in FAMILIES for k, d in SAMPLE], ids=str)
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    name, layers, dtype = request.param
+    return families.deep(name, layers, has_spikes=True).to(dtype)
+
+
+@pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler()], ids=repr)
+def test_a_right_model_with_large_activations_is_taken_with_trees(model: PreTrainedModel, compiler: Any) -> None:
+    backend = HFBackend.load(model, compiler)
+    assert backend.shapes.takes_trees, backend.reason
+
+
+@pytest.mark.parametrize("mistake", planted.BACKENDS)
+def test_a_mistake_in_the_slots_of_the_cache_is_found(model: PreTrainedModel, mistake: str) -> None:
+    backend = planted.BACKENDS[mistake](model, DenseCompiler())
+    fault = probe(backend, model, DenseCompiler()).fault
+    assert "is off from plain forward passes by" in fault
+
+
+def test_mistakes_of_deep_mixtures_in_half_precision_are_found_by_their_first_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, compiler = families.deep("deepseek_v3", 12, has_spikes=True).to(torch.bfloat16), DenseCompiler()
+    assert HFBackend.load(model, compiler).shapes.takes_trees
+    backend = planted.KeepsAnotherBranch(model, compiler)
+    assert probe(backend, model, compiler).fault
+    layers = dict(model.named_modules())
+    assert sum(name.count(".") == 2 and "layers" in name for name in layers) == 12, "the model has all layers again"
+    monkeypatch.setattr(selftest, "_FIRST_LAYERS", 12)
+    assert not probe(backend, model, compiler).fault
+
+
+@pytest.mark.parametrize("mistake", [*planted.LAYOUTS, *planted.REGIONS])
+def test_a_mistake_in_a_layout_is_refused_with_the_compilers_name(mistake: str) -> None:
+    model, compiler = families.deep("gpt_oss", 2, has_spikes=True), ExactCompiler()
+    spoiled = planted.spoiled(compiler, mistake)
+    tried = probe(planted.Untested(model, spoiled), model, spoiled)
+    assert tried.fault.startswith("Spoiled lays out a wrong pass: node")
+
+
+def test_a_model_that_is_not_causal_is_refused() -> None:
+    with pytest.raises(ModelError, match="it isn't causal"):
+        HFBackend.load(families.make("BertConfig", {**families.MHA}), DenseCompiler())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layers", [2, 16])
+def test_a_bias_by_slots_refuses_trees_and_takes_chains(layers: int, dtype: torch.dtype) -> None:
+    backend = HFBackend.load(families.deep("mpt", layers).to(dtype), DenseCompiler())
+    assert not backend.shapes.takes_trees
+    assert "of the logits' spread; allowed" in backend.reason
+
+
+def test_logits_that_are_no_numbers_are_refused() -> None:
+    model: Any = families.make(*families.TREES["llama"])
+    model.lm_head.register_forward_hook(lambda *called: called[2].masked_fill(called[2] > 3.0, torch.nan))
+    with pytest.raises(ModelError, match="is off from plain forward passes by nan"):
+        HFBackend.load(model, DenseCompiler())
+
+
+def test_the_same_rounding_is_tried_each_time_and_the_model_is_left_as_it_was() -> None:
+    model = families.deep("mixtral", 4).to(torch.bfloat16)
+    before = dict(model.named_modules())
+    first, second = (probe(planted.Untested(model, DenseCompiler()), model, DenseCompiler()) for _ in range(2))
+    assert first == second
+    assert dict(model.named_modules()) == before
+    assert not model.get_input_embeddings()._forward_hooks
+    assert torch.equal(families.plain_logits(model, [1, 2]), families.plain_logits(model, [1, 2]))
