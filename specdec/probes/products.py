@@ -18,8 +18,8 @@ from transformers.pytorch_utils import Conv1D
 _MULTIPLES = (1, 2, 4, 8, 16, 32)
 _FEW = tuple(range(1, 13))  # rows: where libraries choose among their ways
 _MORE = (14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 160, 256)
-_LEAST_ROWS = 160  # tried whatever it costs: most trees
-_MOST_SLICES = 8  # the sums of a single row agree by chance in one case of seven
+_LEAST = (16, 32, 64, 160)  # tried whatever it costs: most trees
+_MOST_SLICES = 4  # the sums of a single row agree by chance in one case of seven
 _NUM_CORRECTED = 3
 _SEED = 2402
 _SCALE = 64.0  # so that what is left of a cancelled sum isn't below float16's smallest number
@@ -86,16 +86,17 @@ class _Layer:
 def probe_products(model: PreTrainedModel, seconds: float) -> Products:
     """Try every shape of layer in the model: few rows in several places, then multiples of what fits those.
 
-    Where ``seconds`` are short, large numbers of rows are not tried.
+    Where ``seconds`` are short, fewer numbers of rows are tried.
     """
     layers = list(_distinct(model))
     is_quick = seconds > (len(_FEW) + len(_MORE)) * _seconds_of_a_pass(layers, model)
-    most = _MORE[-1] if is_quick else _LEAST_ROWS
+    many = _MORE if is_quick else _LEAST
+    most = many[-1]
     multiple = 1
     for layer in layers:
         rows = layer.rows(most, model)
         whole = layer.run(rows)
-        for counts in (_FEW, [count for count in _MORE if count < most]):
+        for counts in (_FEW, many[:-1]):
             tried = [count for count in counts if count % multiple == 0]
             deviating = set(layer.deviating(tried, rows, whole))
             fitting = [m for m in _MULTIPLES if m >= multiple and not any(count % m == 0 for count in deviating)]

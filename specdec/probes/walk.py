@@ -21,13 +21,13 @@ from specdec.tree import ROOT, DraftTree, Role
 _SEED = 2402
 # Tokens of context: few, and so many that some of the positions behind have closed regions, and a prefix apart from
 # their tail.
-CONTEXTS = 6, 159
-_NUM_PLAIN = 6, 3  # positions behind each context
-_SIZES = (2, 6, 13), (6, 33, 100)  # of the trees behind each context
+CONTEXTS = 6, 160
+_NUM_PLAIN = 5, 2  # positions behind each context
+_SIZES = (6, 13), (33, 100)  # of the trees behind each context
 _NUM_IDS = 256  # in the text and beside it
 _LONGEST_PATH = 4
 _KEPT = 2
-_SECONDS = 0.25  # after which no larger trees are tried: large models on slow devices
+_SECONDS = 0.1  # after which no larger trees are tried: large models on slow devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class _Walker:
     def walk(self, context: int, num_plain: int, sizes: Sequence[int]) -> None:
         """Walk the positions behind a context in every way, in a row that is closed again."""
         stop = context - 1 + num_plain
-        tree, path = self._tree(context - 1, sizes[1], stop)
+        tree, path = self._tree(context - 1, sizes[0], stop)
         output = self.backend.prefill(self.done.tokens[:context], tree, len(self.done.tokens))
         self._note("a tree that goes along with the prompt", context - 1, output.row(0), path)
         self.backend.keep([()])
@@ -125,7 +125,7 @@ class _Walker:
         """Trees one behind the other, each behind the path that the one before kept; returns the row's length."""
         began = time.perf_counter()
         for size in sizes:
-            if size > _SIZES[1][1] and time.perf_counter() - began > _SECONDS:
+            if size > _SIZES[1][0] and time.perf_counter() - began > _SECONDS:
                 break
             tree, path = self._tree(position, size, stop)
             row = self._forward([tree], [position])[0]
@@ -145,8 +145,7 @@ class _Walker:
         self.backend.keep([(), path[:_KEPT]])
         lengths = [length, short + _KEPT]
         grown = [
-            self._tree(length, size, stop)
-            for length, size, stop in zip(lengths, _SIZES[0][1:], (stop, end), strict=True)
+            self._tree(length, size, stop) for length, size, stop in zip(lengths, _SIZES[0], (stop, end), strict=True)
         ]
         rows = self._forward([tree for tree, _ in grown], lengths)
         for row, position, (_, path) in zip(rows, lengths, grown, strict=True):
