@@ -22,7 +22,7 @@ _SEED = 2402
 # Tokens of context: few, and so many that some of the positions behind have closed regions, and a prefix apart from
 # their tail.
 CONTEXTS = 6, 160
-_NUM_PLAIN = 5, 2  # positions behind each context
+_NUM_PLAIN = 6, 2  # positions behind each context
 _SIZES = (6, 13), (33, 100)  # of the trees behind each context
 _NUM_IDS = 256  # in the text and beside it
 _LONGEST_PATH = 4

@@ -133,7 +133,7 @@ def test_the_walk_compares_every_kind_of_pass_near_the_start_and_behind_a_long_c
         assert (min(places) < 12) == (kind in near | everywhere)
         assert (max(places) > 150) == (kind not in near)
     plain = families.plain_logits(model, walked.tokens)
-    assert set(walked.plain) == {5, 6, 7, 8, 9, 159, 160}
+    assert set(walked.plain) == {5, 6, 7, 8, 9, 10, 159, 160}
     for position, logits in walked.plain.items():
         assert torch.allclose(logits, plain[position], atol=1e-4)
     assert walked.deviation().where == ""
