@@ -14,7 +14,7 @@ from specdec.loop import Parts
 from specdec.masks.dense import DenseCompiler
 from specdec.numerics import Driven, Mode, drive
 from specdec.plugins import Registry
-from specdec.probes.findings import lock_of, state_of
+from specdec.probes.findings import state_of
 from specdec.strategies.base import Engine, Host, Nodes, Proposer, What
 from specdec.verifiers.base import Verifier
 
@@ -45,13 +45,7 @@ class Bound:
 
     def is_current(self, model: object) -> bool:
         """True while the model computes as it did when it was bound."""
-        return present_state(model) == self.state
-
-
-def present_state(model: object) -> Hashable:
-    """Return the model's state, once no pass has its attention switched."""
-    with lock_of(model):
-        return state_of(model)
+        return state_of(model) == self.state
 
 
 def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry) -> Bound:
@@ -62,7 +56,7 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry) 
         PluginError: for a backend that is unknown, or a proposer that fails.
     """
     chosen = backend_class(registry, choice.backend, model)
-    state = present_state(model)
+    state = state_of(model)
 
     def load(compiler: Compiler) -> Backend:
         loaded: Backend = chosen.load(model, compiler)

@@ -14,7 +14,7 @@ from specdec.errors import RequestError, in_one_line
 from specdec.layout import Shapes
 from specdec.loading import OwnSettings
 from specdec.randomness import Randomness
-from specdec.sampling import Warper, impure, processor_name, pure_processors
+from specdec.sampling import Warper, impure, processor_name
 from specdec.sequence import Sequence
 from specdec.settings import Settings
 from specdec.text import TextDecoder
@@ -67,7 +67,7 @@ class Intake:
 
     def _check_processors(self, settings: Settings) -> None:
         rule = type(self.verifier).__name__
-        if not self.verifier.stays_on_the_text and (names := impure(settings)):
+        if not self.verifier.stays_on_the_text and (names := list(map(processor_name, impure(settings)))):
             raise RequestError(
                 f"{rule} asks for the model's law on paths that the text may not take, and {', '.join(names)} may "
                 "depend on what it was asked before: give it an attribute is_path_pure = True if its scores are a "
@@ -80,8 +80,7 @@ class Intake:
         Raises:
             RequestError: for such a processor that can't be copied.
         """
-        pure = pure_processors(settings)
-        own = [one for one in settings.logits_processor if one not in pure]
+        own = impure(settings)
         remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give prompts one by one"
         for processor in own:
             if isinstance(processor, FunctionType | BuiltinFunctionType | partial):

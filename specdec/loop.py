@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as ReadOnly
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -46,12 +46,12 @@ def step(sequences: ReadOnly[Sequence], parts: Parts) -> None:
     with clock.phase("propose"):
         trees = propose(sequences, parts)
     output: Output | None = None
-    with fail_together(sequences, parts):
+    with fail_together(sequences, author_of_passes(parts)):
         trees, output = forward(sequences, trees, parts, clock)
     if output is None:
         return
     commits = conclude(sequences, trees, output, parts, clock)
-    with clock.phase("commit"), fail_together(sequences, parts):
+    with clock.phase("commit"), fail_together(sequences, author_of_passes(parts)):
         parts.backend.keep([commit.path for commit in commits])
 
 
@@ -87,7 +87,7 @@ def prefill(sequence: Sequence, parts: Parts) -> None:
         start(sequence, parts)
         has_failed = sequence.is_finished  # it goes along with its root alone, as one whose proposal fails
         trees = [DraftTree(sequence.tokens[-1])] if has_failed else propose([sequence], parts)
-    with clock.phase("forward"), fail_together([sequence], parts):
+    with clock.phase("forward"), fails_alone(sequence, author_of_passes(parts)):
         capacity = sequence.prompt_length + sequence.settings.max_new_tokens
         output = parts.backend.prefill(sequence.tokens, trees[0], capacity)
         if is_spoiled(trees[0], output, 0):  # as in a step
@@ -98,7 +98,7 @@ def prefill(sequence: Sequence, parts: Parts) -> None:
     if sequence.is_finished:
         return
     commits = conclude([sequence], trees, output, parts, clock)
-    with clock.phase("commit"), fail_together([sequence], parts):
+    with clock.phase("commit"), fails_alone(sequence, author_of_passes(parts)):
         parts.backend.keep([*(() for _ in range(parts.backend.num_rows - 1)), commits[0].path])
 
 
@@ -275,24 +275,22 @@ def retire(active: list[Sequence], parts: Parts) -> None:
                     sequence.drafter.stop()
 
 
+def fails_alone(sequence: Sequence, author: str) -> AbstractContextManager[None]:
+    """Whatever a plug-in raises ends its own sequence and names the plug-in."""
+    return fail_together([sequence], author)
+
+
 @contextmanager
-def fail_together(sequences: ReadOnly[Sequence], parts: Parts) -> Iterator[None]:
-    """Whatever a pass raises ends the sequences in it: modelling code, a mask compiler, a lack of memory."""
+def fail_together(sequences: ReadOnly[Sequence], author: str) -> Iterator[None]:
+    """Whatever is raised ends these sequences, and names its author where that is a third party."""
     try:
         yield
     except Exception as error:
-        author = f"backend {type(parts.backend).__name__} with {type(parts.compiler).__name__}"
         fault = error if isinstance(error, SpecdecError) else failure(author, error)
         for sequence in sequences:
             sequence.fail(fault)
 
 
-@contextmanager
-def fails_alone(sequence: Sequence, author: str) -> Iterator[None]:
-    """Whatever a plug-in raises ends its own sequence and names the plug-in."""
-    try:
-        yield
-    except SpecdecError as error:
-        sequence.fail(error)
-    except Exception as error:  # a third party's code
-        sequence.fail(failure(author, error))
+def author_of_passes(parts: Parts) -> str:
+    """The plug-ins behind whatever a pass raises: modelling code, a mask compiler, a lack of memory."""
+    return f"backend {type(parts.backend).__name__} with {type(parts.compiler).__name__}"

@@ -142,21 +142,15 @@ def warpers(settings: Settings) -> list[Processor]:
     return chosen
 
 
-def impure(settings: Settings) -> list[str]:
-    """The caller's processors that may depend on more than the path they are asked about, by name."""
-    pure = pure_processors(settings)
-    return [processor_name(processor) for processor in settings.logits_processor if processor not in pure]
-
-
-def pure_processors(settings: Settings) -> list[Processor]:
-    """The caller's processors whose scores are a function of the path they are given."""
+def impure(settings: Settings) -> list[Processor]:
+    """The caller's processors that may depend on more than the path they are asked about."""
     from transformers.generation import logits_process as hf
 
     known = tuple(getattr(hf, name) for name in _PATH_PURE)
     return [
         processor
         for processor in settings.logits_processor
-        if isinstance(processor, known) or getattr(processor, "is_path_pure", False)
+        if not (isinstance(processor, known) or getattr(processor, "is_path_pure", False))
     ]
 
 

@@ -5,29 +5,21 @@ from typing import Any
 import pytest
 import torch
 
-from specdec import DraftTree, Generator, PluginError, ToyModel
-from specdec.strategies.base import Drafter, Proposer, Request
-from specdec.tree import ROOT, Budget
+from specdec import ROOT, Budget, DraftTree, Generator, PluginError, Request, ToyModel
 from tests import families
+from tests.scripted import Scripted
 
 BAD = 7  # the token whose embedding is NaN
 SETTINGS: dict[str, Any] = {"max_new_tokens": 12, "suppress_tokens": [BAD], "eos_token_id": ()}
 
 
-class Poisoned(Proposer):
-    """Drafts a token that the model makes NaN of, beside an ordinary chain."""
-
-    def start(self, request: Request) -> Drafter:
-        return _Poisoned(request)
-
-
-class _Poisoned(Drafter):
-    def propose(self, budget: Budget) -> DraftTree:
-        tree = DraftTree(self.request.root)
-        if budget.depth:
-            tree.add_chain(ROOT, [3, 4, 5][: budget.depth])
-            tree.add(ROOT, BAD)
-        return tree
+def with_a_bad_branch(request: Request, budget: Budget) -> DraftTree:
+    """A token that the model makes NaN of, beside an ordinary chain."""
+    tree = DraftTree(request.root)
+    if budget.depth:
+        tree.add_chain(ROOT, [3, 4, 5][: budget.depth])
+        tree.add(ROOT, BAD)
+    return tree
 
 
 def poisoned_model(dtype: torch.dtype) -> Any:
@@ -44,7 +36,7 @@ def test_a_draft_that_the_model_makes_nan_of_changes_no_text_alone_or_in_ragged_
 ) -> None:
     model = poisoned_model(dtype)
     plain = Generator(model, proposer="autoregressive", numerics=numerics)
-    drafted = Generator(model, proposer=Poisoned(), numerics=numerics)
+    drafted = Generator(model, proposer=Scripted(script=with_a_bad_branch), numerics=numerics)
     prompts = [[5, 9, 2], [1, 2, 3, 4, 5, 6, 8, 9, 10, 11] * 5, [4]]
     expected = [plain.generate(prompt, **SETTINGS) for prompt in prompts]
     assert [result.finish_reason for result in expected] == ["length"] * 3
@@ -61,20 +53,14 @@ def test_a_draft_of_nan_behind_an_accepted_one_changes_no_text() -> None:
         bad = len(context) > 3 and context[-1] == 0  # never written by the law itself
         return [float("nan")] * 4 if bad else [0.0, 0.1, 0.8, 0.1]
 
-    class Chain(Proposer):
-        def start(self, request: Request) -> Drafter:
-            return _Chain(request)
-
-    class _Chain(Drafter):
-        def propose(self, budget: Budget) -> DraftTree:
-            tree = DraftTree(self.request.root)
-            tree.add_chain(ROOT, [2, 2, 0, 2][: budget.depth])
-            return tree
+    def chain(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        tree.add_chain(ROOT, [2, 2, 0, 2][: budget.depth])
+        return tree
 
     model = ToyModel(law, 4)
-    texts = [
-        Generator(model, proposer=p).generate([1], max_new_tokens=9).token_ids for p in ("autoregressive", Chain())
-    ]
+    proposers = "autoregressive", Scripted(script=chain)
+    texts = [Generator(model, proposer=p).generate([1], max_new_tokens=9).token_ids for p in proposers]
     assert texts[0] == texts[1] == (2,) * 9
 
 

@@ -6,20 +6,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from specdec.probes.findings import lock_of
+from specdec.probes.own_forward import own_logits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _CHUNKS = (1, 5, 16)  # tokens fed at a time behind a cache
-
-
-@torch.inference_mode()
-def own_logits(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> torch.Tensor:
-    """The model's logits at positions ``first`` … of a text, in one pass without a cache, float32, (nodes, vocab)."""
-    ids = torch.tensor([list(tokens)], device=model.device)
-    with lock_of(model):
-        logits: torch.Tensor = model(ids, use_cache=False).logits
-    return logits[0, first:].float()
 
 
 def measure_noise(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> torch.Tensor:
@@ -28,7 +20,7 @@ def measure_noise(model: "PreTrainedModel", tokens: Sequence[int], first: int) -
     What was rounded stays in the cache, and a position's own figure may be small by chance: none is below an earlier
     one, nor below the median.
     """
-    whole = own_logits(model, tokens, first)
+    whole = own_logits(model, [tokens])[0, first:]
     with lock_of(model):
         noise = torch.stack([(other - whole).abs().amax(-1) for other in _other_ways(model, tokens, first)]).amax(0)
     return noise.clamp_min(float(noise.median())).cummax(0).values

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from specdec.errors import ModelError
 from specdec.layout import Shapes, Window
 
-# The self-test's prompt and its two drafts reach so far.
+# The self-test walks shorter texts, too, but tells less of a model the fewer positions there are.
 _LEAST_POSITIONS = 11
 _WINDOWED: dict[str, Literal["sliding", "chunked"]] = {"sliding_attention": "sliding", "chunked_attention": "chunked"}
 _KEEP_NOTHING = {"moe", "mlp"}

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.attention import exact, grouped, split
+from specdec.attention.switched import switched
 from specdec.backends.architecture import name_of, shapes_of
 from specdec.backends.base import Backend, Output
 from specdec.backends.cache import RaggedCache
@@ -182,18 +183,8 @@ class HFBackend(Backend):
         """
         if name is None and sees_all and self._groups_heads:
             name = grouped.NAME
-        with lock_of(self._model):
-            yield from self._switched(name)
-
-    def _switched(self, name: str | None) -> Iterator[None]:
-        if name is None:
+        with lock_of(self._model), nullcontext() if name is None else switched(self._config, name):
             yield
-            return
-        before, self._config._attn_implementation = self._config._attn_implementation, name
-        try:
-            yield
-        finally:
-            self._config._attn_implementation = before
 
     @torch.inference_mode()
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

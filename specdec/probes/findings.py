@@ -58,15 +58,15 @@ def lock_of(model: object) -> AbstractContextManager[Any]:
 def state_of(model: object) -> Hashable:
     """Return what a model computes with: modules, their modes, dtypes, devices and shapes, and its configuration.
 
-    Equal states mean that facts still hold. The values of weights are no part of it. To be asked under the model's
+    Equal states mean that facts still hold. The values of weights are no part of it. The answer waits for the model's
     lock, since passes set the configured attention.
     """
     if not isinstance(model, torch.nn.Module):
         return ()
-    modules = tuple((id(module), type(module), module.training) for module in model.modules())
-    tensors = chain(model.parameters(), model.buffers())
-    config = str(vars(model.config)) if hasattr(model, "config") else ""
-    return modules, tuple((tensor.dtype, tensor.device, tensor.shape) for tensor in tensors), config
+    with lock_of(model):
+        modules = tuple((id(module), type(module), module.training) for module in model.modules())
+        tensors = tuple((each.dtype, each.device, each.shape) for each in chain(model.parameters(), model.buffers()))
+        return modules, tensors, str(vars(model.config)) if hasattr(model, "config") else ""
 
 
 def first_time(model: object, told: str) -> bool:

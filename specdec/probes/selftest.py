@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from inspect import signature
 from statistics import median_low
 
 import torch
@@ -25,6 +24,7 @@ from transformers import PreTrainedModel
 from specdec.backends.base import Backend, Deviation
 from specdec.errors import in_one_line
 from specdec.layout import Compiler
+from specdec.probes.own_forward import own_logits
 from specdec.probes.walk import Walk, WrongLayout, walk
 
 _REFERENCE = 12  # tokens
@@ -87,7 +87,7 @@ def _first_layers(model: PreTrainedModel) -> Iterator[bool]:
 @torch.inference_mode()
 def _runs(model: PreTrainedModel) -> bool:
     try:
-        return bool(_own_logits(model, [[0, 1]]).isfinite().all())
+        return bool(own_logits(model, [[0, 1]]).isfinite().all())
     except Exception:  # third-party modelling code that counts its layers
         return False
 
@@ -96,10 +96,10 @@ def _runs(model: PreTrainedModel) -> bool:
 def _judge(model: PreTrainedModel, walked: Walk) -> str:
     """Return why the passes of a kind are wrong, or ""."""
     tokens = walked.tokens[:_REFERENCE]
-    reference = _own_logits(model, [tokens])[0]
+    reference = own_logits(model, [tokens])[0]
     bounds, spread = _bounds(model, tokens, reference).tolist(), _spread(reference)
     far = min((position for position in walked.plain if position >= len(reference)), default=len(walked.tokens))
-    behind = _own_logits(model, [walked.tokens], len(walked.tokens) - far)[0]
+    behind = own_logits(model, [walked.tokens], len(walked.tokens) - far)[0]
     errors: dict[str, list[tuple[float, float, float]]] = {}
     for kind, position, logits in _passes(walked):
         is_near = position < len(reference)
@@ -124,7 +124,7 @@ def _passes(walked: Walk) -> Iterator[tuple[str, int, torch.Tensor]]:
 def _bounds(model: PreTrainedModel, tokens: Sequence[int], reference: torch.Tensor) -> torch.Tensor:
     """Return the largest error of a right pass at each position, (tokens,), relative to the logits' spread."""
     with _rounded_otherwise(model):
-        noise = _distances(_own_logits(model, [tokens] * _ROUNDINGS), reference).amax(0) / _spread(reference)
+        noise = _distances(own_logits(model, [tokens] * _ROUNDINGS), reference).amax(0) / _spread(reference)
     # What one position in four does, all may do; what fewer do, they do alone.
     return (_MOST_NOISE * noise.clamp_min(float(noise.quantile(_COMMON)))).clamp_min(_LEAST_BOUND)
 
@@ -143,16 +143,6 @@ def _rounded_otherwise(model: PreTrainedModel) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _own_logits(model: PreTrainedModel, texts: Sequence[Sequence[int]], last: int = 0) -> torch.Tensor:
-    """Return the model's own logits for texts of one length, (texts, tokens, vocab), float32, without a cache.
-
-    ``last`` leaves those of the last few tokens; 0 is all of them.
-    """
-    keeps = {"logits_to_keep": last} if "logits_to_keep" in signature(model.forward).parameters else {}
-    logits: torch.Tensor = model(torch.tensor(texts, device=model.device), use_cache=False, **keeps).logits
-    return logits[:, -last:].float()
 
 
 def _distances(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from specdec.attention.switched import switched
 from specdec.errors import in_one_line
 
 _NAME = "specdec_watched"
@@ -53,15 +54,13 @@ def why_not_switchable(model: PreTrainedModel) -> str:
 def _forward(model: PreTrainedModel, attention: Any, cache: DynamicCache) -> str:
     """Run a token under another attention, and return what that raised, or ""; the model is left as it was."""
     config = model.config.get_text_config()
-    before = config._attn_implementation
     name = f"{_NAME}_{id(attention)}"  # other models may be tried in other threads
     ALL_ATTENTION_FUNCTIONS[name] = attention
-    config._attn_implementation = name
     try:
-        model(torch.ones(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+        with switched(config, name):
+            model(torch.ones(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
     except Exception as error:  # third-party modelling code
         return in_one_line(error)
     finally:
-        config._attn_implementation = before
         del ALL_ATTENTION_FUNCTIONS[name]
     return ""

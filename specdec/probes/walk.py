@@ -136,7 +136,7 @@ class _Walker:
         return position
 
     def _batch(self, length: int, stop: int) -> None:
-        """A second, shorter row beside the first: lone nodes side by side, and trees of two sizes."""
+        """A second, shorter row beside the first, with a tree of another size."""
         short = CONTEXTS[0] - 1
         end = short + _NUM_PLAIN[0]
         tree, path = self._tree(short, _SIZES[0][1], end)
@@ -215,5 +215,5 @@ def _masks(layout: Layout, shapes: Shapes) -> Iterator[tuple[Window | None, torc
             yield shapes.attention[kind], seen_in(mask.regions, mask[:, 0].shape)
 
 
-def _is_within(window: Window, query: int, key: int) -> bool:
+def _is_within(window: Window, query: int, key: int) -> bool:  # not the compilers' own function, which it checks
     return query - key < window.size if window.kind == "sliding" else query // window.size == key // window.size
