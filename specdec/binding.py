@@ -1,7 +1,7 @@
 """A generator's parts, made for a model in its present state."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec.backends.base import Backend
@@ -17,6 +17,7 @@ from specdec.plugins import Registry
 from specdec.probes.findings import state_of
 from specdec.strategies.base import Engine, Host, Nodes, Proposer, What
 from specdec.verifiers.base import Verifier
+from specdec.weights.holding import Holding, Weights, left_stock
 
 # A limit against runaway proposers; the largest published lookahead setting has 480 nodes.
 MAX_NODES = 512
@@ -31,6 +32,7 @@ class Choice:
     numerics: Mode
     compiler: Compiler | None
     backend: str
+    weights: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class Bound:
     """The parts made for a model, and the model's state at that time."""
 
     state: Hashable
+    weights: Weights
     load: Callable[[Compiler], Backend]
     driven: Driven
     parts: Parts
@@ -48,24 +51,37 @@ class Bound:
         return state_of(model) == self.state
 
 
-def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry) -> Bound:
-    """Load a backend for the model, and bind the proposer to both.
+def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, holding: Holding) -> Bound:
+    """Lay out the model's weights, load a backend for it, and bind the proposer to both.
 
     Raises:
         ModelError: when the model or tokenizer can't be driven, with the reason.
         PluginError: for a backend that is unknown, or a proposer that fails.
     """
     chosen = backend_class(registry, choice.backend, model)
-    state = state_of(model)
 
     def load(compiler: Compiler) -> Backend:
         loaded: Backend = chosen.load(model, compiler)
         return loaded
 
-    driven = drive(load, model, choice.numerics, choice.compiler)
-    shapes = driven.backend.shapes
+    def drive_with(weights: str) -> tuple[Weights, Driven]:
+        if chosen.runs_layers:
+            laid_out = holding.lay_out(model, weights)
+        else:
+            laid_out = left_stock(weights, 0, f"{chosen.__name__} runs no layers of torch")
+        return laid_out, drive(load, model, choice.numerics, choice.compiler)
+
+    weights, driven = drive_with(choice.weights)
+    if choice.weights == "auto" and weights.kernel and driven.why_not_exact:
+        stock, driven_stock = drive_with("stock")
+        if driven_stock.why_not_exact:
+            weights, driven = drive_with("auto")
+        else:
+            why = f"with {weights.kernel}'s products exact numerics can't be had: {driven.why_not_exact}"
+            weights, driven = replace(stock, why=why), driven_stock
+    state, shapes = state_of(model), driven.backend.shapes
     check_tokenizer(tokenizer, shapes.vocab_size)
-    engine, wants = _bind_proposer(model, tokenizer, choice, registry, driven)
+    engine, wants = _bind_proposer(model, tokenizer, choice, registry, driven, holding)
     parts = Parts(
         engine=engine,
         proposer_name=type(choice.proposer).__name__,
@@ -77,17 +93,20 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry) 
         max_nodes=MAX_NODES,
         flags_ties=driven.numerics.noise > 0.0,
     )
-    return Bound(state, load, driven, parts, Intake(model, tokenizer, shapes, choice.verifier))
+    return Bound(state, weights, load, driven, parts, Intake(model, tokenizer, shapes, choice.verifier))
 
 
 def _bind_proposer(
-    model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, driven: Driven
+    model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, driven: Driven, holding: Holding
 ) -> tuple[Engine, frozenset[tuple[Nodes, What]]]:
     """Return the proposer's engine for the model, and the signals that it wants."""
 
     def open_driver(other: Any) -> Driver:
         compiler = DenseCompiler()  # a draft's last bits are nobody's concern
-        return Driver(backend_class(registry, "auto", other).load(other, compiler), compiler)
+        chosen = backend_class(registry, "auto", other)
+        if chosen.runs_layers:
+            holding.lay_out_draft(other)
+        return Driver(chosen.load(other, compiler), compiler)
 
     host = Host(
         model=model,

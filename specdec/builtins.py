@@ -20,6 +20,9 @@ from specdec.verifiers.match import MatchVerifier
 from specdec.verifiers.rejection import RejectionVerifier
 from specdec.verifiers.traversal import TraversalVerifier
 from specdec.verifiers.typical import TypicalVerifier
+from specdec.weights.base import Kernel
+from specdec.weights.fbgemm import FBGEMMKernel
+from specdec.weights.onednn import OneDNNKernel
 
 
 @hookimpl
@@ -47,6 +50,11 @@ def specdec_verifiers() -> Mapping[str, type[Verifier]]:
 @hookimpl
 def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
     return {"dense": DenseCompiler, "exact": ExactCompiler, "split": SplitCompiler}
+
+
+@hookimpl
+def specdec_kernels() -> Mapping[str, type[Kernel]]:
+    return {"fbgemm": FBGEMMKernel, "onednn": OneDNNKernel}
 
 
 @hookimpl

@@ -23,6 +23,7 @@ from specdec.sequence import Sequence
 from specdec.stats import Stats
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
+from specdec.weights.holding import Holding, Weights, checked_weights
 
 
 class Generator:
@@ -37,6 +38,8 @@ class Generator:
         numerics: "exact" for text that is the same to the bit for every strategy, batch and prompt, "fast" for the
             fastest attention, "auto" for exact wherever a probe of model and machine passes. A ``mask`` that is given
             decides instead.
+        weights: "packed" for matrices laid out in memory for few rows, "stock" for the model's own, "auto" for packed
+            ones wherever they are faster; or the name of an installed kernel. ``close`` gives the model back as it was.
         max_batch_size: requests of a list decoded side by side; the others wait.
 
     Raises:
@@ -55,6 +58,7 @@ class Generator:
         proposer: Proposer | str = "auto",
         verifier: Verifier | str = "match",
         numerics: Mode = "auto",
+        weights: str = "auto",
         mask: Any = None,
         backend: str = "auto",
         max_batch_size: int = 8,
@@ -69,7 +73,10 @@ class Generator:
             numerics=checked_mode(numerics, compiler),
             compiler=compiler,
             backend=backend,
+            weights=checked_weights(weights, self._registry),
         )
+        kernels = {self._registry.name_of(each): each.cls() for each in self._registry.of_kind("kernels")}
+        self._holding = Holding(weights, kernels)
         if not self.verifier.lossless:
             name = type(self.verifier).__name__
             warnings.warn(f"{name} is lossy: the text is not what the model alone would write", stacklevel=2)
@@ -84,7 +91,11 @@ class Generator:
         self._has_noted = False
 
     def _bind(self) -> Bound:
-        bound = bind(self.model, self.tokenizer, self._choice, self._registry)
+        try:
+            bound = bind(self.model, self.tokenizer, self._choice, self._registry, self._holding)
+        except BaseException:  # Ctrl-C too
+            self._holding.give_back()
+            raise
         why = bound.driven.why_not_exact
         if why and first_time(self.model, why):
             warnings.warn(f"decoding with fast numerics, as exact ones can't be had: {why}", stacklevel=3)
@@ -116,6 +127,11 @@ class Generator:
     def numerics(self) -> Numerics:
         """The numerics it decodes with, and whether they are bit-exact for this model on this machine."""
         return self._present().driven.numerics_now()
+
+    @property
+    def weights(self) -> Weights:
+        """How the model's weight matrices lie in memory, and why."""
+        return self._present().weights
 
     def costs(self) -> Costs:
         """c(T): what its passes cost on this device, by their number of nodes; measured once for a model and numerics.
@@ -189,8 +205,12 @@ class Generator:
         return [request if isinstance(request, Exception) else None for request in requests]
 
     def close(self) -> None:
-        """Release what the proposer holds."""
+        """Release what the proposer holds, and the model, whose weights are then as they were.
+
+        Weights that another generator decodes with stay packed for that one.
+        """
         self._bound.parts.engine.close()
+        self._holding.give_back()
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from specdec.backends.base import Backend
 from specdec.masks.base import MaskCompiler
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
+from specdec.weights.base import Kernel
 
 PROJECT = "specdec"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -32,3 +33,8 @@ def specdec_masks() -> Mapping[str, type[MaskCompiler]]:  # type: ignore[empty-b
 @hookspec
 def specdec_backends() -> Mapping[str, type[Backend]]:  # type: ignore[empty-body]  # as above
     """Backends by name; ``backend="auto"`` takes the first that accepts the model."""
+
+
+@hookspec
+def specdec_kernels() -> Mapping[str, type[Kernel]]:  # type: ignore[empty-body]  # as above
+    """Kernels for packed weights by name; ``weights="auto"`` takes the fastest."""

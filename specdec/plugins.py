@@ -20,6 +20,7 @@ from specdec.masks.base import MaskCompiler
 from specdec.settings import describe
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
+from specdec.weights.base import Kernel
 
 _NAME = re.compile(r"[\w.-]+")  # what fits in front of the colon of "name:key=value"
 KINDS: dict[str, type] = {
@@ -27,6 +28,7 @@ KINDS: dict[str, type] = {
     "verifiers": Verifier,
     "masks": MaskCompiler,
     "backends": Backend,
+    "kernels": Kernel,
 }
 
 

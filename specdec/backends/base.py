@@ -13,6 +13,7 @@ Laws:
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -76,7 +77,10 @@ class Backend(ABC):
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
         deviation: how far passes deviate from plain steps, where loading has tried it.
         costs: what its passes cost, where that needs no measuring.
+        runs_layers: True where it calls the model's own layers, which may have packed weights then.
     """
+
+    runs_layers: ClassVar[bool] = False
 
     shapes: Shapes
     inexact: str = ""

@@ -41,6 +41,7 @@ class HFBackend(Backend):
         widths: what passes are padded to, ascending; wider ones and those of an empty list aren't.
     """
 
+    runs_layers: ClassVar[bool] = True
     widths: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:

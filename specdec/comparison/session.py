@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.comparison.machine import machine_facts, model_facts
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
 from specdec.comparison.ready import Ready, check_options
 from specdec.comparison.results import Comparison, Difference
@@ -19,6 +18,7 @@ from specdec.driver import Driver
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
 from specdec.loading import load_pretrained
+from specdec.machine import machine_facts, model_facts
 from specdec.numerics import Mode
 from specdec.prompts import encode
 from specdec.strategies.base import Proposer

@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from specdec.demo.cache_folder import cache_folder
+from specdec.cache_folder import cache_folder
 from specdec.demo.gguf_conversion import DTYPES, WEIGHTS, check_libraries, convert, weights_digest
 from specdec.errors import ModelError, in_one_line
 from specdec.loading import load_pretrained

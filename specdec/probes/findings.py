@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from specdec.weights.tensor import PackedWeight
+
 Finding = TypeVar("Finding")
 _WHERE = "_specdec_notes"
 _MOST_STATES = 4
@@ -65,8 +67,15 @@ def state_of(model: object) -> Hashable:
         return ()
     with lock_of(model):
         modules = tuple((id(module), type(module), module.training) for module in model.modules())
-        tensors = tuple((each.dtype, each.device, each.shape) for each in chain(model.parameters(), model.buffers()))
+        tensors = tuple(map(facts_of, chain(model.parameters(), model.buffers())))
         return modules, tensors, str(vars(model.config)) if hasattr(model, "config") else ""
+
+
+def facts_of(tensor: torch.Tensor) -> Hashable:
+    """Return what products with a tensor depend on, besides its numbers."""
+    if not isinstance(tensor, PackedWeight):
+        return tensor.dtype, tensor.device, tensor.shape
+    return type(tensor.matrix.kernel), tensor.matrix.heights, tensor.plain_dtype, tensor.device, tensor.shape
 
 
 def first_time(model: object, told: str) -> bool:

@@ -15,6 +15,9 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
+from specdec.probes.findings import facts_of
+from specdec.weights.tensor import PackedWeight
+
 _MULTIPLES = (1, 2, 4, 8, 16, 32)
 _FEW = tuple(range(1, 13))  # rows: where libraries choose among their ways
 _MORE = (14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 160, 256)
@@ -113,15 +116,17 @@ def _distinct(model: PreTrainedModel) -> Iterator[_Layer]:
     for module in model.modules():
         if isinstance(module, torch.nn.Linear | Conv1D) and module.weight.is_floating_point():
             is_linear = isinstance(module, torch.nn.Linear)
-            weight: torch.Tensor = module.weight
-            size = " by ".join(map(str, weight.shape))
-            kind = type(module), tuple(weight.shape), weight.dtype, module.bias is None
+            size = " by ".join(map(str, module.weight.shape))
+            kind = type(module), module.bias is None, facts_of(module.weight)
+            if kind in found:
+                continue
+            weight = module.weight.unpacked() if isinstance(module.weight, PackedWeight) else module.weight
             # A router, say, is a product with something behind it, and gives back more than a tensor.
             is_plain = type(module).forward in {torch.nn.Linear.forward, Conv1D.forward}
             run = module if is_plain else partial(torch.nn.functional.linear, weight=weight, bias=module.bias)
             by_column = weight if is_linear else weight.T
             layer = _Layer(run, f"a product with a {size} matrix", by_column.shape[1], by_column, module.bias)
-            found.setdefault(kind, layer)
+            found[kind] = layer
         elif isinstance(module, _ACTIVATIONS):
             activations.setdefault(type(module), module)
     yield from found.values()

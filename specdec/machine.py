@@ -13,7 +13,7 @@ def machine_facts() -> dict[str, str]:
     """Processor, cores, threads in use and versions."""
     return {
         "specdec": f"specdec {version('specdec')}",
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": f"{os.cpu_count()} cores, torch threads: {torch.get_num_threads()}",
         "system": platform.system(),
         "python": f"Python {platform.python_version()}",
@@ -34,7 +34,8 @@ def model_facts(model: Any) -> dict[str, str]:
     return facts
 
 
-def _processor() -> str:
+def processor_name() -> str:
+    """Return the processor's name as the system gives it."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

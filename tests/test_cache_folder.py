@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.demo.cache_folder import cache_folder
+from specdec.cache_folder import cache_folder
 
 
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,43 @@
+"""The contract of kernels: ways to hold a matrix, and to multiply a few rows by it.
+
+Laws:
+- ``multiply`` is ``rows @ weight.T + bias``, summed in float32 or better and rounded once, to the rows' dtype.
+- ``unpack`` gives the matrix that was packed, bit for bit.
+- A kernel that holds fewer digits than the matrix has doesn't take it: ``pack`` gives None. What its product may lack,
+  at most, is stated in ``loss``.
+- Whatever is packed is only read: several threads may multiply by it.
+
+That a row's bits don't depend on the other rows is no law. It is probed (``specdec/probes/products.py``), and rows are
+padded where they do.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+
+
+class Kernel(ABC):
+    """A way to hold matrices. An object has no state: what it packs is kept by whoever asked for it.
+
+    Attributes:
+        loss: the largest difference between a number and what is multiplied in its place; 0 where there is none.
+    """
+
+    loss: ClassVar[float] = 0.0
+
+    @abstractmethod
+    def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
+        """Return the reason why it has no way for matrices of a dtype on a device here, or ""."""
+
+    @abstractmethod
+    def pack(self, weight: torch.Tensor) -> Any | None:
+        """Return a matrix, ``(outputs, inputs)``, as the kernel holds it; None where it can't hold this one."""
+
+    @abstractmethod
+    def multiply(self, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return the product, ``(..., outputs)``, of rows, ``(..., inputs)``, in their dtype."""
+
+    @abstractmethod
+    def unpack(self, packed: Any) -> torch.Tensor:
+        """Return the matrix that was packed, ``(outputs, inputs)``."""

@@ -1,0 +1,71 @@
+"""FBGEMM's products with float16 weights, summed in float32.
+
+For float16 models, for bfloat16 models on processors that don't multiply bfloat16, and for float32 models whose every
+number is a float16 one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specdec.weights.base import Kernel
+
+_LOSS_OF_BFLOAT16 = 2.0**-25
+_LARGEST = 65504.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """A matrix as FBGEMM holds it, and the few numbers that float16 doesn't have, by their place."""
+
+    product: Any
+    dtype: torch.dtype
+    places: torch.Tensor
+    numbers: torch.Tensor
+
+
+class FBGEMMKernel(Kernel):
+    """Half the bytes of float32, for numbers that lose nothing by it.
+
+    bfloat16 numbers below 2^-17 are off by 2^-25 at most in products. Nothing else is, and ``unpack`` gives all back.
+    """
+
+    loss = _LOSS_OF_BFLOAT16
+
+    def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
+        if device.type != "cpu":
+            return f"it is for CPUs, not {device.type}"
+        if dtype not in {torch.float32, torch.bfloat16, torch.float16}:
+            return f"it has no way for {str(dtype).removeprefix('torch.')}"
+        if "fbgemm" not in torch.backends.quantized.supported_engines:
+            return "this torch was built without it"
+        return ""
+
+    def pack(self, weight: torch.Tensor) -> _Packed | None:
+        weight = weight.detach()
+        differs = weight.to(torch.float16).to(weight.dtype) != weight
+        places = differs.flatten().nonzero().flatten()
+        numbers = weight.flatten()[places]
+        if len(numbers) and (weight.dtype != torch.bfloat16 or not _are_small(numbers)):
+            return None
+        if not weight.abs().amax() <= _LARGEST:
+            return None
+        packed = torch.ops.quantized.linear_prepack_fp16(weight.float().contiguous(), None)
+        return _Packed(packed, weight.dtype, places, numbers)
+
+    def multiply(self, rows: torch.Tensor, packed: _Packed, bias: torch.Tensor | None) -> torch.Tensor:
+        product: torch.Tensor = torch.ops.quantized.linear_dynamic_fp16(rows.float(), packed.product)
+        if bias is not None:
+            product += bias
+        return product.to(rows.dtype)
+
+    def unpack(self, packed: _Packed) -> torch.Tensor:
+        dense: torch.Tensor = torch.ops.quantized.linear_unpack_fp16(packed.product)[0].to(packed.dtype)
+        dense.view(-1)[packed.places] = packed.numbers
+        return dense
+
+
+def _are_small(numbers: torch.Tensor) -> bool:
+    """True where float16 has all of them to the error that is stated."""
+    return bool((numbers.float() - numbers.to(torch.float16).float()).abs().amax() <= _LOSS_OF_BFLOAT16)

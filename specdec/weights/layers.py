@@ -1,0 +1,98 @@
+"""The layers of a model that are plain products, and which of them are given the same rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from specdec.weights.tensor import PackedWeight
+
+
+@dataclass(frozen=True, slots=True)
+class ProductLayer:
+    """A layer that multiplies by its weight and does nothing else.
+
+    Attributes:
+        name: the layer's in the model.
+        is_looked_up: the weight is another kind of layer's too, such as an embedding's.
+    """
+
+    name: str
+    module: torch.nn.Linear | Conv1D
+    is_looked_up: bool
+
+    @property
+    def weight(self) -> torch.nn.Parameter:
+        """The parameter, which may be packed."""
+        return self.module.weight  # type: ignore[return-value]  # transformers is untyped here
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """The bias, if any."""
+        return self.module.bias
+
+    @property
+    def is_transposed(self) -> bool:
+        """True where the weight is ``(inputs, outputs)``."""
+        return isinstance(self.module, Conv1D)
+
+    @property
+    def matrix(self) -> torch.Tensor:
+        """The weight as an ordinary tensor, ``(outputs, inputs)``."""
+        weight = self.weight
+        dense = weight.unpacked() if isinstance(weight, PackedWeight) else weight.detach()
+        return dense.T if self.is_transposed else dense
+
+
+def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
+    """Yield the layers of floating-point weights, one for each weight."""
+    plain = {torch.nn.Linear.forward, Conv1D.forward}
+    found: dict[int, tuple[str, torch.nn.Linear | Conv1D]] = {}
+    looked_up: set[int] = set()
+    for name, module in model.named_modules():
+        for parameter in module._parameters.values():
+            if parameter is None:
+                continue
+            is_product = type(module).forward in plain and "forward" not in vars(module)
+            if is_product and parameter is module.weight and parameter.is_floating_point():
+                found.setdefault(id(parameter), (name, module))
+            elif parameter.dim() > 1:
+                looked_up.add(id(parameter))
+    for key, (name, module) in found.items():
+        yield ProductLayer(name, module, key in looked_up)
+
+
+@torch.inference_mode()
+def given_the_same_rows(model: PreTrainedModel, layers: Sequence[ProductLayer]) -> list[list[ProductLayer]]:
+    """Return the groups of layers that a pass gives one and the same tensor, in the order of calls; run for a token.
+
+    A layer that is called more or less than once, or whose rows change before the group's last call, is in none.
+    """
+    calls: list[tuple[torch.Tensor, torch.Tensor, ProductLayer]] = []
+
+    of_module = {layer.module: layer for layer in layers}
+
+    def watch(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        calls.append((given[0], given[0].clone(), of_module[module]))
+
+    handles = [layer.module.register_forward_pre_hook(watch) for layer in layers]
+    try:
+        model(torch.ones(1, 1, dtype=torch.long, device=model.device), use_cache=False)
+    except Exception:  # third-party modelling code: who drives the model finds out what is wrong with it
+        return []
+    finally:
+        for handle in handles:
+            handle.remove()
+    groups: dict[int, list[tuple[torch.Tensor, ProductLayer]]] = {}
+    for rows, copied, layer in calls:
+        groups.setdefault(id(rows), []).append((copied, layer))
+    times_called = [id(layer) for _, _, layer in calls]
+    return [
+        [layer for _, layer in group]
+        for group in groups.values()
+        if len(group) > 1
+        and all(torch.equal(copied, group[0][0]) for copied, _ in group)
+        and all(times_called.count(id(layer)) == 1 for _, layer in group)
+    ]

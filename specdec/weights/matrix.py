@@ -1,0 +1,176 @@
+"""A weight matrix in memory: packed by a kernel, dense, or both where something else reads its rows."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from specdec.weights.base import Kernel
+
+
+class Matrix(ABC):
+    """The numbers of a ``PackedWeight``. Shapes are ``(outputs, inputs)``.
+
+    Attributes:
+        heights: the outputs of each of the matrices that are multiplied as one; () where it is multiplied by itself.
+    """
+
+    heights: tuple[int, ...] = ()
+
+    @property
+    @abstractmethod
+    def kernel(self) -> Kernel | None:
+        """The kernel that multiplies by it; None while it is dense."""
+
+    @abstractmethod
+    def multiply(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return the product, ``(..., outputs)``, of rows, ``(..., inputs)``."""
+
+    @abstractmethod
+    def dense(self) -> torch.Tensor:
+        """Return the dense matrix: a copy where it is packed, else the one that is kept."""
+
+    @abstractmethod
+    def assign(self, dense: torch.Tensor) -> None:
+        """Take other numbers, of the same shape and dtype."""
+
+    @abstractmethod
+    def loosen(self, is_transposed: bool) -> torch.Tensor:
+        """Return the dense matrix, which from now on is what products read: it may be written to.
+
+        ``is_transposed``: its transpose is what shall be contiguous.
+        """
+
+
+class WholeMatrix(Matrix):
+    """A matrix that is multiplied by itself.
+
+    Args:
+        kernel, packed: the kernel, and the matrix as that holds it; None where it is dense.
+        kept: the dense matrix where there is one: of embeddings, whose rows are looked up, and of what isn't packed.
+    """
+
+    def __init__(self, kernel: Kernel | None, packed: Any | None, kept: torch.Tensor | None = None) -> None:
+        self._kernel, self._packed, self._kept = kernel, packed, kept
+
+    @property
+    def kernel(self) -> Kernel | None:
+        return None if self._packed is None else self._kernel
+
+    def multiply(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if self._kernel is None or self._packed is None:
+            return linear(rows, self.dense(), bias)
+        return self._kernel.multiply(rows, self._packed, bias)
+
+    def dense(self) -> torch.Tensor:
+        if self._kept is not None:
+            return self._kept
+        assert self._kernel is not None
+        return self._kernel.unpack(self._packed)
+
+    def assign(self, dense: torch.Tensor) -> None:
+        if self._kept is not None and self._kept is not dense:
+            self._kept.copy_(dense)
+        if self._kernel is not None and self._packed is not None:
+            self._packed = self._kernel.pack(dense)
+            if self._packed is None and self._kept is None:
+                self._kept = dense
+
+    def loosen(self, is_transposed: bool) -> torch.Tensor:
+        self._kept = _contiguous(self.dense(), is_transposed)
+        self._packed = None
+        return self._kept
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "WholeMatrix":
+        dense = self.dense()
+        packed = None if self._kernel is None or self._packed is None else self._kernel.pack(dense)
+        return WholeMatrix(self._kernel, packed, None if self._kept is None else deepcopy(self._kept, memo))
+
+
+class JoinedMatrix:
+    """Matrices that are multiplied by the same rows, one below the other: one product in place of several.
+
+    The first that is asked for multiplies for all of them. The others' products lie ready for whoever brings the very
+    same tensor of rows. Any other tensor is multiplied anew, so that nothing depends on the order of calls.
+    """
+
+    def __init__(
+        self, kernel: Kernel, packed: Any, heights: Sequence[int], biases: Sequence[torch.Tensor | None]
+    ) -> None:
+        self.kernel = kernel
+        self.heights = tuple(heights)
+        self._packed, self._biases = packed, list(biases)
+        self._ready: tuple[torch.Tensor, list[torch.Tensor | None]] | None = None
+
+    def multiply(self, rows: torch.Tensor, index: int, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return the product of one of the matrices."""
+        if bias is not self._biases[index]:
+            return linear(rows, self.dense(index), bias)
+        ready = self._ready  # other threads may put theirs there meanwhile
+        if ready is None or ready[0] is not rows or ready[1][index] is None:
+            joined = torch.cat([each for each in self._biases if each is not None]) if bias is not None else None
+            products = torch.split(self.kernel.multiply(rows, self._packed, joined), list(self.heights), -1)
+            self._ready = ready = rows, list(products)
+        product, ready[1][index] = ready[1][index], None
+        if all(each is None for each in ready[1]):
+            self._ready = None
+        assert product is not None
+        return product
+
+    def dense(self, index: int) -> torch.Tensor:
+        """Return one of the matrices."""
+        return torch.split(self.kernel.unpack(self._packed), list(self.heights))[index].clone()
+
+    def assign(self, index: int, dense: torch.Tensor) -> bool:
+        """Take other numbers for one of the matrices; False where the kernel can't hold them."""
+        joined = self.kernel.unpack(self._packed)
+        torch.split(joined, list(self.heights))[index].copy_(dense)
+        packed = self.kernel.pack(joined)
+        if packed is not None:
+            self._packed = packed
+        return packed is not None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "JoinedMatrix":
+        packed = self.kernel.pack(self.kernel.unpack(self._packed))
+        copied = JoinedMatrix(self.kernel, packed, self.heights, deepcopy(self._biases, memo))
+        memo[id(self)] = copied
+        return copied
+
+
+class PartMatrix(Matrix):
+    """One of the matrices of a joined one."""
+
+    def __init__(self, joined: JoinedMatrix, index: int) -> None:
+        self.heights = joined.heights
+        self._joined, self._index = joined, index
+        self._kept: torch.Tensor | None = None
+
+    @property
+    def kernel(self) -> Kernel | None:
+        return self._joined.kernel if self._kept is None else None
+
+    def multiply(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        if self._kept is not None:
+            return linear(rows, self._kept, bias)
+        return self._joined.multiply(rows, self._index, bias)
+
+    def dense(self) -> torch.Tensor:
+        return self._joined.dense(self._index) if self._kept is None else self._kept
+
+    def assign(self, dense: torch.Tensor) -> None:
+        if self._kept is not None:
+            if self._kept is not dense:
+                self._kept.copy_(dense)
+        elif not self._joined.assign(self._index, dense):
+            self._kept = dense
+
+    def loosen(self, is_transposed: bool) -> torch.Tensor:
+        self._kept = _contiguous(self.dense(), is_transposed)
+        return self._kept
+
+
+def _contiguous(dense: torch.Tensor, is_transposed: bool) -> torch.Tensor:
+    return dense.T.contiguous().T if is_transposed else dense

@@ -1,0 +1,61 @@
+"""Packing a model's weights where they are, and giving them back."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+
+from specdec.weights.base import Kernel
+from specdec.weights.layers import ProductLayer
+from specdec.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
+from specdec.weights.tensor import PackedWeight
+
+
+def pack(
+    kernel: Kernel,
+    groups: Iterable[Sequence[ProductLayer]],
+    on_group: Callable[[], object] = lambda: None,
+) -> None:
+    """Pack the weights of some layers, those of a group as one matrix, a group after the other.
+
+    At no time are more than a group's weights in memory twice. A weight that the kernel can't hold stays as it is, and
+    so does one that takes part in a graph of gradients.
+    """
+    for group in groups:
+        for layer, matrix in zip(group, _packed(kernel, group), strict=True):
+            if matrix is not None:
+                _replace(layer.weight, PackedWeight(matrix, layer.weight, layer.is_transposed))
+        on_group()
+
+
+def _packed(kernel: Kernel, group: Sequence[ProductLayer]) -> Iterator[Matrix | None]:
+    if len(group) > 1:
+        joined = kernel.pack(torch.cat([layer.matrix for layer in group]))
+        if joined is not None:
+            heights = [len(layer.matrix) for layer in group]
+            whole = JoinedMatrix(kernel, joined, heights, [layer.bias for layer in group])
+            yield from (PartMatrix(whole, index) for index in range(len(group)))
+            return
+    for layer in group:
+        packed = kernel.pack(layer.matrix)
+        yield None if packed is None else WholeMatrix(kernel, packed, layer.matrix if layer.is_looked_up else None)
+
+
+def unpack(model: torch.nn.Module) -> None:
+    """Make every weight of a model an ordinary parameter again, with the bits that it had."""
+    for parameter in list(model.parameters()):
+        if isinstance(parameter, PackedWeight):
+            _replace(parameter, torch.nn.Parameter(parameter.unpacked().contiguous(), requires_grad=False))
+
+
+def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:
+    """Return a model's packed parameters."""
+    return [each for each in model.parameters() if isinstance(each, PackedWeight) and each.matrix.kernel is not None]
+
+
+def _replace(parameter: torch.Tensor, by: torch.Tensor) -> None:
+    """Give a parameter the contents and the class of another tensor; whoever holds it holds the same object."""
+    if isinstance(by, PackedWeight):
+        by.as_parameter(parameter.requires_grad)
+    else:
+        by.requires_grad_(parameter.requires_grad)
+    torch.utils.swap_tensors(parameter, by)  # type: ignore[no-untyped-call]  # torch's

@@ -1,0 +1,318 @@
+"""Generators and the weights that they hold: what they decode, share, give back and refuse."""
+
+import copy
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from specdec import Generator, ModelError, RequestError
+from specdec.weights import holding
+from specdec.weights.base import Kernel
+from specdec.weights.choice import Chosen
+from specdec.weights.holding import Holding
+from specdec.weights.onednn import OneDNNKernel
+from specdec.weights.packing import packed_weights
+from specdec.weights.tensor import PackedWeight
+from tests import families
+from tests.plain import decode_model
+
+pytestmark = pytest.mark.skipif(
+    bool(OneDNNKernel().why_not(torch.float32, torch.device("cpu"))), reason="oneDNN doesn't serve here"
+)
+PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]
+LOOKAHEAD = "lookahead:N=3,W=3,G=3"
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    return families.make(*families.TREES["llama"])
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def parameters_of(model: PreTrainedModel) -> dict[str, tuple[torch.nn.Parameter, torch.Tensor]]:
+    return {name: (each, each.detach().clone()) for name, each in model.named_parameters()}
+
+
+def assert_as_before(model: PreTrainedModel, before: dict[str, tuple[torch.nn.Parameter, torch.Tensor]]) -> None:
+    after = dict(model.named_parameters())
+    assert list(after) == list(before)
+    for name, (parameter, values) in before.items():
+        assert after[name] is parameter
+        assert type(parameter) is torch.nn.Parameter
+        assert torch.equal(parameter, values)
+    assert not [name for name in vars(model) if "packing" in name]
+    assert not model._state_dict_hooks
+
+
+def decoded(generator: Generator, num_tokens: int = 24) -> list[int]:
+    return list(generator.generate(PROMPT, max_new_tokens=num_tokens, eos_token_id=()).token_ids)
+
+
+@pytest.mark.parametrize("family", [*families.TREES])
+def test_packed_models_write_what_stock_ones_write(family: str) -> None:
+    model = families.make(*families.TREES[family])
+    expected = decode_model(model, PROMPT, 24, None, eos=())
+    with Generator(model, proposer=LOOKAHEAD, weights="onednn") as generator:
+        assert generator.weights.num_packed
+        assert decoded(generator) == expected
+        assert decode_model(model, PROMPT, 24, None, eos=()) == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("proposer", ["jacobi", "prompt_lookup", LOOKAHEAD])
+def test_exact_numerics_hold_on_packed_weights(model: PreTrainedModel, dtype: torch.dtype, proposer: str) -> None:
+    model.to(dtype)
+    plain = Generator(model, proposer="autoregressive", weights="onednn")
+    drafting = Generator(model, proposer=proposer, weights="onednn")
+    assert plain.numerics.is_bit_exact
+    assert decoded(plain, 64) == decoded(drafting, 64)
+
+
+def test_closing_gives_the_model_back(model: PreTrainedModel) -> None:
+    before = parameters_of(model)
+    generator = Generator(model, weights="packed")
+    assert all(isinstance(layer.mlp.up_proj.weight, PackedWeight) for layer in model.model.layers)
+    generator.close()
+    assert_as_before(model, before)
+    generator.close()
+    assert_as_before(model, before)
+
+
+def test_the_last_of_several_generators_gives_it_back(model: PreTrainedModel) -> None:
+    before = parameters_of(model)
+    first, second = Generator(model, weights="packed"), Generator(model, proposer="jacobi")
+    assert second.weights == first.weights
+    first.close()
+    assert packed_weights(model)
+    assert decoded(second) == decode_model(model, PROMPT, 24, None, eos=())
+    second.close()
+    assert_as_before(model, before)
+
+
+def test_a_generator_that_is_gone_holds_nothing(model: PreTrainedModel) -> None:
+    before = parameters_of(model)
+    first, second = Generator(model, weights="packed"), Generator(model, weights="packed")
+    assert decoded(first)
+    del first
+    gc.collect()
+    second.close()
+    assert_as_before(model, before)
+
+
+def test_a_closed_generator_packs_again_when_it_is_used(model: PreTrainedModel) -> None:
+    generator = Generator(model, weights="packed")
+    generator.close()
+    assert decoded(generator) == decode_model(model, PROMPT, 24, None, eos=())
+    assert packed_weights(model)
+
+
+@pytest.mark.parametrize(("first", "second"), [("packed", "stock"), ("stock", "packed"), ("onednn", "fbgemm")])
+def test_two_generators_that_contradict_each_other(model: PreTrainedModel, first: str, second: str) -> None:
+    generator = Generator(model, weights=first)
+    with pytest.raises(RequestError, match=r"another generator of this model has them .*close\(\) that one"):
+        Generator(model, weights=second)
+    assert decoded(generator) == decode_model(model, PROMPT, 24, None, eos=())
+
+
+def test_auto_goes_along_with_what_another_asked_for(model: PreTrainedModel) -> None:
+    stock = Generator(model, weights="stock")
+    assert Generator(model).weights == stock.weights
+    assert str(stock.weights) == "stock: asked for"
+
+
+def test_auto_leaves_what_fits_in_the_caches(model: PreTrainedModel) -> None:
+    assert "caches" in Generator(model).weights.why
+    assert not packed_weights(model)
+
+
+def test_auto_leaves_the_model_where_stock_products_are_faster(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(holding, "choose", lambda *_: Chosen(name="", joins=False))
+    assert str(Generator(model).weights) == "stock: faster here than onednn"
+
+
+@pytest.mark.parametrize(
+    ("weights", "dtype", "said"),
+    [
+        (
+            "packed",
+            torch.float64,
+            "in float64: fbgemm: it has no way for float64; onednn: it multiplies float32 and bf",
+        ),
+        ("onednn", torch.float16, "for model.layers.0.self_attn.q_proj in float16: onednn: it multiplies float32"),
+        ("fbgemm", torch.float32, "fbgemm: model.layers.0.self_attn.q_proj has numbers in float32 that it doesn't"),
+    ],
+)
+def test_no_kernel_serves(model: PreTrainedModel, weights: str, dtype: torch.dtype, said: str) -> None:
+    model.to(dtype)
+    before = parameters_of(model)
+    with pytest.raises(ModelError, match="use weights='auto' or 'stock'") as refused:
+        Generator(model, weights=weights)
+    assert f"weights={weights!r} can't be had on" in str(refused.value)
+    assert said in str(refused.value)
+    assert_as_before(model, before)
+
+
+def test_an_unknown_name(model: PreTrainedModel) -> None:
+    with pytest.raises(RequestError, match="must be one of auto, packed, stock, fbgemm, onednn"):
+        Generator(model, weights="fast")
+
+
+class Failing(OneDNNKernel):
+    """A kernel that gives up on its fifth matrix."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error, self.left = error, 5
+
+    def pack(self, weight: torch.Tensor) -> torch.Tensor:
+        if len(weight) > 1:
+            self.left -= 1
+        if not self.left:
+            raise self.error
+        return super().pack(weight)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("no")])
+def test_what_stops_in_the_middle_leaves_the_model_whole(
+    model: PreTrainedModel, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = parameters_of(model)
+    monkeypatch.setattr(holding, "choose", lambda *_: Chosen(name="failing", joins=True))
+    with pytest.raises(type(error)):
+        Holding("failing", {"failing": Failing(error)}).lay_out(model)
+    assert_as_before(model, before)
+
+
+def test_a_model_that_is_refused_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = families.make(*families.TREES["llama"])
+    before = parameters_of(model)
+    monkeypatch.setattr("specdec.numerics._drive_with", _refuse)
+    with pytest.raises(ModelError, match="numerics='exact'"):
+        Generator(model, weights="packed", numerics="exact")
+    assert_as_before(model, before)
+
+
+def _refuse(*given: object) -> None:
+    raise ModelError("it is not to be had")
+
+
+def test_auto_falls_back_to_stock_products_where_only_those_are_exact(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(holding, "choose", lambda *_: Chosen(name="onednn", joins=False))
+    multiply = OneDNNKernel.multiply
+
+    def dependent(self: Kernel, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:
+        """A row's last bits depend on how many go with it."""
+        product: torch.Tensor = multiply(self, rows, packed, bias)
+        return product * (1.0 + 2.0**-20 * (rows.numel() // rows.shape[-1]))
+
+    monkeypatch.setattr(OneDNNKernel, "multiply", dependent)
+    generator = Generator(model)
+    assert generator.numerics.is_bit_exact
+    assert str(generator.weights).startswith("stock: with onednn's products exact numerics can't be had: a row of a")
+    fast = Generator(model, weights="packed", numerics="fast") if generator.close() is None else None
+    assert fast is not None
+    assert fast.weights.kernel == "onednn"
+
+
+CHANGES: dict[str, Callable[[PreTrainedModel], object]] = {
+    "cast": lambda model: model.bfloat16(),
+    "layer replaced": lambda model: setattr(model.model.layers[0].mlp, "up_proj", torch.nn.Linear(32, 64, bias=False)),
+    "weight replaced": lambda model: setattr(
+        model.model.layers[1].mlp.up_proj, "weight", torch.nn.Parameter(torch.randn(64, 32))
+    ),
+    "weight written": lambda model: model.model.layers[1].mlp.up_proj.weight.data.mul_(-1.0),
+    "head written": lambda model: model.lm_head.weight.data.mul_(-1.0),
+    "head written by a view": lambda model: model.lm_head.weight.data[:40].mul_(-1.0),
+    "loaded": lambda model: model.load_state_dict(families.make(*families.TREES["llama"]).state_dict()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=[*CHANGES])
+def test_a_model_that_changes_is_packed_again(
+    model: PreTrainedModel, change: Callable[[PreTrainedModel], object]
+) -> None:
+    generator = Generator(model, proposer=LOOKAHEAD, weights="packed")
+    decoded(generator)
+    with torch.no_grad():
+        change(model)
+    found = decoded(generator)
+    generator.close()
+    assert not packed_weights(model)
+    assert found == decode_model(model, PROMPT, 24, None, eos=())
+
+
+def test_transformers_own_loop_and_files_go_on(model: PreTrainedModel, tmp_path: Path) -> None:
+    expected = decode_model(model, PROMPT, 24, None, eos=())
+    with Generator(model, weights="packed") as generator:
+        written = model.generate(torch.tensor([PROMPT]), max_new_tokens=24, do_sample=False, eos_token_id=None)
+        assert written[0, len(PROMPT) :].tolist() == expected == decoded(generator)
+        model.save_pretrained(tmp_path)
+        assert packed_weights(model)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, model.state_dict()[name])
+
+
+def test_a_deep_copy_goes_its_own_way(model: PreTrainedModel) -> None:
+    with Generator(model, weights="packed") as generator:
+        copied = copy.deepcopy(model)
+        expected = decoded(generator)
+    with Generator(copied, weights="stock") as generator:
+        assert not packed_weights(copied)
+        assert decoded(generator) == expected
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`")  # peft asks for it
+def test_an_adapter_on_a_packed_model(model: PreTrainedModel) -> None:
+    peft = pytest.importorskip("peft")
+    with Generator(model, proposer=LOOKAHEAD, weights="packed") as generator:
+        decoded(generator)
+        torch.manual_seed(0)
+        config = peft.LoraConfig(target_modules=["q_proj", "up_proj", "lm_head"], init_lora_weights=False, r=4)
+        adapted = peft.get_peft_model(model, config).eval()
+        expected = decode_model(model, PROMPT, 24, None, eos=())
+        assert decoded(generator) == expected
+        merged = adapted.merge_and_unload()
+        assert decoded(generator) == decode_model(merged, PROMPT, 24, None, eos=()) == expected
+
+
+def test_draft_models_are_packed_and_given_back(model: PreTrainedModel) -> None:
+    from specdec import DraftModelProposer
+
+    drafter = families.make(*families.TREES["llama"])
+    before = parameters_of(drafter)
+    expected = decode_model(model, PROMPT, 24, None, eos=())
+    with Generator(model, proposer=DraftModelProposer(model=drafter), weights="packed") as generator:
+        assert decoded(generator) == expected
+    assert_as_before(drafter, before)
+    with Generator(model, proposer=DraftModelProposer(layers=1), weights="packed") as generator:
+        assert decoded(generator) == expected
+        assert packed_weights(model)
+    assert not packed_weights(model)
+
+
+@pytest.fixture
+def toy() -> Any:
+    from specdec import ToyModel
+
+    return ToyModel.random(vocab_size=5)
+
+
+def test_models_without_layers_of_torch(toy: Any) -> None:
+    assert str(Generator(toy).weights) == "stock: ToyBackend runs no layers of torch"
+    with pytest.raises(ModelError, match="ToyBackend runs no layers of torch"):
+        Generator(toy, weights="packed")

@@ -1,0 +1,243 @@
+"""A packed weight is the dense matrix to everybody: each operation beside the same on an ordinary parameter."""
+
+import copy
+import io
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn.functional import linear
+from transformers.pytorch_utils import Conv1D
+
+from specdec.weights.layers import product_layers
+from specdec.weights.onednn import OneDNNKernel
+from specdec.weights.packing import pack, packed_weights, unpack
+from specdec.weights.tensor import PackedWeight
+
+pytestmark = pytest.mark.skipif(
+    bool(OneDNNKernel().why_not(torch.float32, torch.device("cpu"))), reason="oneDNN doesn't serve here"
+)
+
+
+class Layers(torch.nn.Module):
+    """Layers with and without bias, a transposed one, and one whose weight is an embedding's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(12, 16)
+        self.first = torch.nn.Linear(16, 24)
+        self.second = torch.nn.Linear(16, 24)
+        self.third = Conv1D(16, 24)
+        self.head = torch.nn.Linear(16, 12, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = self.embedding(ids)
+        return self.head(self.third(self.first(rows) * self.second(rows)))
+
+
+class Counted(OneDNNKernel):
+    """oneDNN's kernel, and how often it multiplied."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def multiply(self, rows, packed, bias):  # type: ignore[no-untyped-def]  # as the contract has it
+        self.count += 1
+        return super().multiply(rows, packed, bias)
+
+
+IDS = torch.tensor([[1, 5, 7]])
+NAMES = ["first", "second", "third", "head"]
+
+
+@pytest.fixture
+def dense() -> Layers:
+    torch.manual_seed(0)
+    return Layers().eval()
+
+
+def packed_like(dense: Layers, joins: bool = False) -> tuple[Layers, Counted]:
+    model, kernel = copy.deepcopy(dense), Counted()
+    layers = {layer.name: layer for layer in product_layers(model)}
+    groups = [[layers[name]] for name in NAMES]
+    pack(kernel, [[*groups[0], *groups[1]], *groups[2:]] if joins else groups)
+    return model, kernel
+
+
+def test_every_product_goes_to_the_kernel_and_layers_keep_class_and_parameters(dense: Layers) -> None:
+    model = copy.deepcopy(dense)
+    parameters, classes = dict(model.named_parameters()), {name: type(module) for name, module in model.named_modules()}
+    kernel = Counted()
+    pack(kernel, [[layer] for layer in product_layers(model)])
+    assert len(packed_weights(model)) == 4
+    for name, parameter in model.named_parameters():
+        assert parameter is parameters[name]
+        assert isinstance(parameter, torch.nn.Parameter)
+        assert parameter.requires_grad
+    assert {name: type(module) for name, module in model.named_modules()} == classes
+    with torch.inference_mode():
+        torch.testing.assert_close(model(IDS), dense(IDS))
+    assert kernel.count == 4
+    assert model.head.weight is model.embedding.weight
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_weight_reads_as_the_dense_one(dense: Layers, name: str) -> None:
+    model, _ = packed_like(dense)
+    weight, expected = getattr(model, name).weight, getattr(dense, name).weight
+    assert (weight.shape, weight.dtype, weight.device, weight.numel()) == (
+        expected.shape, expected.dtype, expected.device, expected.numel(),
+    )  # fmt: skip
+    assert torch.equal(weight, expected)
+    assert torch.equal(weight[2:4, 1], expected[2:4, 1])
+    assert torch.equal(weight.T @ weight, expected.T @ expected)
+    assert (weight.detach().numpy() == expected.detach().numpy()).all()
+    assert weight.tolist() == expected.tolist()
+    assert str(expected[0, 0].item())[:5] in repr(weight) or "PackedWeight" in repr(weight)
+
+
+WRITES: dict[str, Callable[[torch.Tensor], object]] = {
+    "in place": lambda weight: weight.mul_(2.0),
+    "an entry": lambda weight: weight.__setitem__((1, 2), 5.0),
+    "rows by number": lambda weight: weight.__setitem__(torch.tensor([0, 2]), 0.0),
+    "copied": lambda weight: weight.copy_(torch.ones(weight.shape)),
+    "a view": lambda weight: weight[1:3].fill_(4.0),
+    "a transpose": lambda weight: weight.T[0].zero_(),
+    "flattened": lambda weight: weight.view(-1)[3:9].fill_(1.0),
+    "by its memory": lambda weight: weight.detach().numpy().fill(0.5),
+    "data, in place": lambda weight: setattr(weight, "data", weight.data.add_(1.0)),
+    "data, replaced": lambda weight: setattr(weight, "data", torch.full(weight.shape, 0.25)),
+    "data, an entry": lambda weight: weight.data.__setitem__(0, 3.0),
+    "initialised": lambda weight: torch.nn.init.constant_(weight, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("write", WRITES.values(), ids=[*WRITES])
+@pytest.mark.parametrize("joins", [False, True])
+def test_what_is_written_is_what_is_multiplied(
+    dense: Layers, name: str, write: Callable[[torch.Tensor], object], joins: bool
+) -> None:
+    model, _ = packed_like(dense, joins)
+    with torch.no_grad():
+        write(getattr(model, name).weight)
+        write(getattr(dense, name).weight)
+        assert torch.equal(getattr(model, name).weight, getattr(dense, name).weight)
+        torch.testing.assert_close(model(IDS), dense(IDS))
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_state_dict_round_trip(dense: Layers, joins: bool) -> None:
+    model, kernel = packed_like(dense, joins)
+    other = Layers()
+    model.load_state_dict(other.state_dict())
+    with torch.inference_mode():
+        torch.testing.assert_close(model(IDS), other.eval()(IDS))
+    assert kernel.count == (3 if joins else 4)
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    for name, tensor in torch.load(file).items():
+        assert torch.equal(tensor, other.state_dict()[name])
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_deep_copy_is_packed_too_and_independent(dense: Layers, joins: bool) -> None:
+    model, _ = packed_like(dense, joins)
+    copied = copy.deepcopy(model)
+    assert copied.head.weight is copied.embedding.weight
+    assert len(packed_weights(copied)) == 4
+    with torch.no_grad():
+        before = model(IDS)
+        assert torch.equal(copied(IDS), before)
+        for parameter in copied.parameters():
+            parameter.zero_()
+        assert torch.equal(model(IDS), before)
+        assert not copied(IDS).any()
+
+
+def test_a_pickled_model_is_dense(dense: Layers) -> None:
+    model, _ = packed_like(dense)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert {type(parameter) for parameter in loaded.parameters()} == {torch.nn.Parameter}
+    assert loaded.head.weight is loaded.embedding.weight
+    with torch.inference_mode():
+        assert torch.equal(loaded(IDS), dense(IDS))
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("cast", [torch.nn.Module.double, torch.nn.Module.bfloat16, torch.nn.Module.float])
+def test_a_cast_model_computes_in_its_new_dtype_and_stays_tied(
+    dense: Layers, cast: Callable[[torch.nn.Module], torch.nn.Module], joins: bool
+) -> None:
+    model, _ = packed_like(dense, joins)
+    cast(model)
+    cast(dense)
+    assert model.head.weight is model.embedding.weight
+    assert [each.dtype for each in model.parameters()] == [each.dtype for each in dense.parameters()]
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            model(IDS), dense(IDS), rtol=0.05, atol=0.02 if cast != torch.nn.Module.double else 1e-9
+        )
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_gradients_and_an_optimizer_are_the_dense_models(dense: Layers, joins: bool) -> None:
+    model, _ = packed_like(dense, joins)
+    for each in (model, dense):
+        optimizer = torch.optim.AdamW(each.parameters(), lr=0.1)
+        for _ in range(2):
+            optimizer.zero_grad()
+            each.train()(IDS).square().sum().backward()
+            optimizer.step()
+    for (name, found), expected in zip(model.named_parameters(), dense.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, msg=lambda message, name=name: f"{name}: {message}")
+        assert torch.allclose(found.unpacked() if isinstance(found, PackedWeight) else found, expected, atol=1e-4)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.eval()(IDS), dense.eval()(IDS), rtol=1e-3, atol=1e-4)
+
+
+def test_autocast_casts_as_it_does_elsewhere(dense: Layers) -> None:
+    model, _ = packed_like(dense)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        found, expected = model(IDS), dense(IDS)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected)
+
+
+def test_unpacking_gives_the_same_parameters_with_the_same_bits(dense: Layers) -> None:
+    model, _ = packed_like(dense, joins=True)
+    parameters = dict(model.named_parameters())
+    unpack(model)
+    for name, parameter in model.named_parameters():
+        assert parameter is parameters[name]
+        assert type(parameter) is torch.nn.Parameter
+        assert parameter.requires_grad
+        assert parameter.is_contiguous()
+        assert torch.equal(parameter, dict(dense.named_parameters())[name])
+
+
+def test_joined_layers_multiply_once_and_only_for_the_very_same_rows(dense: Layers) -> None:
+    model, kernel = packed_like(dense, joins=True)
+    rows, others = torch.randn(2, 16), torch.randn(2, 16)
+    with torch.inference_mode():
+        first, second = model.first(rows), model.second(rows)
+        assert kernel.count == 1
+        for layer, given, found in ((dense.first, rows, first), (dense.second, rows, second)):
+            torch.testing.assert_close(found, layer(given))
+        torch.testing.assert_close(model.second(others), dense.second(others))
+        torch.testing.assert_close(model.second(rows), dense.second(rows))
+        torch.testing.assert_close(model.first(others), dense.first(others))
+        torch.testing.assert_close(model.first(others), dense.first(others))
+
+
+def test_a_bias_of_another_layer_is_added_as_given(dense: Layers) -> None:
+    model, _ = packed_like(dense, joins=True)
+    rows, bias = torch.randn(2, 16), torch.randn(24)
+    with torch.inference_mode():
+        found = linear(rows, model.second.weight, bias)
+        torch.testing.assert_close(found, linear(rows, dense.second.weight, bias))
