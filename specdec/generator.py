@@ -23,7 +23,8 @@ from specdec.sequence import Sequence
 from specdec.stats import Stats
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
-from specdec.weights.holding import Holding, Weights, checked_weights
+from specdec.weights.holding import Holding, Weights
+from specdec.weights.modes import checked_weights
 
 
 class Generator:
@@ -289,8 +290,9 @@ class Generator:
         return Chunk(tokens, text, sequence.index, result)
 
     def _take_notes(self) -> tuple[str, ...]:
-        """The settings of the model's own that were left out, for the first result."""
+        """Packed weights, and the settings of the model's own that were left out, for the first result."""
         if self._has_noted:
             return ()
         self._has_noted = True
-        return OwnSettings.of(self.model, self._bound.driven.backend.shapes.vocab_size).notes
+        weights = (f"weights {self._bound.weights}",) if self._bound.weights.kernel else ()
+        return weights + OwnSettings.of(self.model, self._bound.driven.backend.shapes.vocab_size).notes

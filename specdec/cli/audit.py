@@ -22,6 +22,7 @@ from specdec.cli.options import (
     Temperature,
     Threads,
     Verifier,
+    Weights,
     before_anything_runs,
     check_request,
     load_model,
@@ -42,6 +43,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     category: Category = None,
     per_category: PerCategory = None,
     numerics: Numerics = "auto",
+    weights: Weights = "auto",
     device: Device = None,
     dtype: Dtype = None,
     max_new_tokens: NewTokens = 64,
@@ -58,14 +60,15 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
     with before_anything_runs():
         chosen = read_prompts(prompts, category, per_category)
-        check_request(proposer, verifier=verifier, numerics=numerics, settings=settings)
+        check_request(proposer, verifier=verifier, numerics=numerics, weights=weights, settings=settings)
         from specdec.auditing import audit as run
         from specdec.generator import Generator
 
         use_threads(threads)
         loaded, tokenizer = load_model(model, device, dtype)
         with status("trying the model out"):
-            generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, numerics=numerics)  # type: ignore[arg-type]  # checked there
+            stages: dict[str, Any] = {"verifier": verifier, "numerics": numerics, "weights": weights}
+            generator = Generator(loaded, tokenizer, proposer=proposer, **stages)
             run(generator, [], **settings)  # what can't be audited is refused here
     console = Console(highlight=False, markup=False)
     if not as_json:

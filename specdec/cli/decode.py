@@ -24,6 +24,7 @@ from specdec.cli.options import (
     Seed,
     Temperature,
     Verifier,
+    Weights,
     before_anything_runs,
     check_request,
     load_model,
@@ -39,6 +40,7 @@ def demo(
     temperature: Temperature = 0.0,
     seed: Seed = 0,
     numerics: Numerics = "auto",
+    weights: Weights = "auto",
     category: Annotated[str | None, typer.Option(help="only prompts of this category")] = None,
 ) -> None:
     """Decode with the built-in model, beside plain decoding.
@@ -53,16 +55,17 @@ def demo(
         if category is not None and category not in chosen:
             raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
         settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-        check_request(proposer, numerics=numerics, settings=settings)
+        check_request(proposer, numerics=numerics, weights=weights, settings=settings)
         from specdec.generator import Generator
 
         model, tokenizer = load_model("demo")
         with status("trying the model out"):
-            generator = Generator(model, tokenizer, proposer=proposer, numerics=numerics)  # type: ignore[arg-type]  # checked there
+            common: dict[str, Any] = {"tokenizer": tokenizer, "weights": weights}
+            generator = Generator(model, proposer=proposer, numerics=numerics, **common)  # type: ignore[arg-type]  # checked there
     is_fast = generator.numerics.mode == "fast"
     with status("trying the model out"):
-        plain = Generator(model, tokenizer, proposer="autoregressive", numerics=generator.numerics.mode)
-        ordinary = plain if is_fast else Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
+        plain = Generator(model, proposer="autoregressive", numerics=generator.numerics.mode, **common)
+        ordinary = plain if is_fast else Generator(model, proposer="autoregressive", numerics="fast", **common)
     console.print(f"built-in model, {proposer}; tokens that came together in one step share a colour", style="dim")
     all_same = True
     for name, prompt in sorted(chosen.items()):
@@ -113,6 +116,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None,
     seed: Seed = None,
     numerics: Numerics = "auto",
+    weights: Weights = "auto",
     device: Device = None,
     dtype: Dtype = None,
     as_json: AsJson = False,
@@ -139,13 +143,16 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             raise RequestError(
                 "the prompt is empty: give at least one token, as an argument, with --file, or on standard input"
             )
-        (strategy,), rule = check_request(proposer, verifier=verifier, numerics=numerics, settings=settings)
+        (strategy,), rule = check_request(
+            proposer, verifier=verifier, numerics=numerics, weights=weights, settings=settings
+        )
         from specdec.generator import Generator
 
         loaded, tokenizer = load_model(model, device, dtype)
     with before_anything_runs(), status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
-        generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, numerics=numerics)  # type: ignore[arg-type]  # checked there
+        stages: dict[str, Any] = {"verifier": rule, "numerics": numerics, "weights": weights}
+        generator = Generator(loaded, tokenizer, proposer=strategy, **stages)
     request: Any = [{"role": "user", "content": text}] if chat else text
     with refusing(), status("decoding") as vanish:
         if not as_json:

@@ -27,6 +27,7 @@ from specdec.cli.options import (
     Temperature,
     Threads,
     Verifier,
+    Weights,
     before_anything_runs,
     check_outputs,
     load_model,
@@ -61,6 +62,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     temperature: Temperature = 0.0,
     verifier: Verifier = "match",
     numerics: Numerics = "auto",
+    weights: Weights = "auto",
     device: Device = None,
     dtype: Dtype = None,
     repeats: Repeats = 3,
@@ -78,7 +80,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's.
     """
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-    settings |= {"verifier": verifier, "numerics": numerics, "repeats": repeats, "seed": seed}
+    settings |= {"verifier": verifier, "numerics": numerics, "weights": weights, "repeats": repeats, "seed": seed}
     with before_anything_runs():
         _check_run_files(run_file)
         chosen = read_prompts(prompts, category, per_category)
@@ -114,6 +116,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     temperature: Annotated[list[float] | None, typer.Option(help="may be repeated; 0 without it")] = None,
     verifier: Verifier = "match",
     numerics: Numerics = "auto",
+    weights: Weights = "auto",
     device: Device = None,
     dtype: Dtype = None,
     repeats: Repeats = 1,
@@ -131,7 +134,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     """
     temperatures = temperature or [0.0]
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier, "numerics": numerics}
-    settings |= {"repeats": repeats, "seed": seed}
+    settings |= {"weights": weights, "repeats": repeats, "seed": seed}
     files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
     with before_anything_runs():
         _check_run_files(*files)

@@ -25,6 +25,7 @@ ModelOption = Annotated[str, typer.Option(help="a folder or hub name; 'demo' is 
 Device = Annotated[str | None, typer.Option(help="torch's name of one, such as cuda; the CPU without it")]
 Dtype = Annotated[str | None, typer.Option(help="bfloat16, float16, float32 or float64; the model's own without it")]
 Numerics = Annotated[str, typer.Option(help="exact, fast or auto: exact wherever this machine allows it")]
+Weights = Annotated[str, typer.Option(help="packed, stock or auto: packed for few rows where that is faster")]
 MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
 Seed = Annotated[int | None, typer.Option(help="makes a sampled text repeatable")]
@@ -39,23 +40,29 @@ Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads; its o
 
 
 def check_request(
-    *proposers: str, verifier: str = "match", numerics: str = "auto", settings: Mapping[str, Any]
+    *proposers: str,
+    verifier: str = "match",
+    numerics: str = "auto",
+    weights: str = "auto",
+    settings: Mapping[str, Any],
 ) -> tuple[list[Any], Any]:
     """The strategies and the acceptance rule, made; what is misspelt is refused before seconds go into loading.
 
     Raises:
         PluginError: for a name that isn't installed, or an option that it refuses.
-        RequestError: for numerics that don't exist, and for settings.
+        RequestError: for numerics or weights that don't exist, and for settings.
     """
     with status("starting"):  # torch is imported
         from specdec.numerics import checked_mode
         from specdec.plugins import load_plugins
         from specdec.settings import Settings
+        from specdec.weights.modes import checked_weights
 
     registry = load_plugins()
     strategies = [registry.make("proposers", proposer) for proposer in proposers]
     rule = registry.make("verifiers", verifier)
     checked_mode(numerics)
+    checked_weights(weights, registry)
     Settings.make(settings)
     return strategies, rule
 

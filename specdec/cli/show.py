@@ -20,6 +20,7 @@ from specdec.cli.options import (
     ProposerOption,
     Seed,
     Temperature,
+    Weights,
     before_anything_runs,
     check_outputs,
     check_request,
@@ -119,6 +120,7 @@ def race(  # noqa: PLR0913, PLR0917 - as above
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     numerics: Numerics = "auto",
+    weights: Weights = "auto",
     seed: Seed = 0,
 ) -> None:
     """Decode one prompt with two strategies, side by side.
@@ -128,7 +130,7 @@ def race(  # noqa: PLR0913, PLR0917 - as above
     """
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     with before_anything_runs():
-        generators = _generators((first, second), model, prompt, settings, numerics)
+        generators = _generators((first, second), model, prompt, settings, {"numerics": numerics, "weights": weights})
     from specdec.pictures.race import Lane, first_difference
     from specdec.pictures.race import race as advance
 
@@ -156,15 +158,15 @@ def _recorder(proposer: str, model: str, prompt: str, settings: dict[str, Any]) 
 
 
 def _generators(
-    proposers: tuple[str, str], model: str, prompt: str, settings: dict[str, Any], numerics: Any
+    proposers: tuple[str, str], model: str, prompt: str, settings: dict[str, Any], stages: dict[str, Any]
 ) -> list[Any]:
     _check_prompt(prompt)
-    strategies, _ = check_request(*proposers, numerics=numerics, settings=settings)
+    strategies, _ = check_request(*proposers, **stages, settings=settings)
     from specdec.generator import Generator
 
     loaded, tokenizer = load_model(model)
     with status("trying the model out"):
-        return [Generator(loaded, tokenizer, proposer=strategy, numerics=numerics) for strategy in strategies]
+        return [Generator(loaded, tokenizer, proposer=strategy, **stages) for strategy in strategies]
 
 
 def _check_prompt(prompt: str) -> None:

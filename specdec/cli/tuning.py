@@ -21,6 +21,7 @@ from specdec.cli.options import (
     Prompts,
     Temperature,
     Threads,
+    Weights,
     before_anything_runs,
     check_outputs,
     load_model,
@@ -48,6 +49,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     numerics: Numerics = "auto",
+    weights: Weights = "auto",
     device: Device = None,
     dtype: Dtype = None,
     seed: OrderSeed = 0,
@@ -68,7 +70,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         chosen = read_prompts(prompts, category, per_category)
         space = dict(map(_values, option)) if option else None
         settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        settings |= {"numerics": numerics, "seed": seed}
+        settings |= {"numerics": numerics, "weights": weights, "seed": seed}
         check_search(strategy, space, minutes)
         check_options(**settings)
         _check_ready(plot)

@@ -11,13 +11,20 @@ from specdec.plugins import load_plugins
 from specdec.settings import Settings
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
+from specdec.weights.modes import checked_weights
 
 PLAIN = "autoregressive"
 MAX_NEW_TOKENS = 64  # enough for a repetition to show, and a comparison ends in minutes
 
 
 def check_options(
-    *, verifier: Any = "match", numerics: Any = "auto", repeats: int = 3, seed: int = 0, **settings: Any
+    *,
+    verifier: Any = "match",
+    numerics: Any = "auto",
+    weights: Any = "auto",
+    repeats: int = 3,
+    seed: int = 0,
+    **settings: Any,
 ) -> Settings:
     """A comparison's settings, checked as far as that takes no model.
 
@@ -29,7 +36,9 @@ def check_options(
     if "logits_processor" in settings:
         raise RequestError("logits_processor can't be among the settings of a comparison: requests would share it")
     checked_mode(numerics)
-    load_plugins().make("verifiers", verifier)
+    registry = load_plugins()
+    registry.make("verifiers", verifier)
+    checked_weights(weights, registry)
     return Settings.make({"max_new_tokens": MAX_NEW_TOKENS, "seed": seed, **settings})
 
 
@@ -46,9 +55,15 @@ class Ready:
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any | None, strategies: Mapping[str, Any], verifier: Any, numerics: Mode
+        self,
+        model: Any,
+        tokenizer: Any | None,
+        strategies: Mapping[str, Any],
+        verifier: Any,
+        numerics: Mode,
+        weights: str = "auto",
     ) -> None:
-        self._given, self._verifier, self._numerics = (model, tokenizer), verifier, numerics
+        self._given, self._verifier, self._numerics, self._weights = (model, tokenizer), verifier, numerics, weights
         registry = load_plugins()
         made = {
             name: given if isinstance(given, Generator) else registry.make("proposers", given)
@@ -76,7 +91,13 @@ class Ready:
         rule = "match" if _is_plain(strategy) else self._verifier
         with warnings.catch_warnings():  # what it says is about to be measured
             warnings.filterwarnings("ignore", message="lookahead with N=")
-            return Generator(*self._given, proposer=strategy, verifier=rule, numerics=numerics or self._numerics)
+            return Generator(
+                *self._given,
+                proposer=strategy,
+                verifier=rule,
+                numerics=numerics or self._numerics,
+                weights=self._weights,
+            )
 
     def _with_baseline(self) -> str:
         taken = self.generators.get(PLAIN)

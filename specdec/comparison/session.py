@@ -46,16 +46,18 @@ class Session:
         tokenizer: Any | None = None,
         verifier: Any = "match",
         numerics: Mode = "auto",
+        weights: str = "auto",
         repeats: int = 3,
         seed: int = 0,
         **settings: Any,
     ) -> None:
-        given = check_options(verifier=verifier, numerics=numerics, repeats=repeats, seed=seed, **settings)
+        stages = {"verifier": verifier, "numerics": numerics, "weights": weights}
+        given = check_options(**stages, repeats=repeats, seed=seed, **settings)
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.runs: list[Run] = []  # of the last call of ``run``, whatever became of it
         self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
-        self._ready = Ready(model, tokenizer, strategies, verifier, numerics)
+        self._ready = Ready(model, tokenizer, strategies, verifier, numerics, weights)
         self.generators = self._ready.generators
         plain = self.generators[self._ready.baseline]
         self.plan = Plan(
@@ -70,7 +72,7 @@ class Session:
             seed=seed,
             repeats=repeats,
             prompts=_encoded(demo_prompts() if prompts is None else prompts, plain, self.settings),
-            model=model_facts(self.model),
+            model=model_facts(self.model) | {"weights": f"weights {plain.weights}"},
             machine=machine_facts(),
         )
 
@@ -184,6 +186,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     tokenizer: Any | None = None,
     verifier: Any = "match",
     numerics: Mode = "auto",
+    weights: str = "auto",
     repeats: int = 3,
     seed: int = 0,
     run_file: str | Path | None = None,
@@ -200,7 +203,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
         strategies: by name, a proposer, its string, or a generator that was made with this model. Plain decoding is
             added where it isn't among them, and once more in exact numerics where strategies have those.
         prompts: text, token ids, chat messages or ``EvaluationPrompt``; the built-in ones where none are given.
-        tokenizer, verifier, numerics: as for ``Generator``; a generator that is given keeps its own.
+        tokenizer, verifier, numerics, weights: as for ``Generator``; a generator that is given keeps its own.
         seed: of the order of runs, and of sampling: repeat r draws with seed + r.
         run_file: every run is added to it as it ends; runs that it has already aren't repeated.
         settings: as for ``Generator.generate``; 64 new tokens unless told otherwise.
@@ -209,7 +212,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
         SpecdecError: for whatever can't be compared, before anything is run; and where a strategy fails.
     """
     options: dict[str, Any] = {"tokenizer": tokenizer, "verifier": verifier, "repeats": repeats, "seed": seed}
-    with Session(model, strategies, prompts, numerics=numerics, **options, **settings) as session:
+    with Session(model, strategies, prompts, numerics=numerics, weights=weights, **options, **settings) as session:
         comparison = session.run(run_file)
     if comparison.failure is not None:
         raise comparison.failure

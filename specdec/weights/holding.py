@@ -11,7 +11,6 @@ from transformers.utils.logging import tqdm
 
 from specdec.errors import ModelError, RequestError
 from specdec.machine import processor_name
-from specdec.plugins import Registry
 from specdec.probes.findings import notes_of
 from specdec.weights.base import Kernel
 from specdec.weights.choice import choose
@@ -19,7 +18,6 @@ from specdec.weights.layers import ProductLayer, given_the_same_rows, product_la
 from specdec.weights.packing import pack, packed_weights, unpack
 from specdec.weights.tensor import PackedWeight
 
-MODES = "auto", "packed", "stock"
 _QUIET_SECONDS = 2.0
 _LEAST_BYTES = 2**23  # smaller models stay in a processor's caches, where the layout is of no account
 _WHERE = "_specdec_packing"
@@ -64,18 +62,6 @@ class _Packing:
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """A copy of the model is nobody's yet."""
         return type(None), ()
-
-
-def checked_weights(requested: object, registry: Registry) -> str:
-    """Return the mode, or the name of a kernel, that was asked for.
-
-    Raises:
-        RequestError: for one that doesn't exist.
-    """
-    names = [*MODES, *sorted(registry.name_of(plugin) for plugin in registry.of_kind("kernels"))]
-    if requested not in names:
-        raise RequestError(f"weights={requested!r}: it must be one of {', '.join(names)}")
-    return str(requested)
 
 
 class Holding:
