@@ -34,6 +34,7 @@ _MOST_NOISE = 2.0  # right passes were seen to have up to 1.2 of it, mistakes fr
 _COMMON = 0.75
 _LEAST_BOUND = 1e-3  # float32 products may be made of shorter numbers, and mistakes do more
 _FIRST_LAYERS = 2
+_FEW = 2  # positions, of which rounding may turn every second one
 
 _Error = tuple[float, float, float]  # over its bound, over the logits' spread, and the bound
 
@@ -111,9 +112,9 @@ def _judge(model: PreTrainedModel, walked: Walk) -> str:
         where = kind if is_near else f"{kind} behind a long context"
         errors.setdefault(where, []).append((error / bound if math.isfinite(error) else math.inf, error, bound))
     for where, found in errors.items():
-        # A mistake shows in half of the positions or more; rounding may turn the choice between experts at a few.
-        worst = max(found)
-        below, above = (worst, worst) if worst[0] == math.inf else (median_low(found), median_high(found))
+        # A mistake shows in half of the positions or more; rounding may turn the choice between experts at one or two.
+        below = max(found) if max(found)[0] == math.inf else median_low(found)
+        above = max(below, median_high(found)) if len(found) > _FEW else below
         if math.sqrt(below[0] * above[0]) > 1.0:
             _, error, bound = above
             return f"{where} is off from plain forward passes by {error:.2g} of the logits' spread; allowed {bound:.2g}"
