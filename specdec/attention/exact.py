@@ -107,8 +107,10 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     if found is None:
         found = tuple(found_regions(attention_mask))
     num_groups = key.shape[1]
-    output = query.new_zeros(len(query), query.shape[2], num_groups, query.shape[1] // num_groups, value.shape[3])
     kind = _Kind(query.shape[3] ** -0.5 if scaling is None else scaling, softcap, s_aux)
+    if len(query) == len(found) == 1 and found[0].nodes == slice(0, query.shape[2]):
+        return _attend(query[0], key[0], value[0], found[0], kind).to(query.dtype).flatten(1, 2)[None], None
+    output = query.new_zeros(len(query), query.shape[2], num_groups, query.shape[1] // num_groups, value.shape[3])
     for region in found:
         attended = _attend(query[region.row, :, region.nodes], key[region.row], value[region.row], region, kind)
         # A slice is written to in place, converting on the way; numbered nodes have to be converted first.

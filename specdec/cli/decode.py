@@ -162,7 +162,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     if as_json:
         typer.echo(json.dumps(_as_json(result), ensure_ascii=False))
         return
-    for line in (figures(result), *result.notes):
+    for line in (*result.notes, figures(result)):
         Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch.nn.functional import linear
 
 from specdec.cache_folder import cache_folder
 from specdec.machine import processor_name
+from specdec.probes.rows import RowFunction
 from specdec.weights.base import Kernel
 from specdec.weights.layers import ProductLayer
 
@@ -32,10 +33,18 @@ _GAIN_OF_LOSS = 1.25  # what a kernel that loses digits must gain over one that 
 
 
 class Chosen(BaseModel, frozen=True, extra="forbid"):
-    """The name of the fastest kernel, "" where stock products are; and if groups are faster as one product."""
+    """How to pack.
+
+    Attributes:
+        name: the fastest kernel's, "" where stock products are faster.
+        joins: True where groups are faster as one product.
+        row_multiples: by ``(outputs, inputs)``, how many rows must go together for their bits to be independent, where
+            that is more than one and is known.
+    """
 
     name: str
     joins: bool
+    row_multiples: tuple[tuple[tuple[int, int], int], ...] = ()
 
 
 def choose(
@@ -82,7 +91,31 @@ def _measured(
             seconds[name] += timed[name] * len(same)
     penalty = {name: _GAIN_OF_LOSS if kernel.loss else 1.0 for name, kernel in kernels.items()}
     name = min(seconds, key=lambda name: seconds[name] * penalty.get(name, _LEAST_GAIN))
-    return Chosen(name=name, joins=bool(name and groups) and _gains_by_joining(groups, kernels[name]))
+    if not name:
+        return Chosen(name=name, joins=False)
+    joins = bool(groups) and _gains_by_joining(groups, kernels[name])
+    multiples = _row_multiples(grouped(layers, groups, joins), kernels[name])
+    return Chosen(name=name, joins=joins, row_multiples=tuple(multiples))
+
+
+def grouped(
+    layers: Sequence[ProductLayer], groups: Sequence[Sequence[ProductLayer]], joins: bool
+) -> list[Sequence[ProductLayer]]:
+    """Return the layers in the groups that are multiplied as one, those of no group by themselves."""
+    joined = {layer.name for group in groups for layer in group} if joins else set()
+    return [*(groups if joins else ()), *([layer] for layer in layers if layer.name not in joined)]
+
+
+@torch.inference_mode()
+def _row_multiples(groups: Sequence[Sequence[ProductLayer]], kernel: Kernel) -> Iterator[tuple[tuple[int, int], int]]:
+    for same in _by_shape(groups):
+        matrix = torch.cat([layer.matrix for layer in same[0]])
+        packed = kernel.pack(matrix)
+        if packed is not None:
+            run = partial(kernel.multiply, packed=packed, bias=None)
+            multiple = RowFunction(run, matrix.shape[1], matrix.dtype, matrix.device, matrix).multiple()
+            if multiple is not None and multiple > 1:
+                yield (matrix.shape[0], matrix.shape[1]), multiple
 
 
 def _by_shape(groups: Iterable[Sequence[ProductLayer]]) -> list[list[Sequence[ProductLayer]]]:

@@ -6,14 +6,12 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from transformers import PreTrainedModel
-from transformers.utils.logging import tqdm
 
 from specdec.errors import ModelError, RequestError
 from specdec.machine import processor_name
 from specdec.probes.findings import notes_of
 from specdec.weights.base import Kernel
-from specdec.weights.choice import choose
+from specdec.weights.choice import choose, grouped
 from specdec.weights.layers import ProductLayer, given_the_same_rows, product_layers
 from specdec.weights.packing import pack, packed_weights, unpack
 from specdec.weights.tensor import PackedWeight
@@ -77,9 +75,9 @@ class Holding:
 
     def __init__(self, requested: str, kernels: Mapping[str, Kernel]) -> None:
         self._requested, self._kernels = requested, kernels
-        self._models: list[PreTrainedModel] = []
+        self._models: list[torch.nn.Module] = []
 
-    def lay_out(self, model: PreTrainedModel, requested: str | None = None) -> Weights:
+    def lay_out(self, model: torch.nn.Module, requested: str | None = None) -> Weights:
         """Pack a target's weights, or leave them, as asked for; the model is left whole whatever happens.
 
         Raises:
@@ -100,14 +98,14 @@ class Holding:
                     )
             _restore(model)
             weights = _laid_out(model, requested, self._kernels)
-            packing = _Packing(weights, model.register_state_dict_post_hook(_make_dense))
+            packing = _Packing(weights, model.register_state_dict_post_hook(_make_dense))  # type: ignore[no-untyped-call]  # torch's
             packing.holders.update(others)
             vars(model)[_WHERE] = packing
             return self._hold(model, packing)
 
     def lay_out_draft(self, model: Any) -> None:
         """Do the same for a draft model, unless it is laid out already or made of the target's own layers."""
-        if isinstance(model, PreTrainedModel) and vars(model).get(_WHERE) is None:
+        if isinstance(model, torch.nn.Module) and vars(model).get(_WHERE) is None:
             self.lay_out(model, "stock" if self._requested == "stock" else "auto")
 
     def give_back(self) -> None:
@@ -120,14 +118,14 @@ class Holding:
                     _restore(model)
         self._models.clear()
 
-    def _hold(self, model: PreTrainedModel, packing: _Packing) -> Weights:
+    def _hold(self, model: torch.nn.Module, packing: _Packing) -> Weights:
         packing.holders.add(self)
         if not any(model is held for held in self._models):
             self._models.append(model)
         return packing.weights
 
 
-def _restore(model: PreTrainedModel) -> None:
+def _restore(model: torch.nn.Module) -> None:
     """Make a model's weights ordinary parameters, those of a copy of a packed model as well."""
     with notes_of(model).lock:
         packing: _Packing | None = vars(model).pop(_WHERE, None)
@@ -147,45 +145,59 @@ def _contradicts(requested: str, weights: Weights) -> bool:
     return requested not in {"auto", weights.kernel}
 
 
-def _laid_out(model: PreTrainedModel, requested: str, kernels: Mapping[str, Kernel]) -> Weights:
+def _laid_out(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel]) -> Weights:
     layers = list(product_layers(model))
     if requested == "stock":
         return Weights(num_layers=len(layers), why="asked for")
     layers = [layer for layer in layers if layer.weight.device.type != "meta" and layer.weight.grad is None]
     if not layers:
         return left_stock(requested, 0, "the model has no layers that are plain products")
+    if requested == "auto" and sum(layer.weight.nbytes for layer in layers) < _LEAST_BYTES:
+        return left_stock(requested, len(layers), "the model is so small that it stays in the processor's caches")
     # What is an exception among the layers, such as a router in float32, stays as it is.
     dtype = max({layer.weight.dtype for layer in layers}, key=lambda each: sum(_sizes(layers, each)))
     layers = [layer for layer in layers if layer.weight.dtype == dtype]
-    if requested == "auto" and sum(layer.weight.nbytes for layer in layers) < _LEAST_BYTES:
-        return left_stock(requested, len(layers), "the model is so small that it stays in the processor's caches")
-    serving, reasons = dict[str, Kernel](), list[str]()
-    for name, kernel in kernels.items():
-        if requested in {"auto", "packed", name}:
-            why = kernel.why_not(dtype, layers[0].weight.device) or _why_not_this(kernel, layers[0])
-            serving |= {} if why else {name: kernel}
-            reasons += [f"{name}: {why}"] if why else []
+    reasons = {
+        name: kernel.why_not(dtype, layers[0].weight.device) or _why_not_this(kernel, layers[0])
+        for name, kernel in kernels.items()
+        if requested in {"auto", "packed", name}
+    }
+    serving = {name: kernels[name] for name, why in reasons.items() if not why}
     if not serving:
-        return left_stock(requested, len(layers), "; ".join(reasons), layers[0])
+        why = "; ".join(f"{name}: {why}" for name, why in reasons.items()) or "no kernel is installed"
+        return left_stock(requested, len(layers), why, layers[0])
+    return _packed_by(model, layers, serving, requested)
+
+
+def _packed_by(
+    model: torch.nn.Module, layers: Sequence[ProductLayer], kernels: Mapping[str, Kernel], requested: str
+) -> Weights:
+    """Pack by the fastest of the kernels that serve, unless stock products are faster and "auto" was asked for."""
     groups = given_the_same_rows(model, [layer for layer in layers if not (layer.is_looked_up or layer.is_transposed)])
     groups = [group for group in groups if len({layer.bias is None for layer in group}) == 1]
-    chosen = choose(layers, groups, serving, requested == "auto")
+    chosen = choose(layers, groups, kernels, requested == "auto")
     if not chosen.name:
-        return left_stock(requested, len(layers), f"faster here than {' and '.join(serving)}", layers[0])
-    _pack(model, kernels[chosen.name], layers, groups if chosen.joins else [])
+        return left_stock(requested, len(layers), f"faster here than {' and '.join(kernels)}", layers[0])
+    kernel = kernels[chosen.name]
+    _pack(model, kernel, grouped(layers, groups, chosen.joins), dict(chosen.row_multiples))
     packed = packed_weights(model)
+    if not packed:
+        return left_stock(requested, len(layers), f"{chosen.name} can hold none of its matrices", layers[0])
     twice = sum(layer.weight.nbytes for layer in layers if layer.is_looked_up)
-    return Weights(chosen.name, len(packed), len(layers), twice, _loss(kernels[chosen.name], dtype))
+    return Weights(chosen.name, len(packed), len(layers), twice, _loss(kernel, layers[0].weight.dtype))
 
 
 def _pack(
-    model: PreTrainedModel, kernel: Kernel, layers: Sequence[ProductLayer], groups: Sequence[Sequence[ProductLayer]]
+    model: torch.nn.Module,
+    kernel: Kernel,
+    groups: Sequence[Sequence[ProductLayer]],
+    row_multiples: Mapping[tuple[int, int], int],
 ) -> None:
-    joined = {layer.name for group in groups for layer in group}
-    every = [*groups, *([layer] for layer in layers if layer.name not in joined)]
-    progress = tqdm(total=len(every), desc="packing weights", delay=_QUIET_SECONDS, leave=False)
+    from transformers.utils.logging import tqdm
+
+    progress = tqdm(total=len(groups), desc="packing weights", delay=_QUIET_SECONDS, leave=False)
     try:
-        pack(kernel, every, progress.update)
+        pack(kernel, groups, row_multiples, progress.update)
     except BaseException:  # Ctrl-C too
         unpack(model)
         raise

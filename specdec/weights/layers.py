@@ -4,8 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from specdec.weights.tensor import PackedWeight
 
@@ -17,11 +15,13 @@ class ProductLayer:
     Attributes:
         name: the layer's in the model.
         is_looked_up: the weight is another kind of layer's too, such as an embedding's.
+        is_transposed: the weight is ``(inputs, outputs)``.
     """
 
     name: str
-    module: torch.nn.Linear | Conv1D
+    module: torch.nn.Module
     is_looked_up: bool
+    is_transposed: bool
 
     @property
     def weight(self) -> torch.nn.Parameter:
@@ -31,12 +31,7 @@ class ProductLayer:
     @property
     def bias(self) -> torch.Tensor | None:
         """The bias, if any."""
-        return self.module.bias
-
-    @property
-    def is_transposed(self) -> bool:
-        """True where the weight is ``(inputs, outputs)``."""
-        return isinstance(self.module, Conv1D)
+        return self.module.bias  # type: ignore[return-value]  # torch's modules have anything
 
     @property
     def matrix(self) -> torch.Tensor:
@@ -48,8 +43,10 @@ class ProductLayer:
 
 def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
     """Yield the layers of floating-point weights, one for each weight."""
+    from transformers.pytorch_utils import Conv1D
+
     plain = {torch.nn.Linear.forward, Conv1D.forward}
-    found: dict[int, tuple[str, torch.nn.Linear | Conv1D]] = {}
+    found: dict[int, tuple[str, torch.nn.Module]] = {}
     looked_up: set[int] = set()
     for name, module in model.named_modules():
         for parameter in module._parameters.values():
@@ -61,17 +58,18 @@ def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
             elif parameter.dim() > 1:
                 looked_up.add(id(parameter))
     for key, (name, module) in found.items():
-        yield ProductLayer(name, module, key in looked_up)
+        yield ProductLayer(name, module, key in looked_up, isinstance(module, Conv1D))
 
 
 @torch.inference_mode()
-def given_the_same_rows(model: PreTrainedModel, layers: Sequence[ProductLayer]) -> list[list[ProductLayer]]:
+def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) -> list[list[ProductLayer]]:
     """Return the groups of layers that a pass gives one and the same tensor, in the order of calls; run for a token.
 
     A layer that is called more or less than once, or whose rows change before the group's last call, is in none.
     """
     calls: list[tuple[torch.Tensor, torch.Tensor, ProductLayer]] = []
 
+    device = next(model.parameters()).device
     of_module = {layer.module: layer for layer in layers}
 
     def watch(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
@@ -79,7 +77,7 @@ def given_the_same_rows(model: PreTrainedModel, layers: Sequence[ProductLayer]) 
 
     handles = [layer.module.register_forward_pre_hook(watch) for layer in layers]
     try:
-        model(torch.ones(1, 1, dtype=torch.long, device=model.device), use_cache=False)
+        model(torch.ones(1, 1, dtype=torch.long, device=device), use_cache=False)
     except Exception:  # third-party modelling code: who drives the model finds out what is wrong with it
         return []
     finally:

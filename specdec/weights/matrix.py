@@ -1,5 +1,6 @@
 """A weight matrix in memory: packed by a kernel, dense, or both where something else reads its rows."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import deepcopy
@@ -45,16 +46,33 @@ class Matrix(ABC):
         """
 
 
+def _multiply(
+    kernel: Kernel, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None, row_multiple: int
+) -> torch.Tensor:
+    """Return the kernel's product, of as many rows as make each independent of the others."""
+    if row_multiple == 1:
+        return kernel.multiply(rows, packed, bias)
+    *shape, width = rows.shape
+    count = math.prod(shape)
+    if not count % row_multiple:
+        return kernel.multiply(rows, packed, bias)
+    padded = torch.nn.functional.pad(rows.reshape(count, width), (0, 0, 0, -count % row_multiple))
+    return kernel.multiply(padded, packed, bias)[:count].view(*shape, -1)
+
+
 class WholeMatrix(Matrix):
     """A matrix that is multiplied by itself.
 
     Args:
         kernel, packed: the kernel, and the matrix as that holds it; None where it is dense.
         kept: the dense matrix where there is one: of embeddings, whose rows are looked up, and of what isn't packed.
+        row_multiple: rows are made so many, or a multiple.
     """
 
-    def __init__(self, kernel: Kernel | None, packed: Any | None, kept: torch.Tensor | None = None) -> None:
-        self._kernel, self._packed, self._kept = kernel, packed, kept
+    def __init__(
+        self, kernel: Kernel | None, packed: Any | None, kept: torch.Tensor | None = None, row_multiple: int = 1
+    ) -> None:
+        self._kernel, self._packed, self._kept, self._row_multiple = kernel, packed, kept, row_multiple
 
     @property
     def kernel(self) -> Kernel | None:
@@ -63,7 +81,7 @@ class WholeMatrix(Matrix):
     def multiply(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self._kernel is None or self._packed is None:
             return linear(rows, self.dense(), bias)
-        return self._kernel.multiply(rows, self._packed, bias)
+        return _multiply(self._kernel, rows, self._packed, bias, self._row_multiple)
 
     def dense(self) -> torch.Tensor:
         if self._kept is not None:
@@ -87,7 +105,8 @@ class WholeMatrix(Matrix):
     def __deepcopy__(self, memo: dict[int, Any]) -> "WholeMatrix":
         dense = self.dense()
         packed = None if self._kernel is None or self._packed is None else self._kernel.pack(dense)
-        return WholeMatrix(self._kernel, packed, None if self._kept is None else deepcopy(self._kept, memo))
+        kept = None if self._kept is None else deepcopy(self._kept, memo)
+        return WholeMatrix(self._kernel, packed, kept, self._row_multiple)
 
 
 class JoinedMatrix:
@@ -98,9 +117,14 @@ class JoinedMatrix:
     """
 
     def __init__(
-        self, kernel: Kernel, packed: Any, heights: Sequence[int], biases: Sequence[torch.Tensor | None]
+        self,
+        kernel: Kernel,
+        packed: Any,
+        heights: Sequence[int],
+        biases: Sequence[torch.Tensor | None],
+        row_multiple: int = 1,
     ) -> None:
-        self.kernel = kernel
+        self.kernel, self._row_multiple = kernel, row_multiple
         self.heights = tuple(heights)
         self._packed, self._biases = packed, list(biases)
         self._ready: tuple[torch.Tensor, list[torch.Tensor | None]] | None = None
@@ -112,13 +136,13 @@ class JoinedMatrix:
         ready = self._ready  # other threads may put theirs there meanwhile
         if ready is None or ready[0] is not rows or ready[1][index] is None:
             joined = torch.cat([each for each in self._biases if each is not None]) if bias is not None else None
-            products = torch.split(self.kernel.multiply(rows, self._packed, joined), list(self.heights), -1)
-            self._ready = ready = rows, list(products)
-        product, ready[1][index] = ready[1][index], None
+            product = _multiply(self.kernel, rows, self._packed, joined, self._row_multiple)
+            self._ready = ready = rows, list(torch.split(product, list(self.heights), -1))
+        part, ready[1][index] = ready[1][index], None
         if all(each is None for each in ready[1]):
             self._ready = None
-        assert product is not None
-        return product
+        assert part is not None
+        return part
 
     def dense(self, index: int) -> torch.Tensor:
         """Return one of the matrices."""
@@ -135,7 +159,7 @@ class JoinedMatrix:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "JoinedMatrix":
         packed = self.kernel.pack(self.kernel.unpack(self._packed))
-        copied = JoinedMatrix(self.kernel, packed, self.heights, deepcopy(self._biases, memo))
+        copied = JoinedMatrix(self.kernel, packed, self.heights, deepcopy(self._biases, memo), self._row_multiple)
         memo[id(self)] = copied
         return copied
 

@@ -1,6 +1,6 @@
 """Packing a model's weights where they are, and giving them back."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import torch
 
@@ -13,31 +13,37 @@ from specdec.weights.tensor import PackedWeight
 def pack(
     kernel: Kernel,
     groups: Iterable[Sequence[ProductLayer]],
+    row_multiples: Mapping[tuple[int, int], int] | None = None,
     on_group: Callable[[], object] = lambda: None,
 ) -> None:
     """Pack the weights of some layers, those of a group as one matrix, a group after the other.
 
+    ``row_multiples``: by the ``(outputs, inputs)`` of what is multiplied as one, where rows are to be padded.
     At no time are more than a group's weights in memory twice. A weight that the kernel can't hold stays as it is, and
     so does one that takes part in a graph of gradients.
     """
     for group in groups:
-        for layer, matrix in zip(group, _packed(kernel, group), strict=True):
+        for layer, matrix in zip(group, _packed(kernel, group, row_multiples or {}), strict=True):
             if matrix is not None:
                 _replace(layer.weight, PackedWeight(matrix, layer.weight, layer.is_transposed))
         on_group()
 
 
-def _packed(kernel: Kernel, group: Sequence[ProductLayer]) -> Iterator[Matrix | None]:
+def _packed(
+    kernel: Kernel, group: Sequence[ProductLayer], row_multiples: Mapping[tuple[int, int], int]
+) -> Iterator[Matrix | None]:
     if len(group) > 1:
         joined = kernel.pack(torch.cat([layer.matrix for layer in group]))
         if joined is not None:
             heights = [len(layer.matrix) for layer in group]
-            whole = JoinedMatrix(kernel, joined, heights, [layer.bias for layer in group])
+            multiple = row_multiples.get((sum(heights), group[0].matrix.shape[1]), 1)
+            whole = JoinedMatrix(kernel, joined, heights, [layer.bias for layer in group], multiple)
             yield from (PartMatrix(whole, index) for index in range(len(group)))
             return
     for layer in group:
-        packed = kernel.pack(layer.matrix)
-        yield None if packed is None else WholeMatrix(kernel, packed, layer.matrix if layer.is_looked_up else None)
+        matrix, packed = layer.matrix, kernel.pack(layer.matrix)
+        kept, multiple = matrix if layer.is_looked_up else None, row_multiples.get((len(matrix), matrix.shape[1]), 1)
+        yield None if packed is None else WholeMatrix(kernel, packed, kept, multiple)
 
 
 def unpack(model: torch.nn.Module) -> None:

@@ -154,7 +154,7 @@ def test_a_prompt_comes_as_an_argument_from_a_file_or_from_standard_input(
         code, out, err = run("generate", *arguments, *FEW, stdin=stdin)
         assert (code, out) == (0, expected)
         assert re.search(
-            r"^\d+ tokens in \d+ steps, .* finished: (length|stop); seed \d+; numerics: exact$",
+            r"\d+ tokens in \d+ steps, .* finished: (length|stop); seed \d+; numerics: exact$",
             " ".join(err.split()),
         )
 

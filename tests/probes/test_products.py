@@ -73,8 +73,8 @@ def test_rows_that_no_multiple_makes_equal_are_named() -> None:
 
 def test_few_rows_are_tried_in_several_places_on_slow_machines_too() -> None:
     model = Bare(one_by_one, torch.bfloat16)
-    (layer,) = products._distinct(model)
-    first_tried = layer.rows(160, model)[7]
+    ((_, layer),) = products._distinct(model)
+    first_tried = layer.rows(160)[7]
 
     def by_place(layer: torch.nn.Linear, rows: torch.Tensor) -> torch.Tensor:
         return one_by_one(layer, rows) if torch.equal(rows[0], first_tried) else by_halves(layer, rows)
@@ -87,8 +87,8 @@ def test_few_rows_are_tried_in_several_places_on_slow_machines_too() -> None:
 @torch.inference_mode()
 def test_the_sum_of_a_row_cancels_in_one_column(dtype: torch.dtype, most: float, has_bias: bool) -> None:
     model = Bare(one_by_one, dtype, has_bias)
-    (layer,) = products._distinct(model)
-    rows = layer.rows(160, model).double()
+    ((_, layer),) = products._distinct(model)
+    rows = layer.rows(160).double()
     weight = model.product.weight.double()
     bias = model.product.bias.double() if has_bias else torch.zeros(COLUMNS)
     sums, sizes = rows @ weight.T + bias, rows.abs() @ weight.abs().T + bias.abs()
@@ -106,6 +106,6 @@ def test_layers_of_one_shape_are_tried_once_and_routers_by_their_product() -> No
     model = Bare(one_by_one, torch.float32)
     model.same, model.router = torch.nn.Linear(WIDTH, COLUMNS), Router(WIDTH, 4)
     model.activation = torch.nn.SiLU()
-    names = [layer.name for layer in products._distinct(model)]
+    names = [name for name, _ in products._distinct(model)]
     assert names == [f"a product with a {size} by {WIDTH} matrix" for size in (COLUMNS, 4)] + ["the activation SiLU"]
     assert probe_products(model, 60.0).inexact == ""

@@ -241,3 +241,26 @@ def test_a_bias_of_another_layer_is_added_as_given(dense: Layers) -> None:
     with torch.inference_mode():
         found = linear(rows, model.second.weight, bias)
         torch.testing.assert_close(found, linear(rows, dense.second.weight, bias))
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("shape", [(1,), (3,), (4,), (1, 1), (2, 3), (1, 5)])
+def test_rows_are_padded_to_a_multiple(dense: Layers, joins: bool, shape: tuple[int, ...]) -> None:
+    model, counts = copy.deepcopy(dense), list[int]()
+
+    class Noting(OneDNNKernel):
+        def multiply(self, rows, packed, bias):  # type: ignore[no-untyped-def]  # as the contract has it
+            counts.append(rows.numel() // rows.shape[-1])
+            return super().multiply(rows, packed, bias)
+
+    layers = {layer.name: layer for layer in product_layers(model)}
+    groups = [["first", "second"], ["third"]] if joins else [["first"], ["second"], ["third"]]
+    multiples = {(48, 16): 4, (24, 16): 4, (16, 24): 2}
+    pack(Noting(), [[layers[name] for name in group] for group in groups], multiples)
+    rows, wide = torch.randn(*shape, 16), torch.randn(*shape, 24)
+    with torch.inference_mode():
+        torch.testing.assert_close(model.first(rows), dense.first(rows))
+        torch.testing.assert_close(model.second(rows), dense.second(rows))
+        torch.testing.assert_close(model.third(wide), dense.third(wide))
+    count = rows.numel() // 16
+    assert counts == [-(-count // 4) * 4] * (1 if joins else 2) + [-(-count // 2) * 2]

@@ -1,0 +1,81 @@
+"""Which layers are plain products, and which are given the same rows."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from specdec.weights.layers import given_the_same_rows, product_layers
+from tests import families
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("llama", [{"q_proj", "k_proj", "v_proj"}, {"gate_proj", "up_proj"}]),
+        ("gpt2", []),
+        ("opt", [{"q_proj", "k_proj", "v_proj"}]),
+    ],
+)
+def test_groups_of_a_family(family: str, expected: list[set[str]]) -> None:
+    model = families.make(*families.TREES[family])
+    layers = [layer for layer in product_layers(model) if not layer.is_transposed]
+    groups = given_the_same_rows(model, layers)
+    num_layers = model.config.num_hidden_layers
+    assert [{layer.name.rpartition(".")[2] for layer in group} for group in groups] == expected * num_layers
+    for group in groups:
+        assert len({layer.name.rpartition(".")[0] for layer in group}) == 1
+
+
+class Model(torch.nn.Module):
+    """Two layers, called in some way."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, call: Any) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.call = call
+
+    def forward(self, ids: torch.Tensor, use_cache: bool) -> Any:
+        return self.call(SimpleNamespace(first=self.first, second=self.second), torch.ones(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("call", "is_group"),
+    [
+        (lambda m, x: m.first(x) + m.second(x), True),
+        (lambda m, x: m.second(m.first(x)), False),
+        (lambda m, x: m.first(x) + m.second(x.clone()), False),
+        (lambda m, x: m.first(x) + m.second(x.add_(1.0)), False),
+        (lambda m, x: m.first(x) + m.second(x) + m.first(x), False),
+        (lambda m, x: m.first(x), False),
+        (lambda m, x: m.missing(x), False),
+    ],
+    ids=["same", "one behind the other", "a copy", "written between", "called twice", "not called", "raises"],
+)
+def test_the_same_rows_are_the_very_same_and_unchanged(call: Any, is_group: bool) -> None:
+    model = Model(call)
+    groups = given_the_same_rows(model, list(product_layers(model)))  # type: ignore[arg-type]  # it has what is needed
+    assert [[layer.name for layer in group] for group in groups] == ([["first", "second"]] if is_group else [])
+    assert not model.first._forward_pre_hooks
+
+
+def test_what_is_no_plain_product_is_left_out() -> None:
+    class Router(torch.nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows).softmax(-1)
+
+    class Named(torch.nn.Linear):
+        pass
+
+    patched = torch.nn.Linear(4, 4)
+    patched.forward = lambda rows: rows  # type: ignore[method-assign]  # as hooks of offloading do
+    model = torch.nn.ModuleDict(
+        {"router": Router(4, 4), "named": Named(4, 4), "patched": patched, "plain": torch.nn.Linear(4, 4)}
+    )
+    assert [layer.name for layer in product_layers(model)] == ["named", "plain"]
+    shared = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(4, 4), "head": torch.nn.Linear(4, 4)})
+    shared["head"].weight = shared["embedding"].weight
+    assert [(layer.name, layer.is_looked_up) for layer in product_layers(shared)] == [("head", True)]
