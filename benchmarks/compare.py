@@ -34,8 +34,8 @@ from benchmarks.peers.models import load
 from benchmarks.peers.process import Setup
 from benchmarks.summary import Row, summarize
 from benchmarks.tables import cost_table, phase_table, speed_table
-from benchmarks.texts import texts
 from specdec import Generator
+from specdec.comparison.prompts import demo_prompts, load_prompts, select
 from specdec.costs import Costs, measure_costs
 from specdec.prompts import encode
 
@@ -73,10 +73,14 @@ def contenders(given: list[str] | None, pythons: dict[str, str]) -> list[str]:
 def encoded(arguments: argparse.Namespace) -> list[list[int]]:
     """The prompts' token ids, evenly spread over those there are where fewer are wanted."""
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    found = texts(arguments.prompts, arguments.category)
+    sources = [load_prompts(path) for path in arguments.prompts] or [demo_prompts()]
+    categories = [arguments.category] if arguments.category else []
+    texts = [prompt.prompt for source in sources for prompt in select(source, categories, arguments.per_category)]
+    given = [[{"role": "user", "content": text}] if arguments.chat else text for text in texts]
+    found = [encode(prompt, tokenizer, len(tokenizer)) for prompt in given]
+    found = [ids for ids in found if len(ids) <= arguments.longest]
     count = min(arguments.num_prompts or len(found), len(found))
-    chosen = [found[index * len(found) // count] for index in range(count)]
-    return [encode(prompt, tokenizer, len(tokenizer)) for prompt in chosen]
+    return [found[index * len(found) // count] for index in range(count)]
 
 
 def describe(folder: Path, dtype: str, with_costs: bool) -> tuple[str, Costs | None]:
@@ -132,8 +136,11 @@ def main() -> None:
     parser.add_argument("--contender", action="append", metavar="PEER[:METHOD]", help="may be given several times")
     parser.add_argument("--python", action="append", default=[], metavar="PEER=PATH", help="a peer's own Python")
     add_model_options(parser)
-    parser.add_argument("--prompts", type=Path, help="a JSON Lines file (HumanEval, Spec-Bench) instead of the demo's")
+    parser.add_argument("--prompts", type=Path, nargs="+", default=[], help="JSON Lines files instead of the demo's")
+    parser.add_argument("--chat", action="store_true", help="send them through the tokenizer's chat template")
     parser.add_argument("--category", help="only this category's prompts")
+    parser.add_argument("--per-category", type=int, help="at most so many of each category")
+    parser.add_argument("--longest", type=int, default=10**9, help="only prompts of so many tokens at most")
     parser.add_argument("--num-prompts", type=int, help="so many, evenly spread; default: all")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)

@@ -13,18 +13,19 @@ Cell = tuple[int, int]  # repeat, prompt
 
 @dataclass(frozen=True)
 class Spread:
-    """A median and, where there are two values or more, its quartiles."""
+    """A median, the least value and, where there are two values or more, the quartiles."""
 
     median: float
+    least: float
     low: float | None = None
     high: float | None = None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
         if len(values) < 2:
-            return cls(values[0])
+            return cls(values[0], values[0])
         low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(middle, low, high)
+        return cls(middle, min(values), low, high)
 
     def __str__(self) -> str:
         return f"{self.median:.2f}" + (f" [{self.low:.2f}, {self.high:.2f}]" if self.low is not None else "")

@@ -1,6 +1,8 @@
 """Packing a model's weights where they are, and giving them back."""
 
+import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import torch
 
@@ -8,6 +10,8 @@ from specdec.weights.base import Kernel
 from specdec.weights.layers import ProductLayer
 from specdec.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
 from specdec.weights.tensor import PackedWeight
+
+_MOST_KEPT = 2**26  # bytes that were freed, before they are returned
 
 
 def pack(
@@ -22,11 +26,23 @@ def pack(
     At no time are more than a group's weights in memory twice. A weight that the kernel can't hold stays as it is, and
     so does one that takes part in a graph of gradients.
     """
+    freed = 0
     for group in groups:
         for layer, matrix in zip(group, _packed(kernel, group, row_multiples or {}), strict=True):
             if matrix is not None:
                 _replace(layer.weight, PackedWeight(matrix, layer.weight, layer.is_transposed))
         on_group()
+        freed += sum(layer.weight.nbytes for layer in group)
+        if freed > _MOST_KEPT:
+            freed = _return_memory()
+    _return_memory()
+
+
+def _return_memory() -> int:
+    """Have the C library give the system what was freed, as far as it can: blocks of this size add up to a model."""
+    with suppress(OSError, AttributeError):  # where it isn't glibc
+        ctypes.CDLL(None).malloc_trim(0)
+    return 0
 
 
 def _packed(
@@ -48,9 +64,13 @@ def _packed(
 
 def unpack(model: torch.nn.Module) -> None:
     """Make every weight of a model an ordinary parameter again, with the bits that it had."""
+    freed = 0
     for parameter in list(model.parameters()):
         if isinstance(parameter, PackedWeight):
             _replace(parameter, torch.nn.Parameter(parameter.unpacked().contiguous(), requires_grad=False))
+            freed += parameter.nbytes
+            if freed > _MOST_KEPT:
+                freed = _return_memory()
 
 
 def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:

@@ -102,9 +102,9 @@ def test_ratios_are_paired_by_repeat_and_by_prompt():
     ]
     runs[-1] = run("own", 1, 2, 6.0, tokens=(1, 3))
     base, own = summarize(Measurement({"base": "", "own": ""}, runs), "base")
-    assert base.by_repeat == Spread(1.0, 1.0, 1.0)
-    assert own.by_repeat == Spread(2.0, 2.0, 2.0)
-    assert own.by_prompt == Spread(2.0, 1.5, 2.5)
+    assert base.by_repeat == Spread(1.0, 1.0, 1.0, 1.0)
+    assert own.by_repeat == Spread(2.0, 2.0, 2.0, 2.0)
+    assert own.by_prompt == Spread(2.0, 1.0, 1.5, 2.5)
     assert (base.num_different, own.num_different) == (0, 1)
     assert own.tokens_per_second == 1.0
     assert own.tokens_per_step == 2.0
