@@ -1,7 +1,7 @@
 """A generator's parts, made for a model in its present state."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from specdec.backends.base import Backend
@@ -17,7 +17,8 @@ from specdec.plugins import Registry
 from specdec.probes.findings import state_of
 from specdec.strategies.base import Engine, Host, Nodes, Proposer, What
 from specdec.verifiers.base import Verifier
-from specdec.weights.holding import Holding, Weights, left_stock
+from specdec.weights.holding import Holding
+from specdec.weights.laying_out import Weights, stock_or_refuse
 
 # A limit against runaway proposers; the largest published lookahead setting has 480 nodes.
 MAX_NODES = 512
@@ -64,21 +65,7 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
         loaded: Backend = chosen.load(model, compiler)
         return loaded
 
-    def drive_with(weights: str) -> tuple[Weights, Driven]:
-        if chosen.runs_layers:
-            laid_out = holding.lay_out(model, weights)
-        else:
-            laid_out = left_stock(weights, 0, f"{chosen.__name__} runs no layers of torch")
-        return laid_out, drive(load, model, choice.numerics, choice.compiler)
-
-    weights, driven = drive_with(choice.weights)
-    if choice.weights == "auto" and weights.kernel and driven.why_not_exact:
-        stock, driven_stock = drive_with("stock")
-        if driven_stock.why_not_exact:
-            weights, driven = drive_with("auto")
-        else:
-            why = f"with {weights.kernel}'s products exact numerics can't be had: {driven.why_not_exact}"
-            weights, driven = replace(stock, why=why), driven_stock
+    weights, driven = _drive(model, choice, holding, load, chosen.runs_layers, chosen.__name__)
     state, shapes = state_of(model), driven.backend.shapes
     check_tokenizer(tokenizer, shapes.vocab_size)
     engine, wants = _bind_proposer(model, tokenizer, choice, registry, driven, holding)
@@ -94,6 +81,38 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
         flags_ties=driven.numerics.noise > 0.0,
     )
     return Bound(state, weights, load, driven, parts, Intake(model, tokenizer, shapes, choice.verifier))
+
+
+def _drive(
+    model: Any, choice: Choice, holding: Holding, load: Callable[[Compiler], Backend], runs_layers: bool, name: str
+) -> tuple[Weights, Driven]:
+    """Drive the model with its weights laid out; by the next kernel, or stock ones, where the first isn't exact."""
+    if not runs_layers:
+        weights = stock_or_refuse(choice.weights, 0, f"{name} runs no layers of torch")
+        return weights, drive(load, model, choice.numerics, choice.compiler)
+    failed: dict[str, str] = {}
+    while True:
+        try:
+            weights = holding.lay_out(model, failed, "; ".join(f"not by {each}: {why}" for each, why in failed.items()))
+        except ModelError:  # "packed" was asked for, and no kernel is left
+            if not failed:
+                raise
+            break
+        refusal, why = None, ""
+        try:
+            driven = drive(load, model, choice.numerics, choice.compiler)
+            why = driven.why_not_exact
+        except ModelError as error:
+            refusal, why = error, str(error)
+        if refusal is None and not why:
+            return weights, driven
+        if not weights.kernel or choice.weights not in {"auto", "packed"} or holding.is_shared(model):
+            break
+        failed[weights.kernel] = why
+    if refusal is not None:
+        raise refusal
+    # Exact numerics can't be had in any way: the fastest one serves.
+    return holding.lay_out(model), drive(load, model, choice.numerics, choice.compiler)
 
 
 def _bind_proposer(

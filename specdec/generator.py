@@ -23,7 +23,8 @@ from specdec.sequence import Sequence
 from specdec.stats import Stats
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
-from specdec.weights.holding import Holding, Weights
+from specdec.weights.holding import Holding
+from specdec.weights.laying_out import Weights
 from specdec.weights.modes import checked_weights
 
 
@@ -90,6 +91,7 @@ class Generator:
         self._max_batch_size = max_batch_size
         self._lock = threading.Lock()  # held while it decodes; a stream may be closed by another thread than began it
         self._has_noted = False
+        self._is_closed = False
 
     def _bind(self) -> Bound:
         try:
@@ -210,8 +212,15 @@ class Generator:
 
         Weights that another generator decodes with stay packed for that one.
         """
-        self._bound.parts.engine.close()
-        self._holding.give_back()
+        try:
+            self._bound.parts.engine.close()
+        finally:
+            self._is_closed = True
+            if self._lock.acquire(blocking=False):  # else a stream is open, at whose end it is given back
+                try:
+                    self._holding.give_back()
+                finally:
+                    self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -251,8 +260,13 @@ class Generator:
             if not self._bound.is_current(self.model):  # it was cast, moved, resized, given an adapter, …
                 former, self._bound = self._bound, self._bind()
                 former.parts.engine.close()
+            self._is_closed = False
+            self._holding.is_decoding = True
             yield self._bound
         finally:
+            self._holding.is_decoding = False
+            if self._is_closed:
+                self._holding.give_back()
             self._lock.release()
 
     def _present(self) -> Bound:
@@ -294,5 +308,5 @@ class Generator:
         if self._has_noted:
             return ()
         self._has_noted = True
-        weights = (f"weights {self._bound.weights}",) if self._bound.weights.kernel else ()
+        weights = (f"weights {self._bound.weights}",) if self._bound.weights.is_worth_a_note else ()
         return weights + OwnSettings.of(self.model, self._bound.driven.backend.shapes.vocab_size).notes

@@ -75,7 +75,7 @@ def facts_of(tensor: torch.Tensor) -> Hashable:
     """Return what products with a tensor depend on, besides its numbers."""
     if not isinstance(tensor, PackedWeight):
         return tensor.dtype, tensor.device, tensor.shape
-    return type(tensor.matrix.kernel), tensor.matrix.heights, tensor.plain_dtype, tensor.device, tensor.shape
+    return tensor.matrix.kind, tensor.plain_dtype, tensor.device, tensor.shape
 
 
 def first_time(model: object, told: str) -> bool:

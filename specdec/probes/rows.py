@@ -70,7 +70,8 @@ class RowFunction:
         return self._cancelling(self.weight, rows.mul_(_SCALE).to(self.device, self.dtype))
 
     def _cancelling(self, weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        columns = torch.arange(len(rows), device=rows.device) * 7 % len(weight)
+        stride = max(7, len(weight) // len(rows))  # over all columns, and not one row's beside the next one's
+        columns = torch.arange(len(rows), device=rows.device) * stride % len(weight)
         factors = weight[columns].double()
         target = 0.0 if self.bias is None else -self.bias[columns].double()
         places = factors.abs().topk(min(_NUM_CORRECTED, self.width)).indices

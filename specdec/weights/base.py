@@ -3,8 +3,8 @@
 Laws:
 - ``multiply`` is ``rows @ weight.T + bias``, summed in float32 or better and rounded once, to the rows' dtype.
 - ``unpack`` gives the matrix that was packed, bit for bit.
-- A kernel that holds fewer digits than the matrix has doesn't take it: ``pack`` gives None. What its product may lack,
-  at most, is stated in ``loss``.
+- A kernel that holds fewer digits than a matrix has says so by ``holds``, and isn't given that matrix; ``pack`` gives
+  None for it. What a product may lack all the same is stated by ``loss``.
 - Whatever is packed is only read: several threads may multiply by it.
 
 That a row's bits don't depend on the other rows is no law. It is probed (``specdec/probes/products.py``), and rows are
@@ -12,23 +12,25 @@ padded where they do.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
 
 class Kernel(ABC):
-    """A way to hold matrices. An object has no state: what it packs is kept by whoever asked for it.
-
-    Attributes:
-        loss: the largest difference between a number and what is multiplied in its place; 0 where there is none.
-    """
-
-    loss: ClassVar[float] = 0.0
+    """A way to hold matrices. An object has no state: what it packs is kept by whoever asked for it."""
 
     @abstractmethod
     def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
-        """Return the reason why it has no way for matrices of a dtype on a device here, or ""."""
+        """Return why it can't serve a dtype on a device here, or ""."""
+
+    def holds(self, weight: torch.Tensor) -> bool:
+        """Return True where it can hold this matrix, of a dtype that it serves; cheap."""
+        return True
+
+    def loss(self, dtype: torch.dtype) -> float:
+        """Return the largest difference between a number of a dtype and what is multiplied in its place."""
+        return 0.0
 
     @abstractmethod
     def pack(self, weight: torch.Tensor) -> Any | None:

@@ -27,6 +27,7 @@ _FILE = "kernels.json"
 _ROWS = 1, 8  # a plain step, and a drafted one
 _REPEATS = 4
 _MOST_OF_A_SHAPE = 4
+_MOST_BYTES = 2**24  # of a shape's matrices, where one is smaller: so small that waking threads counts
 _COLD = 2**24  # numbers read between two products: 64 MB
 _LEAST_GAIN = 1.05
 _GAIN_OF_LOSS = 1.25  # what a kernel that loses digits must gain over one that doesn't
@@ -38,8 +39,7 @@ class Chosen(BaseModel, frozen=True, extra="forbid"):
     Attributes:
         name: the fastest kernel's, "" where stock products are faster.
         joins: True where groups are faster as one product.
-        row_multiples: by ``(outputs, inputs)``, how many rows must go together for their bits to be independent, where
-            that is more than one and is known.
+        row_multiples: by ``(outputs, inputs)``, the multiple to which rows are padded; 1 where absent.
     """
 
     name: str
@@ -85,11 +85,11 @@ def _measured(
 ) -> Chosen:
     seconds = dict.fromkeys(kernels, 0.0) | ({"": 0.0} if needs_gain else {})
     for same in _by_shape([layer] for layer in layers):
-        matrices = [group[0].matrix for group in same[:_MOST_OF_A_SHAPE]]
+        matrices = [group[0].matrix for group in _some(same)]
         timed = _seconds_of({name: _products(kernels.get(name), matrices) for name in seconds}, matrices[0])
         for name in seconds:
             seconds[name] += timed[name] * len(same)
-    penalty = {name: _GAIN_OF_LOSS if kernel.loss else 1.0 for name, kernel in kernels.items()}
+    penalty = {name: _GAIN_OF_LOSS if kernel.loss(layers[0].weight.dtype) else 1.0 for name, kernel in kernels.items()}
     name = min(seconds, key=lambda name: seconds[name] * penalty.get(name, _LEAST_GAIN))
     if not name:
         return Chosen(name=name, joins=False)
@@ -125,10 +125,15 @@ def _by_shape(groups: Iterable[Sequence[ProductLayer]]) -> list[list[Sequence[Pr
     return list(same.values())
 
 
+def _some(same: Sequence[Sequence[ProductLayer]]) -> Sequence[Sequence[ProductLayer]]:
+    each = sum(layer.weight.nbytes for layer in same[0])
+    return same[: max(1, min(_MOST_OF_A_SHAPE, _MOST_BYTES // each))]
+
+
 def _gains_by_joining(groups: Sequence[Sequence[ProductLayer]], kernel: Kernel) -> bool:
     gain = 0.0
     for same in _by_shape(groups):
-        some = same[:_MOST_OF_A_SHAPE]
+        some = _some(same)
         ways = {
             "apart": _products(kernel, [layer.matrix for group in some for layer in group]),
             "joined": _products(kernel, [torch.cat([layer.matrix for layer in group]) for group in some]),
@@ -155,18 +160,19 @@ def _products(kernel: Kernel | None, matrices: Sequence[torch.Tensor]) -> list[_
 def _seconds_of(ways: Mapping[str, Sequence[_Product] | None], like: torch.Tensor) -> dict[str, float]:
     """Return the seconds of a product, by way, with few rows and with more; infinity for a way that isn't one."""
     cold = torch.zeros(_COLD)
-    total = {name: math.inf if products is None else 0.0 for name, products in ways.items()}
+    able = {name: products for name, products in ways.items() if products is not None}
+    total = {name: 0.0 if name in able else math.inf for name in ways}
     for count in _ROWS:
         rows = torch.ones(1, count, like.shape[1], dtype=like.dtype)
-        least = dict.fromkeys(ways, math.inf)
+        least = dict.fromkeys(able, math.inf)
         for _ in range(1 + _REPEATS):  # the first one plans
-            for name, products in ways.items():
+            for name, products in able.items():
                 cold.sum()
                 began = time.perf_counter()
-                for multiply in products or ():
+                for multiply in products:
                     multiply(rows)
-                least[name] = min(least[name], (time.perf_counter() - began) / len(products or "-"))
-        for name in ways:
+                least[name] = min(least[name], (time.perf_counter() - began) / len(products))
+        for name in least:
             total[name] += least[name]
     return total
 

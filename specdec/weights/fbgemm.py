@@ -12,7 +12,7 @@ import torch
 from specdec.weights.base import Kernel
 
 _LOSS_OF_BFLOAT16 = 2.0**-25
-_LARGEST = 65504.0
+_ROWS_AT_ONCE = 256  # so that numbers which don't fit are found soon
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,6 @@ class FBGEMMKernel(Kernel):
     bfloat16 numbers below 2^-17 are off by 2^-25 at most in products. Nothing else is, and ``unpack`` gives all back.
     """
 
-    loss = _LOSS_OF_BFLOAT16
-
     def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
         if device.type != "cpu":
             return f"it is for CPUs, not {device.type}"
@@ -42,15 +40,19 @@ class FBGEMMKernel(Kernel):
             return "this torch was built without it"
         return ""
 
+    def holds(self, weight: torch.Tensor) -> bool:
+        allowed = self.loss(weight.dtype)
+        return all(_error(part) <= allowed for part in torch.split(weight.detach(), _ROWS_AT_ONCE))
+
+    def loss(self, dtype: torch.dtype) -> float:
+        return _LOSS_OF_BFLOAT16 if dtype == torch.bfloat16 else 0.0
+
     def pack(self, weight: torch.Tensor) -> _Packed | None:
         weight = weight.detach()
-        differs = weight.to(torch.float16).to(weight.dtype) != weight
-        places = differs.flatten().nonzero().flatten()
+        if not self.holds(weight):
+            return None
+        places = (weight.to(torch.float16).to(weight.dtype) != weight).flatten().nonzero().flatten()
         numbers = weight.flatten()[places]
-        if len(numbers) and (weight.dtype != torch.bfloat16 or not _are_small(numbers)):
-            return None
-        if not weight.abs().amax() <= _LARGEST:
-            return None
         packed = torch.ops.quantized.linear_prepack_fp16(weight.float().contiguous(), None)
         return _Packed(packed, weight.dtype, places, numbers)
 
@@ -66,6 +68,7 @@ class FBGEMMKernel(Kernel):
         return dense
 
 
-def _are_small(numbers: torch.Tensor) -> bool:
-    """True where float16 has all of them to the error that is stated."""
-    return bool((numbers.float() - numbers.to(torch.float16).float()).abs().amax() <= _LOSS_OF_BFLOAT16)
+def _error(numbers: torch.Tensor) -> float:
+    """Return the largest error of float16 for some numbers; infinity for those that are too large, and NaN."""
+    error = (numbers.float() - numbers.to(torch.float16).float()).abs().amax()
+    return float(error.nan_to_num(float("inf")))

@@ -53,7 +53,8 @@ def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
             if parameter is None:
                 continue
             is_product = type(module).forward in plain and "forward" not in vars(module)
-            if is_product and parameter is module.weight and parameter.is_floating_point():
+            is_plain = type(parameter) in {torch.nn.Parameter, PackedWeight}  # quantised weights are tensors of others
+            if is_product and is_plain and parameter is module.weight and parameter.is_floating_point():
                 found.setdefault(id(parameter), (name, module))
             elif parameter.dim() > 1:
                 looked_up.add(id(parameter))
@@ -72,10 +73,11 @@ def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) 
     device = next(model.parameters()).device
     of_module = {layer.module: layer for layer in layers}
 
-    def watch(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-        calls.append((given[0], given[0].clone(), of_module[module]))
+    def watch(module: torch.nn.Module, given: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> None:
+        (rows,) = given or named.values()
+        calls.append((rows, rows.clone(), of_module[module]))
 
-    handles = [layer.module.register_forward_pre_hook(watch) for layer in layers]
+    handles = [layer.module.register_forward_pre_hook(watch, with_kwargs=True) for layer in layers]
     try:
         model(torch.ones(1, 1, dtype=torch.long, device=device), use_cache=False)
     except Exception:  # third-party modelling code: who drives the model finds out what is wrong with it

@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,18 +14,17 @@ from specdec.weights.base import Kernel
 
 
 class Matrix(ABC):
-    """The numbers of a ``PackedWeight``. Shapes are ``(outputs, inputs)``.
-
-    Attributes:
-        heights: the outputs of each of the matrices that are multiplied as one; () where it is multiplied by itself.
-    """
-
-    heights: tuple[int, ...] = ()
+    """The numbers of a ``PackedWeight``. Shapes are ``(outputs, inputs)``."""
 
     @property
     @abstractmethod
     def kernel(self) -> Kernel | None:
         """The kernel that multiplies by it; None while it is dense."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> Hashable:
+        """How it is multiplied by: equal for matrices whose products take the same way."""
 
     @abstractmethod
     def multiply(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -32,32 +32,18 @@ class Matrix(ABC):
 
     @abstractmethod
     def dense(self) -> torch.Tensor:
-        """Return the dense matrix: a copy where it is packed, else the one that is kept."""
+        """Return the dense matrix, not to be written to: a copy where it is packed, else the one that is kept."""
 
     @abstractmethod
     def assign(self, dense: torch.Tensor) -> None:
         """Take other numbers, of the same shape and dtype."""
 
     @abstractmethod
-    def loosen(self, is_transposed: bool) -> torch.Tensor:
-        """Return the dense matrix, which from now on is what products read: it may be written to.
+    def make_dense(self, is_transposed: bool) -> torch.Tensor:
+        """Drop the packed form, and return the dense matrix, which products read from now on; callers may write to it.
 
-        ``is_transposed``: its transpose is what shall be contiguous.
+        ``is_transposed``: the matrix is made such that its transpose is contiguous.
         """
-
-
-def _multiply(
-    kernel: Kernel, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None, row_multiple: int
-) -> torch.Tensor:
-    """Return the kernel's product, of as many rows as make each independent of the others."""
-    if row_multiple == 1:
-        return kernel.multiply(rows, packed, bias)
-    *shape, width = rows.shape
-    count = math.prod(shape)
-    if not count % row_multiple:
-        return kernel.multiply(rows, packed, bias)
-    padded = torch.nn.functional.pad(rows.reshape(count, width), (0, 0, 0, -count % row_multiple))
-    return kernel.multiply(padded, packed, bias)[:count].view(*shape, -1)
 
 
 class WholeMatrix(Matrix):
@@ -66,7 +52,7 @@ class WholeMatrix(Matrix):
     Args:
         kernel, packed: the kernel, and the matrix as that holds it; None where it is dense.
         kept: the dense matrix where there is one: of embeddings, whose rows are looked up, and of what isn't packed.
-        row_multiple: rows are made so many, or a multiple.
+        row_multiple: rows are padded to a multiple of it.
     """
 
     def __init__(
@@ -77,6 +63,10 @@ class WholeMatrix(Matrix):
     @property
     def kernel(self) -> Kernel | None:
         return None if self._packed is None else self._kernel
+
+    @property
+    def kind(self) -> Hashable:
+        return type(self.kernel), self._row_multiple
 
     def multiply(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self._kernel is None or self._packed is None:
@@ -97,16 +87,28 @@ class WholeMatrix(Matrix):
             if self._packed is None and self._kept is None:
                 self._kept = dense
 
-    def loosen(self, is_transposed: bool) -> torch.Tensor:
+    def make_dense(self, is_transposed: bool) -> torch.Tensor:
         self._kept = _contiguous(self.dense(), is_transposed)
         self._packed = None
         return self._kept
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "WholeMatrix":
-        dense = self.dense()
-        packed = None if self._kernel is None or self._packed is None else self._kernel.pack(dense)
+        packed = None if self._kernel is None or self._packed is None else self._kernel.pack(self.dense())
         kept = None if self._kept is None else deepcopy(self._kept, memo)
         return WholeMatrix(self._kernel, packed, kept, self._row_multiple)
+
+
+@dataclass(slots=True)
+class _Ready:
+    """The parts of a joined product that nobody has asked for yet, and the rows that they are of."""
+
+    rows: torch.Tensor
+    version: int | None
+    parts: list[torch.Tensor | None]
+
+    def part_for(self, rows: torch.Tensor, index: int) -> torch.Tensor | None:
+        """Return a part, None unless it is of these very rows, unchanged since."""
+        return self.parts[index] if self.rows is rows and self.version == _version(rows) else None
 
 
 class JoinedMatrix:
@@ -124,32 +126,34 @@ class JoinedMatrix:
         biases: Sequence[torch.Tensor | None],
         row_multiple: int = 1,
     ) -> None:
-        self.kernel, self._row_multiple = kernel, row_multiple
-        self.heights = tuple(heights)
+        self.kernel, self.heights, self.row_multiple = kernel, tuple(heights), row_multiple
         self._packed, self._biases = packed, list(biases)
-        self._ready: tuple[torch.Tensor, list[torch.Tensor | None]] | None = None
+        self._ready: _Ready | None = None
 
     def multiply(self, rows: torch.Tensor, index: int, bias: torch.Tensor | None) -> torch.Tensor:
         """Return the product of one of the matrices."""
         if bias is not self._biases[index]:
             return linear(rows, self.dense(index), bias)
         ready = self._ready  # other threads may put theirs there meanwhile
-        if ready is None or ready[0] is not rows or ready[1][index] is None:
+        part = None if ready is None else ready.part_for(rows, index)
+        if ready is None or part is None:
             joined = torch.cat([each for each in self._biases if each is not None]) if bias is not None else None
-            product = _multiply(self.kernel, rows, self._packed, joined, self._row_multiple)
-            self._ready = ready = rows, list(torch.split(product, list(self.heights), -1))
-        part, ready[1][index] = ready[1][index], None
-        if all(each is None for each in ready[1]):
+            product = _multiply(self.kernel, rows, self._packed, joined, self.row_multiple)
+            parts = list(torch.split(product, list(self.heights), -1))
+            self._ready = ready = _Ready(rows, _version(rows), [*parts])
+            part = parts[index]
+        ready.parts[index] = None
+        if all(each is None for each in ready.parts):
             self._ready = None
-        assert part is not None
         return part
 
     def dense(self, index: int) -> torch.Tensor:
-        """Return one of the matrices."""
+        """Return a copy of one of the matrices."""
         return torch.split(self.kernel.unpack(self._packed), list(self.heights))[index].clone()
 
     def assign(self, index: int, dense: torch.Tensor) -> bool:
         """Take other numbers for one of the matrices; False where the kernel can't hold them."""
+        self._ready = None
         joined = self.kernel.unpack(self._packed)
         torch.split(joined, list(self.heights))[index].copy_(dense)
         packed = self.kernel.pack(joined)
@@ -159,7 +163,7 @@ class JoinedMatrix:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "JoinedMatrix":
         packed = self.kernel.pack(self.kernel.unpack(self._packed))
-        copied = JoinedMatrix(self.kernel, packed, self.heights, deepcopy(self._biases, memo), self._row_multiple)
+        copied = JoinedMatrix(self.kernel, packed, self.heights, deepcopy(self._biases, memo), self.row_multiple)
         memo[id(self)] = copied
         return copied
 
@@ -168,13 +172,16 @@ class PartMatrix(Matrix):
     """One of the matrices of a joined one."""
 
     def __init__(self, joined: JoinedMatrix, index: int) -> None:
-        self.heights = joined.heights
         self._joined, self._index = joined, index
         self._kept: torch.Tensor | None = None
 
     @property
     def kernel(self) -> Kernel | None:
         return self._joined.kernel if self._kept is None else None
+
+    @property
+    def kind(self) -> Hashable:
+        return type(self.kernel), self._joined.row_multiple, self._joined.heights, self._index
 
     def multiply(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if self._kept is not None:
@@ -191,9 +198,28 @@ class PartMatrix(Matrix):
         elif not self._joined.assign(self._index, dense):
             self._kept = dense
 
-    def loosen(self, is_transposed: bool) -> torch.Tensor:
+    def make_dense(self, is_transposed: bool) -> torch.Tensor:
         self._kept = _contiguous(self.dense(), is_transposed)
         return self._kept
+
+
+def _multiply(
+    kernel: Kernel, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None, row_multiple: int
+) -> torch.Tensor:
+    """Return the kernel's product, of as many rows as make each independent of the others."""
+    if row_multiple == 1:
+        return kernel.multiply(rows, packed, bias)
+    *shape, width = rows.shape
+    count = math.prod(shape)
+    if not count % row_multiple:
+        return kernel.multiply(rows, packed, bias)
+    padded = torch.nn.functional.pad(rows.reshape(count, width), (0, 0, 0, -count % row_multiple))
+    return kernel.multiply(padded, packed, bias)[:count].view(*shape, -1)
+
+
+def _version(rows: torch.Tensor) -> int | None:
+    """Return a number that grows with each write; inference tensors have none."""
+    return None if rows.is_inference() else rows._version
 
 
 def _contiguous(dense: torch.Tensor, is_transposed: bool) -> torch.Tensor:

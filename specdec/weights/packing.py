@@ -12,6 +12,7 @@ from specdec.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
 from specdec.weights.tensor import PackedWeight
 
 _MOST_KEPT = 2**26  # bytes that were freed, before they are returned
+_OWN = {"matrix", "is_transposed", "plain_dtype", "_is_param"}  # attributes of packed weights
 
 
 def pack(
@@ -23,14 +24,14 @@ def pack(
     """Pack the weights of some layers, those of a group as one matrix, a group after the other.
 
     ``row_multiples``: by the ``(outputs, inputs)`` of what is multiplied as one, where rows are to be padded.
-    At no time are more than a group's weights in memory twice. A weight that the kernel can't hold stays as it is, and
-    so does one that takes part in a graph of gradients.
+    Beside the model a group's weights are in memory at the most, joined and packed. A weight stays as it is where the
+    kernel can't hold it, and where something else refers to it: a graph of gradients, a view, or a weak reference.
     """
     freed = 0
     for group in groups:
         for layer, matrix in zip(group, _packed(kernel, group, row_multiples or {}), strict=True):
             if matrix is not None:
-                _replace(layer.weight, PackedWeight(matrix, layer.weight, layer.is_transposed))
+                _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
         on_group()
         freed += sum(layer.weight.nbytes for layer in group)
         if freed > _MOST_KEPT:
@@ -63,11 +64,15 @@ def _packed(
 
 
 def unpack(model: torch.nn.Module) -> None:
-    """Make every weight of a model an ordinary parameter again, with the bits that it had."""
+    """Make every weight of a model an ordinary parameter again, with the bits that it had.
+
+    One that something else refers to meanwhile keeps its class, and is dense.
+    """
     freed = 0
     for parameter in list(model.parameters()):
         if isinstance(parameter, PackedWeight):
-            _replace(parameter, torch.nn.Parameter(parameter.unpacked().contiguous(), requires_grad=False))
+            if not _replace(parameter, torch.nn.Parameter(parameter.unpacked().contiguous(), requires_grad=False)):
+                parameter.make_dense()
             freed += parameter.nbytes
             if freed > _MOST_KEPT:
                 freed = _return_memory()
@@ -75,13 +80,26 @@ def unpack(model: torch.nn.Module) -> None:
 
 def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:
     """Return a model's packed parameters."""
-    return [each for each in model.parameters() if isinstance(each, PackedWeight) and each.matrix.kernel is not None]
+    return [each for each in model.parameters() if isinstance(each, PackedWeight) and each.is_packed]
 
 
-def _replace(parameter: torch.Tensor, by: torch.Tensor) -> None:
-    """Give a parameter the contents and the class of another tensor; whoever holds it holds the same object."""
-    if isinstance(by, PackedWeight):
-        by.as_parameter(parameter.requires_grad)
+def _replace(parameter: torch.Tensor, by: torch.Tensor) -> bool:
+    """Give a parameter the contents and the class of another tensor; whoever holds it holds the same object.
+
+    False, and nothing is changed, where something refers to the parameter, or hooks hang on it.
+    """
+    if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+        return False
+    gradient, attributes = parameter.grad, {name: value for name, value in vars(parameter).items() if name not in _OWN}
+    requires_grad = parameter.requires_grad
+    try:
+        torch.utils.swap_tensors(parameter, by)  # type: ignore[no-untyped-call]  # torch's
+    except RuntimeError:
+        return False
+    if isinstance(parameter, PackedWeight):
+        parameter.as_parameter(requires_grad)
     else:
-        by.requires_grad_(parameter.requires_grad)
-    torch.utils.swap_tensors(parameter, by)  # type: ignore[no-untyped-call]  # torch's
+        parameter.requires_grad_(requires_grad)
+    vars(parameter).update(attributes)
+    parameter.grad = gradient
+    return True

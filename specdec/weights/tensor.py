@@ -18,8 +18,9 @@ _aten = torch.ops.aten
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # a property of C's
 _READS_MEMORY = {
     torch.Tensor.numpy,
-    torch.Tensor.tolist,
     torch.Tensor.__array__,
+    torch.Tensor.__dlpack__,
+    torch.Tensor.__dlpack_device__,
     torch.Tensor.data_ptr,
     torch.Tensor.untyped_storage,
     torch.Tensor.storage,
@@ -39,9 +40,14 @@ class PackedWeight(torch.Tensor):
     plain_dtype: torch.dtype  # to be read without going through __torch_function__
 
     @staticmethod
-    def __new__(cls, matrix: Matrix, like: torch.Tensor, is_transposed: bool = False) -> "PackedWeight":
+    def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **others: Any) -> Any:
+        """Make an ordinary parameter: ``type(parameter)(data)`` is how others replace one."""
+        return torch.nn.Parameter(data, requires_grad)
+
+    @classmethod
+    def standing_for(cls, matrix: Matrix, like: torch.Tensor, is_transposed: bool = False) -> "PackedWeight":
         """Stand for a matrix, with the shape, dtype and device of ``like``."""
-        made = torch.Tensor._make_wrapper_subclass(
+        made: PackedWeight = torch.Tensor._make_wrapper_subclass(
             cls, like.shape, dtype=like.dtype, device=like.device, requires_grad=False
         )
         made.matrix, made.is_transposed, made.plain_dtype = matrix, is_transposed, like.dtype
@@ -51,7 +57,12 @@ class PackedWeight(torch.Tensor):
     def of_dense(cls, dense: torch.Tensor, is_transposed: bool = False) -> "PackedWeight":
         """Stand for a matrix that is not packed."""
         kept = dense.detach()
-        return cls(WholeMatrix(None, None, kept.T if is_transposed else kept), dense, is_transposed)
+        return cls.standing_for(WholeMatrix(None, None, kept.T if is_transposed else kept), dense, is_transposed)
+
+    @property
+    def is_packed(self) -> bool:
+        """True while a kernel multiplies."""
+        return self.matrix.kernel is not None
 
     def as_parameter(self, requires_grad: bool) -> "PackedWeight":
         """Make it a parameter, and return it."""
@@ -63,8 +74,9 @@ class PackedWeight(torch.Tensor):
         dense = self.matrix.dense()
         return dense.T.contiguous() if self.is_transposed else dense
 
-    def _loosened(self) -> torch.Tensor:
-        dense = self.matrix.loosen(self.is_transposed)
+    def make_dense(self) -> torch.Tensor:
+        """Drop the packed form, and return the matrix in its layer's shape, which may be written to."""
+        dense = self.matrix.make_dense(self.is_transposed)
         return dense.T if self.is_transposed else dense
 
     def _assign(self, dense: torch.Tensor) -> None:
@@ -77,28 +89,18 @@ class PackedWeight(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is _LINEAR and not kwargs and type(args[1]) is PackedWeight:
-            return args[1]._times(args[0], args[2] if len(args) > 2 else None)
-        if (
-            func is torch.addmm
-            and not kwargs
-            and type(args[2]) is PackedWeight
-            and args[2].is_transposed
-            and args[0].dim() == 1
-        ):
-            return args[2]._times(args[1], args[0])
-        kwargs = kwargs or {}
-        if func == _SET_DATA:  # another object at each look
-            return _set_data(*args)
-        if func is torch.Tensor.__setitem__ and isinstance(args[0], cls):
-            with torch.no_grad():
-                dense = args[0].unpacked()
-                dense[args[1]] = args[2]
-                return args[0]._assign(dense)
+        if func is _LINEAR:
+            rows, weight, bias = args if len(args) == 3 else _arguments_of_linear(*args, **(kwargs or {}))
+            if type(weight) is PackedWeight:
+                return weight._times(rows, bias)
+        elif func is torch.addmm and not kwargs and type(args[2]) is PackedWeight and args[2].is_transposed:
+            bias, rows, weight = args
+            if bias.dim() == 1:
+                return weight._times(rows, bias)
+        if func in _READS_MEMORY and isinstance(args[0], cls):  # and may write there
+            args = args[0].make_dense(), *args[1:]
         with torch._C.DisableTorchFunctionSubclass():
-            if func in _READS_MEMORY:
-                return func(args[0]._loosened(), *args[1:], **kwargs)
-            return func(*args, **kwargs)
+            return _INSTEAD.get(func, func)(*args, **(kwargs or {}))
 
     def _times(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if torch.is_grad_enabled() and (self.requires_grad or rows.requires_grad):
@@ -115,37 +117,43 @@ class PackedWeight(torch.Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         if func in {_aten.detach.default, _aten.alias.default}:
-            return cls(args[0].matrix, args[0], args[0].is_transposed)
+            return cls.standing_for(args[0].matrix, args[0], args[0].is_transposed)
         if func is _aten._to_copy.default:  # a cast, or a move, of the layer's parameter perhaps
             return cls.of_dense(func(args[0].unpacked(), **kwargs), args[0].is_transposed)
-        aliases = [each.alias_info for each in func._schema.arguments if each.alias_info is not None]
-        is_viewed = any(not alias.is_write for alias in aliases)
+        arguments = {argument.name: argument.alias_info for argument in func._schema.arguments}
+        given = dict(zip(arguments, args, strict=False)) | kwargs
+        is_viewed = any(alias is not None and not alias.is_write for alias in arguments.values())
         dense: dict[int, tuple[PackedWeight, torch.Tensor]] = {}
 
-        def plain(given: Any) -> Any:
-            if not isinstance(given, cls):
-                return given
-            if id(given) not in dense:
-                dense[id(given)] = given, given._loosened() if is_viewed else given.unpacked()
-            return dense[id(given)][1]
+        def plain(each: Any) -> Any:
+            if not isinstance(each, cls):
+                return each
+            if id(each) not in dense:
+                dense[id(each)] = each, each.make_dense() if is_viewed else each.unpacked()
+            return dense[id(each)][1]
 
         output = func(*tree_map(plain, args), **tree_map(plain, kwargs))
-        if any(alias.is_write for alias in aliases):
-            for weight, written in dense.values():
+        for name, alias in arguments.items():
+            if alias is not None and alias.is_write and isinstance(given.get(name), cls):
+                weight, written = dense[id(given[name])]
                 weight._assign(written)
                 output = weight if output is written else output
         return output
 
+    def __copy__(self) -> "PackedWeight":
+        copied = PackedWeight.standing_for(self.matrix, self, self.is_transposed)
+        return copied.as_parameter(self.requires_grad) if isinstance(self, torch.nn.Parameter) else copied
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "PackedWeight":
         if id(self) not in memo:
-            copied = PackedWeight(deepcopy(self.matrix, memo), self, self.is_transposed)
+            copied = PackedWeight.standing_for(deepcopy(self.matrix, memo), self, self.is_transposed)
             is_parameter = isinstance(self, torch.nn.Parameter)
             memo[id(self)] = copied.as_parameter(self.requires_grad) if is_parameter else copied
         copy: PackedWeight = memo[id(self)]
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        dense = self.unpacked().contiguous()
+        dense = self.unpacked().clone()
         if isinstance(self, torch.nn.Parameter):
             return torch.nn.Parameter, (dense, self.requires_grad)
         return dense.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]  # torch's
@@ -162,8 +170,12 @@ class _Dense(torch.autograd.Function):
         return weight.unpacked().detach()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 - as above
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # noqa: ARG004 - torch's arguments
         return gradient
+
+
+def _arguments_of_linear(input: Any, weight: Any, bias: Any = None) -> tuple[Any, Any, Any]:  # noqa: A002 - torch's
+    return input, weight, bias
 
 
 def _set_data(weight: torch.Tensor, value: torch.Tensor) -> None:
@@ -171,8 +183,28 @@ def _set_data(weight: torch.Tensor, value: torch.Tensor) -> None:
     if isinstance(weight, PackedWeight):
         taken = value if isinstance(value, PackedWeight) else PackedWeight.of_dense(value, weight.is_transposed)
     else:
-        taken = value.unpacked() if isinstance(value, PackedWeight) else value  # type: ignore[assignment]  # a tensor
-    with torch._C.DisableTorchFunctionSubclass():
-        _SET_DATA(weight, taken)
+        taken = value.make_dense() if isinstance(value, PackedWeight) else value  # type: ignore[assignment]  # a tensor
+    _SET_DATA(weight, taken)
     if isinstance(weight, PackedWeight):
         weight._take(taken)
+
+
+def _set_item(weight: torch.Tensor, index: Any, value: Any) -> None:
+    """``weight[index] = value``."""
+    if not isinstance(weight, PackedWeight):
+        weight[index] = value.unpacked()
+        return
+    dense = weight.unpacked()
+    dense[index] = value
+    weight._assign(dense)
+
+
+def _to_list(weight: PackedWeight) -> Any:
+    return weight.unpacked().tolist()
+
+
+_INSTEAD: dict[Callable[..., Any], Callable[..., Any]] = {
+    _SET_DATA: _set_data,
+    torch.Tensor.__setitem__: torch.no_grad()(_set_item),
+    torch.Tensor.tolist: _to_list,
+}

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError, RequestError
-from specdec.weights import holding
+from specdec.weights import laying_out
 from specdec.weights.base import Kernel
 from specdec.weights.choice import Chosen
 from specdec.weights.holding import Holding
@@ -50,7 +51,6 @@ def assert_as_before(model: PreTrainedModel, before: dict[str, tuple[torch.nn.Pa
         assert type(parameter) is torch.nn.Parameter
         assert torch.equal(parameter, values)
     assert not [name for name in vars(model) if "packing" in name]
-    assert not model._state_dict_hooks
 
 
 def decoded(generator: Generator, num_tokens: int = 24) -> list[int]:
@@ -62,7 +62,7 @@ def test_packed_models_write_what_stock_ones_write(family: str) -> None:
     model = families.make(*families.TREES[family])
     expected = decode_model(model, PROMPT, 24, None, eos=())
     with Generator(model, proposer=LOOKAHEAD, weights="onednn") as generator:
-        assert generator.weights.num_packed
+        assert generator.weights.num_packed == generator.weights.num_layers
         assert decoded(generator) == expected
         assert decode_model(model, PROMPT, 24, None, eos=()) == expected
 
@@ -137,8 +137,8 @@ def test_auto_leaves_what_fits_in_the_caches(model: PreTrainedModel) -> None:
 def test_auto_leaves_the_model_where_stock_products_are_faster(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(holding, "choose", lambda *_: Chosen(name="", joins=False))
+    monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(laying_out, "choose", lambda *_: Chosen(name="", joins=False))
     assert str(Generator(model).weights) == "stock: faster here than onednn"
 
 
@@ -188,7 +188,7 @@ def test_what_stops_in_the_middle_leaves_the_model_whole(
     model: PreTrainedModel, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = parameters_of(model)
-    monkeypatch.setattr(holding, "choose", lambda *_: Chosen(name="failing", joins=True))
+    monkeypatch.setattr(laying_out, "choose", lambda *_: Chosen(name="failing", joins=True))
     with pytest.raises(type(error)):
         Holding("failing", {"failing": Failing(error)}).lay_out(model)
     assert_as_before(model, before)
@@ -198,7 +198,7 @@ def test_a_model_that_is_refused_is_left_as_it_was(monkeypatch: pytest.MonkeyPat
     model = families.make(*families.TREES["llama"])
     before = parameters_of(model)
     monkeypatch.setattr("specdec.numerics._drive_with", _refuse)
-    with pytest.raises(ModelError, match="numerics='exact'"):
+    with pytest.raises(ModelError, match="numerics='exact' can't be had here, because it is not to be had"):
         Generator(model, weights="packed", numerics="exact")
     assert_as_before(model, before)
 
@@ -210,22 +210,12 @@ def _refuse(*given: object) -> None:
 def test_auto_falls_back_to_stock_products_where_only_those_are_exact(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(holding, "choose", lambda *_: Chosen(name="onednn", joins=False))
-    multiply = OneDNNKernel.multiply
-
-    def dependent(self: Kernel, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:
-        """A row's last bits depend on how many go with it."""
-        product: torch.Tensor = multiply(self, rows, packed, bias)
-        return product * (1.0 + 2.0**-20 * (rows.numel() // rows.shape[-1]))
-
+    monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(laying_out, "choose", lambda *_: Chosen(name="onednn", joins=False))
     monkeypatch.setattr(OneDNNKernel, "multiply", dependent)
     generator = Generator(model)
     assert generator.numerics.is_bit_exact
-    assert str(generator.weights).startswith("stock: with onednn's products exact numerics can't be had: a row of a")
-    fast = Generator(model, weights="packed", numerics="fast") if generator.close() is None else None
-    assert fast is not None
-    assert fast.weights.kernel == "onednn"
+    assert str(generator.weights).startswith("stock: not by onednn: a row of a")
 
 
 CHANGES: dict[str, Callable[[PreTrainedModel], object]] = {
@@ -261,6 +251,7 @@ def test_transformers_own_loop_and_files_go_on(model: PreTrainedModel, tmp_path:
         written = model.generate(torch.tensor([PROMPT]), max_new_tokens=24, do_sample=False, eos_token_id=None)
         assert written[0, len(PROMPT) :].tolist() == expected == decoded(generator)
         model.save_pretrained(tmp_path)
+        assert decoded(generator) == expected
         assert packed_weights(model)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     for name, tensor in loaded.state_dict().items():
@@ -316,3 +307,126 @@ def test_models_without_layers_of_torch(toy: Any) -> None:
     assert str(Generator(toy).weights) == "stock: ToyBackend runs no layers of torch"
     with pytest.raises(ModelError, match="ToyBackend runs no layers of torch"):
         Generator(toy, weights="packed")
+
+
+def test_exact_numerics_on_stock_products_where_no_kernel_has_them(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(OneDNNKernel, "multiply", dependent)
+    with Generator(model, numerics="exact", weights="auto") as generator:
+        assert not generator.weights.kernel
+    with pytest.raises(ModelError, match="numerics='exact' can't be had here"):
+        Generator(model, numerics="exact", weights="packed")
+    with Generator(model, weights="packed") as generator:
+        assert (generator.numerics.mode, generator.weights.kernel) == ("fast", "onednn")
+    with Generator(model, weights="packed", numerics="fast") as held, Generator(model) as generator:
+        assert generator.weights == held.weights
+        assert generator.numerics.mode == "fast"
+
+
+MULTIPLY = OneDNNKernel.multiply
+
+
+def dependent(self: OneDNNKernel, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:
+    """A product in which a row's last bits depend on how many go with it."""
+    product = MULTIPLY(self, rows, packed, bias)
+    return product * (1.0 + 2.0**-20 * (rows.numel() // rows.shape[-1]))
+
+
+class Raising(OneDNNKernel):
+    def multiply(self, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:
+        raise RuntimeError("no such instruction\nhere")
+
+
+class Wrong(OneDNNKernel):
+    def multiply(self, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:
+        return super().multiply(rows, packed, bias) * 1.01
+
+
+class Forgetful(OneDNNKernel):
+    def unpack(self, packed: Any) -> torch.Tensor:
+        return super().unpack(packed).bfloat16().float()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (Raising(), "it raised RuntimeError: no such instruction"),
+        (Wrong(), "its product with model.layers.0.self_attn.q_proj is wrong"),
+        (Forgetful(), "it doesn't give back model.layers.0.self_attn.q_proj as it was"),
+    ],
+)
+def test_a_kernel_that_fails_is_not_used(model: PreTrainedModel, kernel: Kernel, said: str) -> None:
+    before = parameters_of(model)
+    with pytest.raises(ModelError, match=said):
+        Holding("packed", {"failing": kernel}).lay_out(model)
+    assert_as_before(model, before)
+    assert Holding("packed", {"failing": kernel, "onednn": OneDNNKernel()}).lay_out(model).kernel == "onednn"
+
+
+def test_parameters_that_something_refers_to_stay_and_come_back_dense(model: PreTrainedModel) -> None:
+    watched, hooked = model.model.layers[0].mlp.up_proj.weight, model.model.layers[1].mlp.up_proj.weight
+    reference, handle = weakref.ref(watched), hooked.register_hook(lambda gradient: gradient)
+    generator = Generator(model, weights="packed")
+    assert generator.weights.num_packed == generator.weights.num_layers - 2
+    assert {type(watched), type(hooked)} == {torch.nn.Parameter}
+    assert reference() is watched
+    expected, late = decode_model(model, PROMPT, 24, None, eos=()), weakref.ref(model.lm_head.weight)
+    generator.close()
+    assert not packed_weights(model)
+    assert isinstance(late(), PackedWeight)
+    assert decode_model(model, PROMPT, 24, None, eos=()) == expected == decoded(generator)
+    handle.remove()
+
+
+def test_what_hangs_on_parameters_goes_along(model: PreTrainedModel) -> None:
+    weight = model.model.layers[0].mlp.up_proj.weight
+    weight.tag = "kept"
+    generator = Generator(model, weights="packed")
+    assert weight.tag == "kept"
+    weight.grad, weight.late = torch.ones_like(weight.unpacked()), "kept, too"
+    generator.close()
+    assert (weight.tag, weight.late) == ("kept", "kept, too")
+    assert weight.grad is not None
+    assert weight.requires_grad
+    assert "matrix" not in vars(weight)
+
+
+def test_weights_packed_and_given_back_in_inference_mode_can_be_trained(model: PreTrainedModel) -> None:
+    for gives_back in (False, True):
+        with torch.inference_mode():
+            generator = Generator(model, weights="packed")
+            decoded(generator)
+            if gives_back:
+                generator.close()
+        model(torch.tensor([PROMPT])).logits.sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        model.zero_grad()
+
+
+def test_closing_while_a_stream_is_open_gives_back_at_its_end(model: PreTrainedModel) -> None:
+    expected = decode_model(model, PROMPT, 24, None, eos=())
+    generator = Generator(model, proposer=LOOKAHEAD, weights="packed")
+    stream = generator.stream(PROMPT, max_new_tokens=24, eos_token_id=())
+    tokens = list(next(stream).token_ids)
+    generator.close()
+    assert packed_weights(model)
+    assert tokens + [token for chunk in stream for token in chunk.token_ids] == expected
+    assert not packed_weights(model)
+
+
+def test_an_auto_generator_makes_room_for_one_that_asks(model: PreTrainedModel) -> None:
+    first = Generator(model)
+    assert not first.weights.kernel
+    second = Generator(model, weights="packed")
+    assert second.weights.kernel
+    assert first.weights == second.weights
+    assert decoded(first) == decoded(second)
+
+
+def test_the_first_result_says_what_was_done(model: PreTrainedModel) -> None:
+    with Generator(model, weights="packed") as generator:
+        first, second = (generator.generate(PROMPT, max_new_tokens=1) for _ in range(2))
+        assert first.notes[0] == f"weights {generator.weights}"
+    assert not [note for note in second.notes if "weights" in note]

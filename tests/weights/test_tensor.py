@@ -94,7 +94,7 @@ def test_the_weight_reads_as_the_dense_one(dense: Layers, name: str) -> None:
     assert torch.equal(weight.T @ weight, expected.T @ expected)
     assert (weight.detach().numpy() == expected.detach().numpy()).all()
     assert weight.tolist() == expected.tolist()
-    assert str(expected[0, 0].item())[:5] in repr(weight) or "PackedWeight" in repr(weight)
+    assert repr(weight) == f"PackedWeight of\n{expected.detach()!r}"
 
 
 WRITES: dict[str, Callable[[torch.Tensor], object]] = {
@@ -110,6 +110,9 @@ WRITES: dict[str, Callable[[torch.Tensor], object]] = {
     "data, replaced": lambda weight: setattr(weight, "data", torch.full(weight.shape, 0.25)),
     "data, an entry": lambda weight: weight.data.__setitem__(0, 3.0),
     "initialised": lambda weight: torch.nn.init.constant_(weight, 0.1),
+    "a shallow copy": lambda weight: copy.copy(weight).mul_(3.0),
+    "another parameter's data": lambda weight: setattr(torch.nn.Parameter(weight.detach() + 0.0), "data", weight.data),
+    "by dlpack": lambda weight: torch.from_dlpack(weight.detach()).fill_(0.25),
 }
 
 
@@ -125,6 +128,54 @@ def test_what_is_written_is_what_is_multiplied(
         write(getattr(dense, name).weight)
         assert torch.equal(getattr(model, name).weight, getattr(dense, name).weight)
         torch.testing.assert_close(model(IDS), dense(IDS))
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_what_is_written_to_a_state_dict_is_multiplied(dense: Layers, joins: bool) -> None:
+    model, _ = packed_like(dense, joins)
+    for each in (model, dense):
+        for value in each.state_dict().values():
+            value.mul_(1.5)
+    with torch.no_grad():
+        torch.testing.assert_close(model(IDS), dense(IDS))
+
+
+def test_reading_packs_nothing_again(dense: Layers) -> None:
+    model, _ = packed_like(dense)
+    weight = model.first.weight
+    packed = weight.matrix._packed
+    with torch.no_grad():
+        average = torch.zeros(24, 16).lerp_(weight, 0.5).add_(weight)
+    assert torch.equal(average, dense.first.weight * 0.5 + dense.first.weight)
+    assert weight.matrix._packed is packed
+
+
+def test_joined_products_are_made_anew_once_rows_or_weights_are_written(dense: Layers) -> None:
+    model, _ = packed_like(dense, joins=True)
+    rows = torch.randn(2, 16)
+    with torch.no_grad():
+        model.first(rows)
+        rows.mul_(3.0)
+        torch.testing.assert_close(model.second(rows), dense.second(rows))
+        model.first(rows)
+        for each in (model, dense):
+            each.second.weight.mul_(-1.0)
+        torch.testing.assert_close(model.second(rows), dense.second(rows))
+
+
+def test_linear_by_name_and_replacing_by_the_parameters_class(dense: Layers) -> None:
+    model, kernel = packed_like(dense)
+    rows = torch.randn(2, 16)
+    with torch.inference_mode():
+        for found in (
+            linear(rows, weight=model.first.weight),
+            linear(input=rows, weight=model.first.weight, bias=None),
+        ):
+            torch.testing.assert_close(found, linear(rows, dense.first.weight))
+    assert kernel.count == 2
+    made = type(model.first.weight)(torch.ones(2, 2), requires_grad=False)
+    assert type(made) is torch.nn.Parameter
+    assert not made.requires_grad
 
 
 @pytest.mark.parametrize("joins", [False, True])

@@ -1,0 +1,174 @@
+"""A model's weights laid out in memory: by the fastest kernel that serves, or as they are, with the reason."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from specdec.errors import ModelError, in_one_line
+from specdec.machine import processor_name
+from specdec.weights.base import Kernel
+from specdec.weights.choice import choose, grouped
+from specdec.weights.layers import ProductLayer, given_the_same_rows, product_layers
+from specdec.weights.packing import pack, packed_weights, unpack
+
+_QUIET_SECONDS = 2.0
+_LEAST_BYTES = 2**23  # smaller models stay in a processor's caches, where the layout is of no account
+_SMALL = "the model is so small that it stays in the processor's caches"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """How a model's weight matrices lie in memory.
+
+    Attributes:
+        kernel: the name of the kernel that multiplies by those that are packed; "" where none are.
+        num_packed, num_layers: of the linear layers, those that are packed, and all.
+        twice: bytes that are held twice, since rows of a packed matrix are looked up as well.
+        loss: the largest difference between a weight and what is multiplied in its place.
+        why: why they aren't packed, or not by the fastest kernel, or "".
+    """
+
+    kernel: str = ""
+    num_packed: int = 0
+    num_layers: int = 0
+    twice: int = 0
+    loss: float = 0.0
+    why: str = ""
+
+    def __str__(self) -> str:
+        if not self.kernel:
+            return f"stock: {self.why}"
+        parts = [f"packed by {self.kernel}: {self.num_packed} of {self.num_layers} linear layers"]
+        parts += [f"{self.twice / 2**20:.0f} MiB held twice, as embeddings"] if self.twice else []
+        parts += [f"numbers off by {self.loss:.1g} at most"] if self.loss else []
+        return ", ".join([*parts, *([self.why] if self.why else [])])
+
+    @property
+    def is_worth_a_note(self) -> bool:
+        """False where nothing else was to be expected."""
+        return bool(self.kernel or (self.num_layers and self.why not in {_SMALL, "asked for"}))
+
+
+def lay_out(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str) -> Weights:
+    """Pack a model's weights in place, or leave them; the model is whole whatever happens.
+
+    ``requested`` is a mode or a kernel's name; ``why`` is why ``kernels`` aren't all that are installed, or "".
+
+    Raises:
+        ModelError: where "packed" or a kernel was asked for and no kernel serves.
+    """
+    every = list(product_layers(model))
+    if requested == "stock":
+        return Weights(num_layers=len(every), why="asked for")
+    if not every:
+        return stock_or_refuse(requested, 0, "the model has no linear layers of plain numbers")
+    layers = [layer for layer in every if layer.weight.grad is None]
+    if not layers:
+        return stock_or_refuse(requested, len(every), "the weights have gradients, which are in use")
+    if requested == "auto" and sum(layer.weight.nbytes for layer in layers) < _LEAST_BYTES:
+        return stock_or_refuse(requested, len(every), _SMALL)
+    # What is an exception among the layers, such as a router in float32, stays as it is.
+    kinds = {(layer.weight.dtype, layer.weight.device) for layer in layers}
+    dtype, device = max(kinds, key=lambda kind: sum(_sizes(layers, *kind)))
+    layers = [layer for layer in layers if (layer.weight.dtype, layer.weight.device) == (dtype, device)]
+    reasons = {
+        name: kernel.why_not(dtype, device) or _why_not_these(kernel, layers)
+        for name, kernel in kernels.items()
+        if requested in {"auto", "packed", name}
+    }
+    serving = {name: kernels[name] for name, reason in reasons.items() if not reason}
+    if not serving:
+        told = [*filter(None, [why]), *(f"{name}: {reason}" for name, reason in reasons.items())]
+        return stock_or_refuse(requested, len(every), "; ".join(told) or "no kernel is installed", layers[0])
+    return _packed_by(model, layers, serving, requested, why)
+
+
+def _packed_by(
+    model: torch.nn.Module, layers: Sequence[ProductLayer], kernels: Mapping[str, Kernel], requested: str, why: str
+) -> Weights:
+    """Pack by the fastest of the kernels that serve, unless stock products are faster and "auto" was asked for."""
+    groups = given_the_same_rows(model, [layer for layer in layers if not (layer.is_looked_up or layer.is_transposed)])
+    groups = [group for group in groups if len({layer.bias is None for layer in group}) == 1]
+    chosen = choose(layers, groups, kernels, requested == "auto")
+    if not chosen.name:
+        return stock_or_refuse(requested, len(layers), f"faster here than {' and '.join(kernels)}", layers[0])
+    kernel = kernels[chosen.name]
+    _pack(model, kernel, grouped(layers, groups, chosen.joins), dict(chosen.row_multiples))
+    if chosen.joins and not _runs(model):  # its code wants a product of several rows to be contiguous, say
+        unpack(model)
+        _pack(model, kernel, grouped(layers, groups, joins=False), {})
+    packed = packed_weights(model)
+    if not packed:
+        return stock_or_refuse(requested, len(layers), "its parameters are in use elsewhere", layers[0])
+    used = {id(weight) for weight in packed}
+    twice = sum(layer.weight.nbytes for layer in layers if layer.is_looked_up and id(layer.weight) in used)
+    return Weights(chosen.name, len(packed), len(layers), twice, kernel.loss(layers[0].weight.dtype), why)
+
+
+def _pack(
+    model: torch.nn.Module,
+    kernel: Kernel,
+    groups: Sequence[Sequence[ProductLayer]],
+    row_multiples: Mapping[tuple[int, int], int],
+) -> None:
+    from transformers.utils.logging import tqdm
+
+    progress = tqdm(total=len(groups), desc="packing weights", delay=_QUIET_SECONDS, leave=False)
+    try:
+        pack(kernel, groups, row_multiples, progress.update)
+    except BaseException:  # Ctrl-C too
+        unpack(model)
+        raise
+    finally:
+        progress.close()
+
+
+def _runs(model: torch.nn.Module) -> bool:
+    try:
+        model(torch.ones(1, 2, dtype=torch.long, device=next(model.parameters()).device))
+    except Exception:  # third-party modelling code
+        return False
+    return True
+
+
+def stock_or_refuse(requested: str, num_layers: int, why: str, layer: ProductLayer | None = None) -> Weights:
+    """Return the weights as they are, with the reason.
+
+    Raises:
+        ModelError: where "packed" or a kernel was asked for.
+    """
+    if requested not in {"auto", "stock"}:
+        where = "" if layer is None else f" on {processor_name()} for {layer.name} in {_name(layer.weight.dtype)}"
+        raise ModelError(f"weights={requested!r} can't be had{where}: {why}; use weights='auto' or 'stock'")
+    return Weights(num_layers=num_layers, why=why)
+
+
+def _sizes(layers: Sequence[ProductLayer], dtype: torch.dtype, device: torch.device) -> list[int]:
+    return [each.weight.numel() for each in layers if (each.weight.dtype, each.weight.device) == (dtype, device)]
+
+
+def _why_not_these(kernel: Kernel, layers: Sequence[ProductLayer]) -> str:
+    """Return why a kernel that serves the dtype can't serve these layers, or ""; the first one is tried."""
+    for layer in layers:
+        if not kernel.holds(layer.matrix):
+            return f"{layer.name} has numbers in {_name(layer.weight.dtype)} that it doesn't"
+    matrix = layers[0].matrix
+    rows = torch.linspace(-1.0, 1.0, 3 * matrix.shape[1]).view(3, -1).to(matrix.dtype)
+    try:
+        packed = kernel.pack(matrix)
+        product, unpacked = kernel.multiply(rows, packed, None), kernel.unpack(packed)
+    except Exception as error:  # a third party's code, and torch's private operations
+        return f"it raised {in_one_line(error)}"
+    expected, terms = rows.double() @ matrix.double().T, rows.double().abs() @ matrix.double().abs().T
+    # A sum in float32 errs by less than 2^-12 of the sum of sizes, and is rounded once.
+    allowed = (
+        2.0**-12 * terms + torch.finfo(matrix.dtype).eps * expected.abs() + kernel.loss(matrix.dtype) * len(rows.T)
+    )
+    if product.shape != expected.shape or not bool(((product.double() - expected).abs() <= allowed).all()):
+        return f"its product with {layers[0].name} is wrong"
+    return "" if torch.equal(unpacked, matrix) else f"it doesn't give back {layers[0].name} as it was"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
