@@ -1,0 +1,111 @@
+"""Rows of logits of large random layers, in trees of any size beside plain steps: does a bit differ?
+
+    python -m benchmarks rows [--width 2048] [--intermediate 5632] [--layers 2] [--dtype bfloat16] [--threads 2]
+                              [--weights auto] [--num-rows 2500]
+
+A random Llama of that shape walks a random text in plain steps, in exact numerics. Then trees of 2 to 120 nodes that
+have the text's next tokens among them are forwarded behind prefixes of it, and prompts are read in chunks with a tree
+behind them. Each of the text's positions must have the same bits. Exit code 1 where one doesn't.
+"""
+
+import argparse
+import random
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.machine import facts
+from specdec import ROOT, DraftTree, Generator
+
+VOCAB, LENGTH, MOST_NODES, MOST_DEPTH = 4096, 400, 120, 24
+
+
+def model_of(arguments: argparse.Namespace) -> Any:
+    """A random model of the shape; a head of 64 numbers, and a quarter as many groups of keys."""
+    torch.manual_seed(0)
+    heads = arguments.width // 64
+    config = LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=arguments.width,
+        intermediate_size=arguments.intermediate,
+        num_hidden_layers=arguments.layers,
+        num_attention_heads=heads,
+        num_key_value_heads=max(1, heads // 4),
+        max_position_embeddings=2 * LENGTH,
+    )
+    return LlamaForCausalLM(config).to(getattr(torch, arguments.dtype)).eval()
+
+
+def plain_rows(driver: Any, tokens: list[int]) -> list[torch.Tensor]:
+    """The logits behind each token, step by step."""
+    rows = [driver.open(tokens[:1], len(tokens)).logits(ROOT)]
+    for token in tokens[1:]:
+        rows.append(driver.forward([DraftTree(token)])[0].logits(ROOT))
+        driver.keep([(ROOT,)])
+    driver.release(0)
+    return rows
+
+
+def tree_over(tokens: list[int], rng: random.Random) -> tuple[DraftTree, list[int]]:
+    """A tree of some size whose root is the first token, and the path along the others in it."""
+    size = rng.randint(2, MOST_NODES)
+    tree, path = DraftTree(tokens[0]), [ROOT]
+    for token in tokens[1 : rng.randint(2, MOST_DEPTH)]:
+        path.append(tree.add(path[-1], token))
+        for _ in range(rng.randint(0, max(0, (size - len(tree)) // 8))):
+            _add(tree, rng.randrange(len(tree)), rng)
+    while len(tree) < size:
+        _add(tree, rng.randrange(len(tree)), rng)
+    return tree, path
+
+
+def _add(tree: DraftTree, parent: int, rng: random.Random) -> None:
+    if tree.depths[parent] < MOST_DEPTH:
+        tree.add(parent, rng.randrange(VOCAB))
+
+
+def differing(driver: Any, tokens: list[int], expected: list[torch.Tensor], num_rows: int) -> tuple[int, int]:
+    """How many rows differ, of so many at least that are tried."""
+    rng, tried, different = random.Random(1), 0, 0
+    while tried < num_rows:
+        length = rng.randint(1, len(tokens) - MOST_DEPTH - 1)
+        first = driver.open(tokens[:length], len(tokens))
+        found = [(length - 1, first.logits(ROOT))]
+        tree, path = tree_over(tokens[length:], rng)
+        output = driver.forward([tree])[0]
+        found += [(length + depth, output.logits(node)) for depth, node in enumerate(path)]
+        driver.release(0)
+        different += sum(not torch.equal(row, expected[position]) for position, row in found)
+        tried += len(found)
+    return different, tried
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--intermediate", type=int, default=5632)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--weights", default="auto")
+    parser.add_argument("--numerics", default="auto", help="fast: to see that differences are found")
+    parser.add_argument("--num-rows", type=int, default=2500)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    model, began = model_of(arguments), time.perf_counter()
+    generator = Generator(model, proposer="autoregressive", weights=arguments.weights, numerics=arguments.numerics)
+    made = time.perf_counter() - began
+    tokens = [random.Random(0).randrange(VOCAB) for _ in range(LENGTH)]
+    driver = generator.driver()
+    different, tried = differing(driver, tokens, plain_rows(driver, tokens), arguments.num_rows)
+    shape = f"{arguments.width} x {arguments.intermediate}, {arguments.layers} layers, {arguments.dtype}"
+    print(f"{facts()}; {shape}; {generator.weights}; {generator.numerics}; made in {made:.1f} s")
+    print(f"{different} of {tried} rows differ")
+    sys.exit(bool(different))
+
+
+if __name__ == "__main__":
+    main()
