@@ -35,6 +35,7 @@ def model_of(arguments: argparse.Namespace) -> Any:
         num_attention_heads=heads,
         num_key_value_heads=max(1, heads // 4),
         max_position_embeddings=2 * LENGTH,
+        initializer_range=2.0 * arguments.width**-0.5,  # so that attention has a say in every logit
     )
     return LlamaForCausalLM(config).to(getattr(torch, arguments.dtype)).eval()
 
@@ -98,7 +99,7 @@ def main() -> None:
     model, began = model_of(arguments), time.perf_counter()
     generator = Generator(model, proposer="autoregressive", weights=arguments.weights, numerics=arguments.numerics)
     made = time.perf_counter() - began
-    tokens = [random.Random(0).randrange(VOCAB) for _ in range(LENGTH)]
+    tokens = random.Random(0).choices(range(VOCAB), k=LENGTH)
     driver = generator.driver()
     different, tried = differing(driver, tokens, plain_rows(driver, tokens), arguments.num_rows)
     shape = f"{arguments.width} x {arguments.intermediate}, {arguments.layers} layers, {arguments.dtype}"
