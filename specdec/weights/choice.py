@@ -91,7 +91,7 @@ def _measured(
             seconds[name] += timed[name] * len(same)
     penalty = {name: _GAIN_OF_LOSS if kernel.loss(layers[0].weight.dtype) else 1.0 for name, kernel in kernels.items()}
     name = min(seconds, key=lambda name: seconds[name] * penalty.get(name, _LEAST_GAIN))
-    if not name:
+    if not name or seconds[name] == math.inf:
         return Chosen(name=name, joins=False)
     joins = bool(groups) and _gains_by_joining(groups, kernels[name])
     multiples = _row_multiples(grouped(layers, groups, joins), kernels[name])
@@ -150,7 +150,11 @@ def _products(kernel: Kernel | None, matrices: Sequence[torch.Tensor]) -> list[_
     """Return a function of rows for each matrix; None where the kernel can't hold them."""
     if kernel is None:
         return [partial(linear, weight=matrix) for matrix in matrices]
-    packed = [kernel.pack(matrix) for matrix in matrices]
+    try:
+        packed = [kernel.pack(matrix) for matrix in matrices]
+        kernel.multiply(matrices[0][:1], packed[0], None)
+    except Exception:  # a third party's code, and torch's private operations: who packs by it hears what it is
+        return None
     if any(each is None for each in packed):
         return None
     return [partial(kernel.multiply, packed=each, bias=None) for each in packed]

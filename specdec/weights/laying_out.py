@@ -72,28 +72,38 @@ def lay_out(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel
     kinds = {(layer.weight.dtype, layer.weight.device) for layer in layers}
     dtype, device = max(kinds, key=lambda kind: sum(_sizes(layers, *kind)))
     layers = [layer for layer in layers if (layer.weight.dtype, layer.weight.device) == (dtype, device)]
-    reasons = {
-        name: kernel.why_not(dtype, device) or _why_not_these(kernel, layers)
-        for name, kernel in kernels.items()
-        if requested in {"auto", "packed", name}
-    }
-    serving = {name: kernels[name] for name, reason in reasons.items() if not reason}
-    if not serving:
-        told = [*filter(None, [why]), *(f"{name}: {reason}" for name, reason in reasons.items())]
-        return stock_or_refuse(requested, len(every), "; ".join(told) or "no kernel is installed", layers[0])
-    return _packed_by(model, layers, serving, requested, why)
+    asked = {name: kernel for name, kernel in kernels.items() if requested in {"auto", "packed", name}}
+    reasons = {name: reason for name, kernel in asked.items() if (reason := kernel.why_not(dtype, device))}
+    return _packed_by(model, layers, asked, reasons, requested, why)
 
 
 def _packed_by(
-    model: torch.nn.Module, layers: Sequence[ProductLayer], kernels: Mapping[str, Kernel], requested: str, why: str
+    model: torch.nn.Module,
+    layers: Sequence[ProductLayer],
+    kernels: Mapping[str, Kernel],
+    reasons: dict[str, str],
+    requested: str,
+    why: str,
 ) -> Weights:
-    """Pack by the fastest of the kernels that serve, unless stock products are faster and "auto" was asked for."""
+    """Pack by the fastest of the kernels that serve, unless stock products are faster and "auto" was asked for.
+
+    ``reasons`` are those of kernels that don't serve, to be added to.
+    """
     groups = given_the_same_rows(model, [layer for layer in layers if not (layer.is_looked_up or layer.is_transposed)])
     groups = [group for group in groups if len({layer.bias is None for layer in group}) == 1]
-    chosen = choose(layers, groups, kernels, requested == "auto")
-    if not chosen.name:
-        return stock_or_refuse(requested, len(layers), f"faster here than {' and '.join(kernels)}", layers[0])
-    kernel = kernels[chosen.name]
+    while True:
+        serving = {name: kernel for name, kernel in kernels.items() if name not in reasons}
+        if not serving:
+            told = [*filter(None, [why]), *(f"{name}: {reason}" for name, reason in reasons.items())]
+            return stock_or_refuse(requested, len(layers), "; ".join(told) or "no kernel is installed", layers[0])
+        chosen = choose(layers, groups, serving, requested == "auto")
+        if not chosen.name:
+            told = [*filter(None, [why]), f"faster here than {' and '.join(serving)}"]
+            return stock_or_refuse(requested, len(layers), "; ".join(told), layers[0])
+        kernel = serving[chosen.name]
+        if not (reason := _why_not_these(kernel, layers)):
+            break
+        reasons[chosen.name] = reason
     _pack(model, kernel, grouped(layers, groups, chosen.joins), dict(chosen.row_multiples))
     if chosen.joins and not _runs(model):  # its code wants a product of several rows to be contiguous, say
         unpack(model)

@@ -139,7 +139,7 @@ def test_auto_leaves_the_model_where_stock_products_are_faster(
 ) -> None:
     monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
     monkeypatch.setattr(laying_out, "choose", lambda *_: Chosen(name="", joins=False))
-    assert str(Generator(model).weights) == "stock: faster here than onednn"
+    assert str(Generator(model).weights) == "stock: faster here than fbgemm and onednn"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,9 @@ def test_auto_falls_back_to_stock_products_where_only_those_are_exact(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(laying_out, "choose", lambda *_: Chosen(name="onednn", joins=False))
+    monkeypatch.setattr(
+        laying_out, "choose", lambda *given: Chosen(name="onednn" if "onednn" in given[2] else "", joins=False)
+    )
     monkeypatch.setattr(OneDNNKernel, "multiply", dependent)
     generator = Generator(model)
     assert generator.numerics.is_bit_exact
