@@ -1,7 +1,7 @@
 """A model's weights laid out in memory: by the fastest kernel that serves, or as they are, with the reason."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,7 +14,6 @@ from specdec.weights.packing import pack, packed_weights, unpack
 
 _QUIET_SECONDS = 2.0
 _LEAST_BYTES = 2**23  # smaller models stay in a processor's caches, where the layout is of no account
-_SMALL = "the model is so small that it stays in the processor's caches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,7 @@ class Weights:
         twice: bytes that are held twice, since rows of a packed matrix are looked up as well.
         loss: the largest difference between a weight and what is multiplied in its place.
         why: why they aren't packed, or not by the fastest kernel, or "".
+        tried: the kernels that serve the model's dtype and device, where none was taken.
     """
 
     kernel: str = ""
@@ -35,6 +35,7 @@ class Weights:
     twice: int = 0
     loss: float = 0.0
     why: str = ""
+    tried: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if not self.kernel:
@@ -46,8 +47,8 @@ class Weights:
 
     @property
     def is_worth_a_note(self) -> bool:
-        """False where nothing else was to be expected."""
-        return bool(self.kernel or (self.num_layers and self.why not in {_SMALL, "asked for"}))
+        """True where they are packed, or might have been."""
+        return bool(self.kernel or self.tried)
 
 
 def lay_out(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str) -> Weights:
@@ -67,7 +68,7 @@ def lay_out(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel
     if not layers:
         return stock_or_refuse(requested, len(every), "the weights have gradients, which are in use")
     if requested == "auto" and sum(layer.weight.nbytes for layer in layers) < _LEAST_BYTES:
-        return stock_or_refuse(requested, len(every), _SMALL)
+        return stock_or_refuse(requested, len(every), "the model is so small that it stays in the processor's caches")
     # What is an exception among the layers, such as a router in float32, stays as it is.
     kinds = {(layer.weight.dtype, layer.weight.device) for layer in layers}
     dtype, device = max(kinds, key=lambda kind: sum(_sizes(layers, *kind)))
@@ -91,15 +92,17 @@ def _packed_by(
     """
     groups = given_the_same_rows(model, [layer for layer in layers if not (layer.is_looked_up or layer.is_transposed)])
     groups = [group for group in groups if len({layer.bias is None for layer in group}) == 1]
+    tried = tuple(name for name in kernels if name not in reasons)
     while True:
         serving = {name: kernel for name, kernel in kernels.items() if name not in reasons}
         if not serving:
             told = [*filter(None, [why]), *(f"{name}: {reason}" for name, reason in reasons.items())]
-            return stock_or_refuse(requested, len(layers), "; ".join(told) or "no kernel is installed", layers[0])
+            reason = "; ".join(told) or "no kernel is installed"
+            return replace(stock_or_refuse(requested, len(layers), reason, layers[0]), tried=tried)
         chosen = choose(layers, groups, serving, requested == "auto")
         if not chosen.name:
             told = [*filter(None, [why]), f"faster here than {' and '.join(serving)}"]
-            return stock_or_refuse(requested, len(layers), "; ".join(told), layers[0])
+            return replace(stock_or_refuse(requested, len(layers), "; ".join(told), layers[0]), tried=tried)
         kernel = serving[chosen.name]
         if not (reason := _why_not_these(kernel, layers)):
             break
