@@ -107,6 +107,8 @@ def _drive(
         if refusal is None and not why:
             return weights, driven
         if not weights.kernel or choice.weights not in {"auto", "packed"} or holding.is_shared(model):
+            if refusal is None and not failed:
+                return weights, driven
             break
         failed[weights.kernel] = why
     if refusal is not None:

@@ -46,30 +46,33 @@ class Holding:
         self._requested, self._kernels = requested, kernels
         self._models: list[torch.nn.Module] = []
 
-    def lay_out(self, model: torch.nn.Module, without: Collection[str] = (), why: str = "") -> Weights:
+    def lay_out(
+        self, model: torch.nn.Module, without: Collection[str] = (), why: str = "", requested: str = ""
+    ) -> Weights:
         """Pack a target's weights, or leave them, as asked for; the model is left whole whatever happens.
 
-        ``without``: kernels that are not to be used, and ``why``.
+        ``without``: kernels that are not to be used, and ``why``. ``requested``: in place of the holding's own.
 
         Raises:
             ModelError: where "packed" or a kernel was asked for and no kernel serves.
             RequestError: where another generator needs the weights laid out otherwise.
         """
+        requested = requested or self._requested
         with _alone(model):
             packing: _Packing | None = vars(model).get(_WHERE)
             others = self._others(model)
             is_taken = any(other.is_decoding or other._requested != "auto" for other in others)
             if packing is not None and _is_intact(model, packing.weights) and (is_taken or packing.weights.kernel):
-                if self._is_served_by(packing.weights, without):
+                if packing.weights.kernel not in without and _is_served_by(requested, packing.weights):
                     return self._hold(model, packing)
                 if is_taken:
                     raise RequestError(
-                        f"weights={self._requested!r} can't be had while another generator of this model has them "
+                        f"weights={requested!r} can't be had while another generator of this model has them "
                         f"{packing.weights}: close() that one, or give each a model of its own"
                     )
             _restore(model)
             kernels = {name: kernel for name, kernel in self._kernels.items() if name not in without}
-            packing = _Packing(lay_out(model, self._requested, kernels, why))
+            packing = _Packing(lay_out(model, requested, kernels, why))
             packing.holders.update(others)
             vars(model)[_WHERE] = packing
             return self._hold(model, packing)
@@ -77,11 +80,7 @@ class Holding:
     def lay_out_draft(self, model: torch.nn.Module) -> None:
         """Do the same for a draft model, unless it is laid out already or made of the target's own layers."""
         if isinstance(model, torch.nn.Module) and vars(model).get(_WHERE) is None:
-            requested, self._requested = self._requested, "stock" if self._requested == "stock" else "auto"
-            try:
-                self.lay_out(model)
-            finally:
-                self._requested = requested
+            self.lay_out(model, requested="stock" if self._requested == "stock" else "auto")
 
     def is_shared(self, model: torch.nn.Module) -> bool:
         """Return True where another generator holds the model's weights, too."""
@@ -102,11 +101,6 @@ class Holding:
         packing: _Packing | None = vars(model).get(_WHERE)
         return [other for other in packing.holders if other is not self] if packing else []
 
-    def _is_served_by(self, weights: Weights, without: Collection[str]) -> bool:
-        if self._requested in {"packed", "stock"}:
-            return bool(weights.kernel) == (self._requested == "packed") and weights.kernel not in without
-        return self._requested in {"auto", weights.kernel} and weights.kernel not in without
-
     def _hold(self, model: torch.nn.Module, packing: _Packing) -> Weights:
         packing.holders.add(self)
         if not any(model is held for held in self._models):
@@ -125,6 +119,12 @@ def _restore(model: torch.nn.Module) -> None:
     """Make a model's weights ordinary parameters, those of a copy of a packed model as well."""
     unpack(model)
     vars(model).pop(_WHERE, None)
+
+
+def _is_served_by(requested: str, weights: Weights) -> bool:
+    if requested in {"packed", "stock"}:
+        return bool(weights.kernel) == (requested == "packed")
+    return requested in {"auto", weights.kernel}
 
 
 def _is_intact(model: torch.nn.Module, weights: Weights) -> bool:

@@ -90,9 +90,8 @@ def _packed_by(
 
     ``reasons`` are those of kernels that don't serve, to be added to.
     """
-    groups = given_the_same_rows(model, [layer for layer in layers if not (layer.is_looked_up or layer.is_transposed)])
-    groups = [group for group in groups if len({layer.bias is None for layer in group}) == 1]
     tried = tuple(name for name in kernels if name not in reasons)
+    groups = _joinable(model, layers) if tried else []
     while True:
         serving = {name: kernel for name, kernel in kernels.items() if name not in reasons}
         if not serving:
@@ -117,6 +116,12 @@ def _packed_by(
     used = {id(weight) for weight in packed}
     twice = sum(layer.weight.nbytes for layer in layers if layer.is_looked_up and id(layer.weight) in used)
     return Weights(chosen.name, len(packed), len(layers), twice, kernel.loss(layers[0].weight.dtype), why)
+
+
+def _joinable(model: torch.nn.Module, layers: Sequence[ProductLayer]) -> list[list[ProductLayer]]:
+    """Return the groups of layers that one product could serve; it takes a pass of the model."""
+    groups = given_the_same_rows(model, [layer for layer in layers if not (layer.is_looked_up or layer.is_transposed)])
+    return [group for group in groups if len({layer.bias is None for layer in group}) == 1]
 
 
 def _pack(
