@@ -45,3 +45,14 @@ def checkpoint(arguments: argparse.Namespace) -> Path:
 def millions(model: Any) -> str:
     """A model's size in words."""
     return f"{model.num_parameters() / 1e6:.0f} million parameters"
+
+
+def description(model: Any) -> str:
+    """A model's class, size and dtype, and whether its size is that of a smaller one's text."""
+    config, parameters = model.config, model.num_parameters() / 1e6
+    described = f"{type(model).__name__}, {parameters:.4g} million parameters, width {config.hidden_size}, "
+    described += f"{config.num_hidden_layers} layers, {str(model.dtype).removeprefix('torch.')}"
+    widened_from = getattr(config, "widened_from", None)
+    if widened_from is not None:
+        described += f"; widened from {widened_from}: its text, so its acceptance, and a large model's step costs"
+    return described

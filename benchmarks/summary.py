@@ -3,7 +3,7 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from benchmarks.interleaved import Measurement, Run
@@ -33,7 +33,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """A contender's figures; those over the baseline are None where that didn't run.
+    """A contender's figures; those over the baseline, or over the other contender, are None where that didn't run.
 
     ``by_repeat``: how many times as fast, all prompts together, over repeats. ``by_prompt``: the same for each prompt,
     the median of its repeats, over prompts. ``phases`` are milliseconds per step.
@@ -48,15 +48,32 @@ class Row:
     phases: dict[str, float] | None
     peak_bytes: int | None
     num_different: int | None  # prompts whose text isn't the baseline's in every repeat
+    by_category: dict[str, float] | None = None  # over the baseline, the median over a category's prompts
+    over_other: Spread | None = None  # as ``by_prompt``, over another contender than the baseline
 
 
-def summarize(found: Measurement, baseline: str) -> list[Row]:
-    """A row for each contender that ran to the end, in the order they were started."""
+def summarize(found: Measurement, baseline: str, categories: Sequence[str] = (), other: str | None = None) -> list[Row]:
+    """A row for each contender that ran to the end, in the order they were started.
+
+    Args:
+        found: the runs.
+        baseline: what all are held against.
+        categories: each prompt's; empty where there are none.
+        other: another contender that their speed is held against.
+    """
     runs: dict[str, dict[Cell, Run]] = defaultdict(dict)
     for run in found.runs:
         runs[run.contender][run.repeat, run.prompt] = run
-    base = runs[baseline] if baseline in runs and baseline not in found.failures else None
-    return [_row(name, runs[name], base) for name in found.versions if name not in found.failures]
+    ended = {name: runs[name] for name in found.versions if name not in found.failures}
+    rows = []
+    for name, own in ended.items():
+        row = _row(name, own, ended.get(baseline))
+        if categories and baseline in ended:
+            row = replace(row, by_category=_by_category(_prompt_ratios(own, ended[baseline]), categories))
+        if other in ended:
+            row = replace(row, over_other=Spread.of([*_prompt_ratios(own, ended[other]).values()]))
+        rows.append(row)
+    return rows
 
 
 def _row(name: str, own: Mapping[Cell, Run], base: Mapping[Cell, Run] | None) -> Row:
@@ -72,7 +89,7 @@ def _row(name: str, own: Mapping[Cell, Run], base: Mapping[Cell, Run] | None) ->
         contender=name,
         tokens_per_second=statistics.median(_speed(part) for part in _by_repeat(own).values()),
         by_repeat=None if base is None else Spread.of(_repeat_ratios(own, base)),
-        by_prompt=None if base is None else Spread.of(_prompt_ratios(own, base)),
+        by_prompt=None if base is None else Spread.of([*_prompt_ratios(own, base).values()]),
         tokens_per_step=count / steps if steps else None,
         milliseconds_per_step=1e3 * seconds / steps if steps else None,
         phases=dict(phases) or None,
@@ -98,9 +115,16 @@ def _repeat_ratios(own: Mapping[Cell, Run], base: Mapping[Cell, Run]) -> list[fl
     return [_speed(runs) / _speed(theirs[repeat]) for repeat, runs in _by_repeat(own).items()]
 
 
-def _prompt_ratios(own: Mapping[Cell, Run], base: Mapping[Cell, Run]) -> list[float]:
+def _prompt_ratios(own: Mapping[Cell, Run], base: Mapping[Cell, Run]) -> dict[int, float]:
     """A prompt's is the median over its repeats."""
     by_prompt: dict[int, list[float]] = defaultdict(list)
     for cell, run in own.items():
         by_prompt[cell[1]].append(_speed([run]) / _speed([base[cell]]))
-    return [statistics.median(ratios) for ratios in by_prompt.values()]
+    return {prompt: statistics.median(ratios) for prompt, ratios in by_prompt.items()}
+
+
+def _by_category(ratios: Mapping[int, float], categories: Sequence[str]) -> dict[str, float]:
+    groups: dict[str, list[float]] = {category: [] for category in categories}
+    for prompt, ratio in ratios.items():
+        groups[categories[prompt]].append(ratio)
+    return {category: statistics.median(group) for category, group in groups.items()}

@@ -1,5 +1,6 @@
 """Summaries as Markdown tables."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from benchmarks.summary import Row
@@ -7,20 +8,21 @@ from specdec.costs import Costs
 from specdec.stats import PHASES
 
 
-def speed_table(rows: Sequence[Row], baseline: str) -> str:
-    """Speed, acceptance, memory and texts."""
+def speed_table(rows: Sequence[Row], baseline: str, other: str | None = None) -> str:
+    """Speed, acceptance, memory and texts; a column more where the rows are over another contender too."""
     heading = [
         "contender",
         "tokens/s",
         f"times {baseline}: by repeat",
         "by prompt",
         "slowest prompt",
+        *([f"times {other}: by prompt"] if other else []),
         "tokens/step",
         "ms/step",
         "peak MiB over the model",
         "texts that differ",
     ]
-    return _table(
+    return table(
         heading,
         (
             [
@@ -29,6 +31,7 @@ def speed_table(rows: Sequence[Row], baseline: str) -> str:
                 _or_dash(row.by_repeat, ""),
                 _or_dash(row.by_prompt, ""),
                 _or_dash(row.by_prompt and row.by_prompt.least, ".2f"),
+                *([_or_dash(row.over_other, "")] if other else []),
                 _or_dash(row.tokens_per_step, ".2f"),
                 _or_dash(row.milliseconds_per_step, ".2f"),
                 _or_dash(None if row.peak_bytes is None else row.peak_bytes / 2**20, ".0f"),
@@ -39,13 +42,23 @@ def speed_table(rows: Sequence[Row], baseline: str) -> str:
     )
 
 
+def category_table(rows: Sequence[Row], categories: Sequence[str]) -> str:
+    """Speed over the baseline by category of the prompts; empty where they have but one, or there is no baseline."""
+    counts = Counter(categories)
+    known = [(row.contender, row.by_category) for row in rows if row.by_category is not None]
+    if len(counts) < 2 or not known:
+        return ""
+    lines = ([f"`{name}`", *(f"{ratios[category]:.2f}" for category in counts)] for name, ratios in known)
+    return table(["contender", *(f"{category} ({count})" for category, count in counts.items())], lines)
+
+
 def phase_table(rows: Sequence[Row]) -> str:
     """Milliseconds per step by phase, of the contenders that tell; empty where none does."""
     phased = [(row.contender, row.phases) for row in rows if row.phases is not None]
     if not phased:
         return ""
     lines = ([f"`{name}`", *(f"{phases.get(phase, 0.0):.3f}" for phase in PHASES)] for name, phases in phased)
-    return _table(["ms per step", *PHASES], lines)
+    return table(["ms per step", *PHASES], lines)
 
 
 def cost_table(costs: Costs) -> str:
@@ -54,10 +67,11 @@ def cost_table(costs: Costs) -> str:
         ["ms", *(f"{1e3 * seconds:.2f}" for seconds in costs.seconds)],
         ["c(T)", *(f"{value:.2f}" for value in costs.relative)],
     ]
-    return _table(["nodes T", *map(str, costs.sizes)], lines)
+    return table(["nodes T", *map(str, costs.sizes)], lines)
 
 
-def _table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def table(heading: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown."""
     rows = [heading, ["---"] * len(heading), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 

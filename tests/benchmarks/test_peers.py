@@ -14,6 +14,7 @@ from benchmarks.interleaved import Measurement, Run, measure
 from benchmarks.peers.process import PeerError, Process, Setup
 from benchmarks.peers.worker import options
 from benchmarks.summary import Spread, summarize
+from benchmarks.tables import category_table, speed_table
 
 STUB = """\
 #!{python} -S
@@ -43,7 +44,8 @@ def run(contender: str, prompt: int, repeat: int, seconds: float, tokens: tuple[
 
 
 def test_a_comparison_with_transformers_and_specdec(tmp_path, monkeypatch, capsys):
-    arguments = "--num-prompts 1 --max-new-tokens 6 --repeats 1 --threads 1 --contender specdec:prompt_lookup"
+    arguments = "--num-prompts 2 --max-new-tokens 6 --repeats 1 --threads 1 --contender specdec:prompt_lookup"
+    arguments += " --over specdec:prompt_lookup"
     monkeypatch.setattr(sys, "argv", ["compare", *arguments.split(), "--out", str(tmp_path / "small")])
     compare.main()
     report, found = (tmp_path / "small.md").read_text(), json.loads((tmp_path / "small.json").read_text())
@@ -52,11 +54,14 @@ def test_a_comparison_with_transformers_and_specdec(tmp_path, monkeypatch, capsy
     assert (plain["contender"], lookup["contender"]) == ("transformers", "specdec:prompt_lookup")
     assert plain["num_different"] == lookup["num_different"] == 0
     assert plain["tokens_per_step"] == 1.0 <= lookup["tokens_per_step"]
-    assert [entry["tokens"] for entry in found["runs"]] == [6, 6]
+    assert [entry["tokens"] for entry in found["runs"]] == [6] * 4
+    assert len(found["categories"]) == 2
+    assert lookup["over_other"]["median"] == 1.0
+    assert plain["by_category"] == dict.fromkeys(found["categories"], 1.0)
     assert plain["peak_bytes"] > 0 or sys.platform != "linux"
     assert set(lookup["phases"]) == {"propose", "compile", "forward", "verify", "commit"}
     assert len(found["costs"]["seconds"]) == len(found["costs"]["sizes"])
-    assert "| `specdec:prompt_lookup` |" in report
+    assert report.count("| `specdec:prompt_lookup` |") == 3  # speed, by category, phases
     assert str(tmp_path) not in report
 
 
@@ -112,6 +117,45 @@ def test_ratios_are_paired_by_repeat_and_by_prompt():
     assert own.phases == {"forward": pytest.approx(1e3 * 7 / 6)}
 
 
+def test_ratios_are_over_another_contender_too_and_by_category():
+    seconds = {"base": [6.0, 8.0, 10.0], "own": [3.0, 2.0, 1.0], "other": [6.0, 1.0, 4.0]}
+    runs = [run(name, prompt, 0, spent) for name, each in seconds.items() for prompt, spent in enumerate(each)]
+    categories = ["qa", "code", "qa"]
+    found = Measurement(dict.fromkeys(seconds, ""), runs)
+    base, own, other = rows = summarize(found, "base", categories, "other")
+    assert own.by_category == {"qa": 6.0, "code": 4.0}  # of 2 and 10, and of 4
+    assert other.by_category == {"qa": 1.75, "code": 8.0}
+    assert own.over_other == Spread(2.0, 0.5, 1.25, 3.0)  # of 2, 0.5 and 4
+    assert base.over_other == Spread(0.4, 0.125, 0.2625, 0.7)  # of 1, 0.125 and 0.4
+    assert "| `own` | 1.0 |" in speed_table(rows, "base", "other")
+    assert "| times other: by prompt |" in speed_table(rows, "base", "other")
+    assert "| 2.00 [1.25, 3.00] |" in speed_table(rows, "base", "other").splitlines()[3]
+    assert category_table(rows, categories).splitlines() == [
+        "| contender | qa (2) | code (1) |",
+        "| --- | --- | --- |",
+        "| `base` | 1.00 | 1.00 |",
+        "| `own` | 6.00 | 4.00 |",
+        "| `other` | 1.75 | 8.00 |",
+    ]
+
+
+def test_tables_have_no_more_than_there_is():
+    runs = [run(name, 0, 0, 2.0) for name in ("base", "own")]
+    rows = summarize(Measurement({"base": "", "own": ""}, runs, {"gone": "ended"}), "base", ["qa"], "gone")
+    assert category_table(rows, ["qa"]) == ""
+    assert [row.over_other for row in rows] == [None, None]
+    assert "times" not in speed_table(rows, "base").replace("times base", "")
+    without = summarize(Measurement({"own": ""}, runs, {"base": "ended"}), "base", ["qa"])
+    assert category_table(without, ["qa", "code"]) == ""
+
+
+def test_a_contender_to_be_over_must_be_one_of_them(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["compare", "--contender", "specdec", "--over", "specdec:jacobi"])
+    with pytest.raises(SystemExit):
+        compare.main()
+    assert "--over specdec:jacobi is none of the contenders: transformers, specdec" in capsys.readouterr().err
+
+
 def test_without_its_baseline_a_contender_has_its_own_figures_alone():
     found = Measurement({"own": ""}, [run("own", 0, 0, 2.0)], {"base": "ended"})
     [row] = summarize(found, "base")
@@ -134,7 +178,7 @@ def test_options_are_numbers_words_and_truths():
 
 def test_every_measurement_is_listed_with_what_it_is():
     known = measurements()
-    assert {"compare", "widened", "lossless"} <= set(known)
+    assert {"compare", "lossless", "widened"} <= set(known)
     assert all(known.values())
-    assert "texts" not in known
+    assert known.keys().isdisjoint({"prompts", "report", "texts"})
     assert Path(compare.__file__).stem in known

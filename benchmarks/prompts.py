@@ -1,0 +1,41 @@
+"""Prompts of a measurement as token ids: the demo's, or files' given by path; by the same options everywhere."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec.comparison.prompts import demo_prompts, load_prompts, select
+from specdec.prompts import encode
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt's token ids, and the category that it is reported under."""
+
+    category: str
+    ids: list[int]
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """``--prompts``, and which of them."""
+    parser.add_argument("--prompts", type=Path, nargs="+", default=[], help="JSON Lines files instead of the demo's")
+    parser.add_argument("--chat", action="store_true", help="send them through the tokenizer's chat template")
+    parser.add_argument("--category", help="only this category's prompts")
+    parser.add_argument("--per-category", type=int, help="at most so many of each category")
+    parser.add_argument("--longest", type=int, default=10**9, help="of these, only prompts of so many tokens at most")
+    parser.add_argument("--num-prompts", type=int, help="so many, evenly spread; default: all")
+
+
+def encoded_prompts(arguments: argparse.Namespace, tokenizer: Any) -> list[EncodedPrompt]:
+    """Those that the options ask for, evenly spread over what there is where fewer are wanted."""
+    sources = [load_prompts(path) for path in arguments.prompts] or [demo_prompts()]
+    categories = [arguments.category] if arguments.category else []
+    found = []
+    for prompt in (prompt for source in sources for prompt in select(source, categories, arguments.per_category)):
+        given = [{"role": "user", "content": prompt.prompt}] if arguments.chat else prompt.prompt
+        ids = encode(given, tokenizer, len(tokenizer))
+        if len(ids) <= arguments.longest:
+            found.append(EncodedPrompt(prompt.category, ids))
+    count = min(arguments.num_prompts or len(found), len(found))
+    return [found[index * len(found) // count] for index in range(count)]

@@ -1,0 +1,21 @@
+"""A measurement's report: printed, and written as Markdown and JSON."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def command(name: str) -> str:
+    """The command line of a measurement, its folders left out."""
+    parts = (re.sub(r"(^|=)[^=\s]*/", r"\1…/", part) for part in sys.argv[1:])
+    return " ".join([f"python -m benchmarks {name}", *parts])
+
+
+def write(out: Path, report: str, data: dict[str, Any]) -> None:
+    """Print a report, and write it as ``OUT.md`` and its data as ``OUT.json``."""
+    print(report)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_name(out.name + ".md").write_text(report, encoding="utf-8")
+    out.with_name(out.name + ".json").write_text(json.dumps(data), encoding="utf-8")
