@@ -5,7 +5,8 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,8 +19,8 @@ from specdec.costs import Costs
 from specdec.stats import PHASES
 
 # Okabe and Ito's colours, which people with any of the usual colour vision deficiencies can tell apart.
-_PLAIN_COLOUR = "#666666"
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+PLAIN_COLOUR = "#666666"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 _MARKERS = (("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"), ("*", "★"), ("h", "⬢"))
 _PHASE_COLOURS = ("#00224E", "#4E576C", "#7F7C75", "#BCAE6C", "#FEE838")  # cividis: no strategy's, and ordered in grey
 
@@ -68,26 +69,33 @@ def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
     for comparison in comparisons:
         for name in comparison.plan.strategies:
             if name == comparison.plan.baseline:
-                styles.setdefault(name, Style(_PLAIN_COLOUR, "o", "●"))
+                styles.setdefault(name, Style(PLAIN_COLOUR, "o", "●"))
             elif name == comparison.plan.reference:
-                styles.setdefault(name, Style(_PLAIN_COLOUR, "X", "✖"))
+                styles.setdefault(name, Style(PLAIN_COLOUR, "X", "✖"))
             elif name not in styles:
-                place = sum(style.colour != _PLAIN_COLOUR for style in styles.values())
-                styles[name] = Style(_COLOURS[place % len(_COLOURS)], *_MARKERS[place % len(_MARKERS)])
+                place = sum(style.colour != PLAIN_COLOUR for style in styles.values())
+                styles[name] = Style(COLOURS[place % len(COLOURS)], *_MARKERS[place % len(_MARKERS)])
     return styles
+
+
+@contextmanager
+def look(settings: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Draw with the settings that all figures have in common, and some of one's own."""
+    matplotlib = needs("matplotlib")
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # the reader's own settings would show
+        matplotlib.rcParams.update({**_SETTINGS, **(settings or {})})
+        yield
 
 
 def draw(comparison: Comparison, styles: dict[str, Style], costs: Costs | None, salt: str) -> list[Plot]:
     """All figures of a comparison; the salt keeps their ids apart from those of others in the page."""
-    matplotlib = needs("matplotlib")
     makers: list[_Maker] = [speed_ups, phases, accepted_lengths, by_category, by_position]
     if costs is not None:
         makers.append(partial(pass_costs, costs=costs))
     plots = []
     for index, make in enumerate(makers):
-        with matplotlib.rc_context():
-            matplotlib.rcdefaults()  # the reader's own settings would show
-            matplotlib.rcParams.update(_SETTINGS | {"svg.hashsalt": f"{salt} {index}"})
+        with look({"svg.hashsalt": f"{salt} {index}"}):
             figure, plot = make(comparison, styles)
             plots.append(Plot(plot.title, _svg(figure, plot.title), plot.caption, plot.key))
     return plots
@@ -103,7 +111,7 @@ def speed_ups(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Pl
     title, rows = "Speed-up over plain decoding", comparison.ranking
     labels = [(row.strategy, _interval(row, comparison.plan.baseline)) for row in rows]
     figure, axes, bottoms = _row_axes(title, "times plain decoding's tokens per second", labels, height=10)
-    axes.axvline(1.0, color=_PLAIN_COLOUR, linewidth=0.8, linestyle="--", zorder=0)
+    axes.axvline(1.0, color=PLAIN_COLOUR, linewidth=0.8, linestyle="--", zorder=0)
     ends = [1.0]
     for row, bottom in zip(rows, bottoms, strict=True):
         style, ratio = styles[row.strategy], row.speed_up
@@ -169,7 +177,7 @@ def by_category(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, 
             value, y = comparison.tokens_per_step(name, category), bottom - apart * (len(names) - place - 0.5)
             axes.plot([1, value], [y, y], color=styles[name].colour, linewidth=1)
             axes.plot(value, y, marker=styles[name].marker, color=styles[name].colour, markersize=5, clip_on=False)
-        axes.plot([1, 1], [bottom - height, bottom], color=_PLAIN_COLOUR, linewidth=0.8, zorder=0, clip_on=False)
+        axes.plot([1, 1], [bottom - height, bottom], color=PLAIN_COLOUR, linewidth=0.8, zorder=0, clip_on=False)
     axes.set_xlim(1.0, max(1.5, axes.get_xlim()[1]))
     return figure, Plot(title, "", "Plain decoding has 1, where the axis begins.", _key(names, styles))
 
