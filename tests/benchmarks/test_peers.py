@@ -178,7 +178,7 @@ def test_options_are_numbers_words_and_truths():
 
 def test_every_measurement_is_listed_with_what_it_is():
     known = measurements()
-    assert {"compare", "lossless", "widened"} <= set(known)
+    assert {"compare", "limit", "lossless", "picture", "tokens", "widened"} <= set(known)
     assert all(known.values())
     assert known.keys().isdisjoint({"prompts", "report", "texts"})
     assert Path(compare.__file__).stem in known
