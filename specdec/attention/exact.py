@@ -26,6 +26,7 @@ from transformers.masking_utils import sdpa_mask
 
 from specdec.attention.regions import ATTENTION, Region, found_regions, with_regions
 from specdec.errors import ModelError
+from specdec.one_call import one_call
 
 _ROWS = 4  # products of fewer rows take other ways through the libraries, with other bits
 _COLUMNS = 16  # in products of fewer columns a row's bits were seen to depend on its place among the rows
@@ -72,6 +73,7 @@ def visibility_mask(*args: Any, kv_offset: int = 0, **kwargs: Any) -> torch.Tens
     return with_regions(mask, found_regions(mask, int(kv_offset)))
 
 
+@one_call
 def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     module: torch.nn.Module,
     query: torch.Tensor,

@@ -14,17 +14,15 @@ import torch
 from transformers import AttentionInterface
 
 from specdec.errors import ModelError
+from specdec.one_call import one_call
 
 NAME = "specdec_grouped"
 _HALF = torch.bfloat16, torch.float16
 
 
-def is_of_use(config: Any, device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether a model's own attention is the one that repeats keys, or is slow with single rows, on such a device."""
-    heads = getattr(config, "num_attention_heads", None)
-    groups = getattr(config, "num_key_value_heads", None)
-    is_slower = groups is not None and (groups != heads or dtype in _HALF)
-    return device.type == "cpu" and config._attn_implementation == "sdpa" and is_slower
+def is_for(config: Any) -> bool:
+    """True for a model whose own attention is torch's fused one, which this gives as it is where it can't be faster."""
+    return bool(config._attn_implementation == "sdpa")
 
 
 def register() -> None:
@@ -32,6 +30,7 @@ def register() -> None:
     AttentionInterface.register(NAME, grouped_attention)
 
 
+@one_call
 def grouped_attention(
     module: torch.nn.Module,
     query: torch.Tensor,
@@ -56,7 +55,8 @@ def grouped_attention(
     """
     if attention_mask is None and query.shape[2] > 1:
         raise ModelError(f"{NAME} was given several nodes without a mask: use a model from one thread at a time")
-    if others.get("position_bias") is not None or key.shape[-1] != value.shape[-1]:
+    is_faster = query.is_cpu and (query.shape[1] != key.shape[1] or query.dtype in _HALF)
+    if not is_faster or others.get("position_bias") is not None or key.shape[-1] != value.shape[-1]:
         output: tuple[torch.Tensor, None] = AttentionInterface()["sdpa"](
             module, query, key, value, attention_mask, scaling=scaling, **others
         )

@@ -20,6 +20,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from specdec.attention.parts import ATTENTION, SplitMask
 from specdec.errors import ModelError
+from specdec.one_call import one_call
 
 
 class _Part(NamedTuple):
@@ -40,6 +41,7 @@ def register() -> None:
     AttentionInterface.register(ATTENTION, split_attention)
 
 
+@one_call
 def split_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     module: torch.nn.Module,
     query: torch.Tensor,

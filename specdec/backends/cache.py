@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from specdec.one_call import one_call
+
 _SLOT_ROUNDING = 64
 # Beyond what was announced a row needs room for its draft trees, and little else.
 _SPARE_SLOTS = 256
@@ -14,12 +16,16 @@ _SPARE_SLOTS = 256
 
 @dataclass(slots=True)
 class Placement:
-    """Where the next forward writes: rows ``first`` …, each from its own slot on, shared by all layers."""
+    """Where the next forward writes: rows ``first`` …, each from its own slot on, shared by all layers.
+
+    ``num_asked``: how often modelling code has asked for the number of slots in use.
+    """
 
     first: int = 0
     starts: tuple[int, ...] = (0,)
     num_rows: int = 1  # to make room for
     num_slots: int = 0
+    num_asked: int = 0
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
@@ -34,23 +40,24 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
 
     def __init__(self, placement: Placement) -> None:
         super().__init__()
-        self._placement = placement
+        self.placement = placement
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys = key_states.new_zeros(0, key_states.shape[1], 0, key_states.shape[3])
         self.values = value_states.new_zeros(0, value_states.shape[1], 0, value_states.shape[3])
         self.is_initialized = True
 
+    @one_call
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write each row's nodes behind its committed slots; returns views of these rows up to the last slot."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        first, starts = self._placement.first, self._placement.starts
+        first, starts = self.placement.first, self.placement.starts
         width = key_states.shape[2]
         slots = max(starts) + width
-        self.reserve(max(self._placement.num_rows, first + len(starts)), max(self._placement.num_slots, slots))
+        self.reserve(max(self.placement.num_rows, first + len(starts)), max(self.placement.num_slots, slots))
         for index, start in enumerate(starts):
             self.keys[first + index, :, start : start + width] = key_states[index]
             self.values[first + index, :, start : start + width] = value_states[index]
@@ -88,10 +95,12 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         self.values[row, :, start:] = 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return max(self._placement.starts) + query_length, 0
+        self.placement.num_asked += 1
+        return max(self.placement.starts) + query_length, 0
 
     def get_seq_length(self) -> int:
-        return max(self._placement.starts)
+        self.placement.num_asked += 1
+        return max(self.placement.starts)
 
     def get_max_length(self) -> int:
         return -1

@@ -14,10 +14,12 @@ from specdec.attention.switched import switched
 from specdec.backends.architecture import name_of, shapes_of
 from specdec.backends.base import Backend, Output
 from specdec.backends.cache import RaggedCache
+from specdec.backends.recording import Inputs
+from specdec.backends.replay import Replay
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.probes.causality import why_no_decoder
-from specdec.probes.findings import lock_of, remembered
+from specdec.probes.findings import kept, lock_of, remembered
 from specdec.probes.products import probe_products
 from specdec.probes.selftest import Tried, probe
 from specdec.probes.switching import why_not_switchable
@@ -50,7 +52,8 @@ class HFBackend(Backend):
         self._parameters = inspect.signature(model.forward).parameters
         self.shapes = shapes_of(model, self.widths)
         self._cache = self._make_cache(config.num_hidden_layers)
-        self._groups_heads = grouped.is_of_use(config, model.device, model.dtype)
+        self._replay = kept(model, "replay", Replay)
+        self._has_fused_attention = grouped.is_for(config)
         grouped.register()
         exact.register()
         split.register()
@@ -113,6 +116,8 @@ class HFBackend(Backend):
 
     def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
         # One row at a time, in chunks at fixed positions: what a prompt computes doesn't depend on its neighbours.
+        with lock_of(self._model):
+            self._replay.refresh(self._model)
         row = len(self._cache.lengths)
         self._cache.lengths.append(0)
         self._cache.placement.num_rows = max(self._cache.placement.num_rows, row + 1)
@@ -137,15 +142,26 @@ class HFBackend(Backend):
         if not self.shapes.takes_trees:
             return self._pass_over_chains(first, layout)[:, list(columns)]
         self._cache.place(first, layout.lengths)
-        mask = next(iter(layout.masks.values())) if len(layout.masks) == 1 else dict(layout.masks) or None
-        if len(columns) == layout.width:
-            wanted = None
-        else:  # the head is a product too: its rows are made as many as a row's bits ask for
+        wanted = None
+        if layout.width > 1:  # the head is a product too: its rows are made as many as a row's bits ask for
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
+        inputs = Inputs(layout.input_ids, layout.positions, layout.masks, wanted)
         with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
-            return self._logits(layout.input_ids, layout.positions, mask, wanted)[:, : len(columns)]
+            return self._replayed(inputs, max(layout.lengths))[:, : len(columns)]
+
+    @torch.inference_mode()
+    def _replayed(self, inputs: Inputs, length: int) -> torch.Tensor:
+        """The logits of a pass over slots of a cache, recorded or not, (rows, columns, vocab)."""
+        masks = inputs.masks
+        mask = next(iter(masks.values())) if len(masks) == 1 else dict(masks) or None
+
+        def forward() -> torch.Tensor:
+            return self._logits(inputs.input_ids, inputs.positions, mask, inputs.columns)
+
+        attention = self._config._attn_implementation, tuple(masks)
+        return self._replay.logits(forward, attention, inputs, self._cache.layers, length)
 
     def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
         """Row by row under the model's own causal mask, which a slot-ordered bias agrees with; at all columns."""
@@ -182,7 +198,7 @@ class HFBackend(Backend):
         ``sees_all``: masks, or a lone node, leave nothing to the model's own causality. Between passes the model is as
         its owner left it.
         """
-        if name is None and sees_all and self._groups_heads:
+        if name is None and sees_all and self._has_fused_attention:
             name = grouped.NAME
         with lock_of(self._model), nullcontext() if name is None else switched(self._config, name):
             yield

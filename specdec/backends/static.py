@@ -32,7 +32,7 @@ class StaticLayer(RaggedLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        place = self._placement
+        place = self.placement
         assert isinstance(place, StaticPlacement), "a static cache has static placements"
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)

@@ -92,17 +92,17 @@ class PackedWeight(torch.Tensor):
         if func is _LINEAR:
             rows, weight, bias = args if len(args) == 3 else _arguments_of_linear(*args, **(kwargs or {}))
             if type(weight) is PackedWeight:
-                return weight._times(rows, bias)
+                return weight.times(rows, bias)
         elif func is torch.addmm and not kwargs and type(args[2]) is PackedWeight and args[2].is_transposed:
             bias, rows, weight = args
             if bias.dim() == 1:
-                return weight._times(rows, bias)
+                return weight.times(rows, bias)
         if func in _READS_MEMORY and isinstance(args[0], cls):  # and may write there
             args = args[0].make_dense(), *args[1:]
         with torch._C.DisableTorchFunctionSubclass():
             return _INSTEAD.get(func, func)(*args, **(kwargs or {}))
 
-    def _times(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    def times(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         if torch.is_grad_enabled() and (self.requires_grad or rows.requires_grad):
             dense = _Dense.apply(self)  # type: ignore[no-untyped-call]  # torch's
             return _LINEAR(rows, dense.T if self.is_transposed else dense, bias)

@@ -1,0 +1,201 @@
+"""Recorded passes: the same bits as the model's own forward, and no recording where Python depends on the input."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import LlamaForCausalLM, PreTrainedModel
+
+from specdec import DraftTree, Generator
+from specdec.backends.hf import HFBackend
+from specdec.backends.replay import Replay
+from specdec.driver import Driver
+from specdec.masks.dense import DenseCompiler
+from specdec.masks.exact import ExactCompiler
+from specdec.tree import ROOT
+from tests import families
+from tests.plain import decode_model
+
+PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]
+UNRECORDED = {"gemma2", "gpt_oss", "deepseek_v3", "opt"}  # eager attention, keys that are made of cached ones, old code
+RECORDED = sorted(families.TREES.keys() - UNRECORDED)
+
+
+def replay_of(driver: Driver) -> Replay:
+    backend = driver._backend
+    assert isinstance(backend, HFBackend)
+    return backend._replay
+
+
+def kinds(replay: Replay) -> list[Any]:
+    return [kind for kind in replay._kinds.values() if kind.num_uses > 6]
+
+
+def driver_of(model: PreTrainedModel, compiler: Any) -> Driver:
+    return Driver(HFBackend.load(model, compiler), compiler)
+
+
+def tree(width: int) -> DraftTree:
+    """A chain with a branch below its root."""
+    grown = DraftTree(4)
+    grown.add_chain(ROOT, list(range(5, 3 + width)))
+    if width > 1:
+        grown.add(ROOT, 3)
+    return grown
+
+
+def passes(driver: Driver, widths: list[int]) -> list[torch.Tensor]:
+    """The logits of passes of so many nodes, each behind one token more than the one before."""
+    driver.open(PROMPT, 256)
+    logits = []
+    for width in widths:
+        (row,) = driver.forward([tree(width)])
+        logits.append(torch.stack([row.logits(node) for node in range(width)]))
+        driver.keep([[ROOT]])
+    driver.release(0)
+    return logits
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_passes_have_the_bits_of_the_models_own(name: str) -> None:
+    model = families.make(*families.TREES[name])
+    driver = driver_of(model, DenseCompiler())
+    widths = [1, 4, 1, 6, 1, 4, 1, 7, 1, 6, 1, 9, 1, 12, 1, 4, 7, 1, 4, 9, 1, 2, 2]
+    with torch.inference_mode():
+        recorded = passes(driver, widths)
+        replay = replay_of(driver)
+        assert [kind.fault for kind in kinds(replay)] == ["", ""]
+        assert {kind.program.width for kind in kinds(replay)} == {1, None}, "one of any number of nodes, one of a node"
+        replay.logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # the model's own forward alone
+        own = passes(driver, widths)
+    assert all(map(torch.equal, recorded, own))
+
+
+def test_programs_are_what_passes_run() -> None:
+    model = families.make(*families.TREES["llama"])
+    driver = driver_of(model, ExactCompiler())
+    calls = []
+    forward = model.model.layers[0].mlp.__class__.forward
+    driver.open(PROMPT, 256)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            type(model.model.layers[0].mlp), "forward", lambda *args: calls.append(len(calls)) or forward(*args)
+        )
+        numbers = []
+        for _ in range(12):
+            driver.forward([tree(5)])
+            driver.keep([[ROOT]])
+            numbers.append(len(calls))
+    assert numbers[5] < numbers[6] == numbers[-1], "behind the first passes, modelling code is not called"
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3", "qwen2-window", "qwen3_moe"])
+def test_text_of_recorded_passes_in_a_ragged_batch(name: str) -> None:
+    model = families.make(*families.TREES[name])
+    prompts = [PROMPT, PROMPT[:4], PROMPT * 2]
+    generator = Generator(model, proposer="lookahead:N=3,W=3,G=3")
+    results = generator.generate(prompts, max_new_tokens=40, eos_token_id=())
+    assert [list(result.token_ids) for result in results] == [
+        decode_model(model, prompt, 40, None, eos=()) for prompt in prompts
+    ]
+
+
+class Changed(nn.Module):
+    """An MLP behind some Python."""
+
+    def __init__(self, mlp: nn.Module, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.mlp, self.change = mlp, change
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.mlp(self.change(hidden))
+        return output
+
+
+def changed(change: Callable[[torch.Tensor], torch.Tensor]) -> LlamaForCausalLM:
+    model = families.make(*families.TREES["llama"])
+    layer = model.model.layers[0]
+    layer.mlp = Changed(layer.mlp, change)
+    return model.eval()
+
+
+ONE = torch.ones(())
+
+UNRECORDABLE = {  # none of it changes what a right model gives
+    "a branch": (lambda x: x if x.isfinite().all() else x * 2, "reads numbers"),
+    "a number read": (lambda x: x * (1 if x.amax().item() < 1e9 else 2), "reads numbers"),
+    "a loop over numbers": (lambda x: x + sum(0 for value in x.flatten().tolist() if value > 0), "reads numbers"),
+    "a shape by numbers": (lambda x: x + 0 * x[x > 0].numel(), "shape depends on numbers"),
+    "another shape by numbers": (lambda x: x + 0 * x.nonzero().shape[0], "shape depends on numbers"),
+    "a tensor from elsewhere": (lambda x: x * ONE, "none of its weights"),
+}
+
+
+@pytest.mark.parametrize(("change", "fault"), UNRECORDABLE.values(), ids=UNRECORDABLE)
+def test_python_that_depends_on_the_input_is_not_recorded(change: Callable[..., Any], fault: str) -> None:
+    model = changed(change)
+    driver = driver_of(model, DenseCompiler())
+    passes(driver, [1] * 12)
+    assert all(fault in kind.fault and kind.program is None for kind in kinds(replay_of(driver)))
+    text = Generator(model, proposer="autoregressive", numerics="fast").generate(
+        PROMPT, max_new_tokens=24, eos_token_id=()
+    )
+    assert list(text.token_ids) == decode_model(model, PROMPT, 24, None, eos=())
+
+
+def test_python_that_counts_its_calls_is_not_recorded() -> None:
+    calls: list[int] = []
+    model = changed(lambda x: torch.add(x, torch.zeros_like(x), alpha=calls.append(0) or len(calls)))
+    driver = driver_of(model, DenseCompiler())
+    calls.clear()
+    passes(driver, [1] * 12)
+    (kind,) = kinds(replay_of(driver))
+    assert "an integer depends on the input" in kind.fault
+    assert len(calls) == 13, "each pass, and the prompt's"
+
+
+def test_a_branch_by_the_number_of_nodes_is_found_out_where_it_is_taken() -> None:
+    model = changed(lambda x: x * (1 + 1e-6) if x.shape[1] > 8 else x)
+    driver = driver_of(model, DenseCompiler())
+    widths = [4, 5, 6, 4, 5, 6, 4, 10, 5, 10]
+    recorded = passes(driver, widths)
+    assert "a recorded pass gives other logits" in [kind.fault for kind in kinds(replay_of(driver))]
+    replay_of(driver).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
+    assert all(map(torch.equal, recorded, passes(driver, widths)))
+
+
+def test_hooks_are_called_in_every_pass() -> None:
+    model = families.make(*families.TREES["llama"])
+    driver = driver_of(model, DenseCompiler())
+    passes(driver, [1] * 10)
+    seen: list[int] = []
+    handle = model.model.layers[1].register_forward_hook(lambda *_: seen.append(1))
+    passes(driver, [1] * 10)
+    assert len(seen) == 11
+    handle.remove()
+    passes(driver, [1] * 10)
+    assert len(seen) == 11
+
+
+def test_a_weight_that_is_replaced_is_read_from_the_next_prompt_on() -> None:
+    model = families.make(*families.TREES["llama"])
+    generator = Generator(model, proposer="autoregressive", weights="stock")
+    generator.generate(PROMPT, max_new_tokens=24, eos_token_id=())
+    layer = model.model.layers[0].mlp.down_proj
+    layer.weight = nn.Parameter(torch.randn_like(layer.weight))
+    text = generator.generate(PROMPT, max_new_tokens=24, eos_token_id=())
+    assert list(text.token_ids) == decode_model(model, PROMPT, 24, None, eos=())
+
+
+def test_a_copy_of_a_model_has_recordings_of_its_own() -> None:
+    model = families.make(*families.TREES["llama"])
+    passes(driver_of(model, DenseCompiler()), [1] * 10)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.mul_(1.5)
+    text = Generator(other, proposer="autoregressive").generate(PROMPT, max_new_tokens=24, eos_token_id=())
+    assert list(text.token_ids) == decode_model(other, PROMPT, 24, None, eos=())
