@@ -5,8 +5,8 @@
 
 A contender is PEER or PEER:METHOD; ``benchmarks/peers/`` has a file for each peer, which says what methods there are
 and how its environment is made. Each contender holds its own copy of the model. Plain ``transformers`` is the baseline
-and always runs. Decoding is greedy with the end of text off, after a warm-up, one contender at a time, in random order
-for each prompt and repeat.
+and always runs. Decoding is greedy with the end of text off, after a warm-up, one contender at a time while the others'
+processes are stopped, in random order for each prompt and repeat.
 
 The table gives the median speed over repeats; how many times as fast as the baseline, median [quartiles], over repeats
 and over prompts; acceptance and the cost of a step apart; and the most memory over the loaded model, from when the

@@ -2,14 +2,11 @@
 
 import random
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from benchmarks.peers.process import PeerError, Process, Setup
-
-_REST = 0.01  # seconds between runs, in which the last one's threads stop spinning
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,6 @@ def measure(
 
 
 def _run(process: Process, index: int, repeat: int, prompt: list[int], max_new_tokens: int) -> Run:
-    time.sleep(_REST)
     reply = process.decode(prompt, max_new_tokens)
     tokens = tuple(reply.pop("tokens"))
     return Run(process.name, index, repeat, tokens, **reply)

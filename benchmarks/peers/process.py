@@ -1,4 +1,4 @@
-"""The other end of the protocol: a contender's process, started, asked and stopped."""
+"""The other end of the protocol: a contender's process, started, asked and ended, and stopped between its turns."""
 
 import json
 import os
@@ -35,6 +35,9 @@ class Setup:
 class Process:
     """A contender, ready to decode; ``name`` is ``PEER`` or ``PEER:METHOD``.
 
+    It runs while it loads and decodes. In between it is stopped with all its threads and whatever it started, so that
+    none takes another's time: some spin for a while when their work is done, some wake a thousand times a second.
+
     Raises:
         PeerError: where it doesn't start, and from ``decode`` where it ends.
     """
@@ -66,6 +69,7 @@ class Process:
         except BaseException:
             self.close()
             raise
+        self._signal(signal.SIGSTOP)
 
     @property
     def pid(self) -> int:
@@ -75,10 +79,13 @@ class Process:
     def decode(self, prompt: list[int], max_new_tokens: int) -> dict[str, Any]:
         """A prompt's reply, as ``worker`` describes it."""
         assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
         with suppress(BrokenPipeError):  # the reply that doesn't come says why
             self._process.stdin.write(json.dumps({"prompt": prompt, "max_new_tokens": max_new_tokens}) + "\n")
             self._process.stdin.flush()
-        return self._reply()
+        reply = self._reply()
+        self._signal(signal.SIGSTOP)
+        return reply
 
     def close(self) -> None:
         """End the process and whatever it started."""
@@ -87,16 +94,21 @@ class Process:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
+            self._signal(signal.SIGCONT)
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_PATIENCE)
         finally:  # also where a second Ctrl-C comes
-            with suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+            self._signal(signal.SIGKILL)
             self._process.wait()
             self._process.stdout.close()
             self._errors.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the process and whatever it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
 
     def _reply(self) -> dict[str, Any]:
         assert self._process.stdout is not None

@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,26 @@ def test_an_interrupt_leaves_no_process(setup, monkeypatch):
         measure(["transformers"], setup, [[5]], 3, repeats=1)
     with pytest.raises(ProcessLookupError):
         os.kill(started[0].pid, 0)
+
+
+def stops(process: Process) -> bool:
+    """Whether the process comes to a stop within some seconds."""
+    for _ in range(500):
+        if os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="waitid tells of stopped processes on Linux")
+def test_a_process_is_stopped_except_while_it_decodes(setup):
+    with Process("transformers", setup) as process:
+        assert stops(process)
+        for number in range(3):
+            assert process.decode([5 + number], 2)["tokens"] == [5 + number] * 2
+            assert stops(process)
+        began = time.monotonic()
+    assert time.monotonic() - began < 4  # it ended by itself, before that was done for it
 
 
 def test_an_unknown_peer_is_refused(setup):
