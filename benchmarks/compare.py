@@ -59,6 +59,12 @@ ELSEWHERE = {  # these run where an environment is given
         "vllm:method=ngram,num_speculative_tokens=10,prompt_lookup_max=2,prompt_lookup_min=1",
         "vllm:method=suffix",
     ),
+    "openvino": (
+        "openvino",
+        "openvino:prompt_lookup=5,max_ngram_size=3",
+        "openvino:precision=default",
+        "openvino:prompt_lookup=5,max_ngram_size=3,precision=default",
+    ),
 }
 
 

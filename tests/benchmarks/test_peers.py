@@ -114,7 +114,7 @@ def test_a_process_is_stopped_except_while_it_decodes(setup):
 
 
 def test_an_unknown_peer_is_refused(setup):
-    with pytest.raises(PeerError, match="'worker' is no peer; there are transformers, specdec, lade, vllm"):
+    with pytest.raises(PeerError, match="'worker' is no peer; there are transformers, specdec, lade, vllm, openvino"):
         Process("worker:x=1", setup)
 
 
@@ -188,6 +188,7 @@ def test_contenders_of_other_environments_run_where_these_are_given():
     assert compare.contenders(None, {})[0] == "transformers"
     assert not any(name.startswith("vllm") for name in compare.contenders(None, {"lade": "python"}))
     assert "lade:N=5,W=7,G=7" in compare.contenders(None, {"lade": "python"})
+    assert "openvino" in compare.contenders(None, {"openvino": "python"})
     assert compare.contenders(["specdec", "transformers"], {}) == ["transformers", "specdec"]
 
 

@@ -1,0 +1,115 @@
+"""OpenVINO GenAI on a CPU, one request at a time.
+
+    openvino                                            plain decoding
+    openvino:prompt_lookup=5,max_ngram_size=3           prompt lookup: so many tokens, n-grams of so many at most (3)
+    openvino:precision=default                          passes and cache as OpenVINO chooses them for the processor
+
+Passes, keys and values have the model's dtype: left alone, OpenVINO computes a float32 model in bfloat16 where the
+processor has instructions for that, and keeps keys and values in float16. A name in capitals is a property of its
+pipeline, as in ``openvino:ATTENTION_BACKEND=SDPA``; without that one attention is paged. Prefixes aren't cached: a
+prompt comes again and again.
+
+The first start converts the checkpoint, into ``build/openvino/``, and later ones use what is there. Weights keep their
+dtype. They are packed in the first pass, so one is made before memory is counted.
+
+    python3.11 -m venv openvino_env
+    openvino_env/bin/pip install torch==2.13.0                      # a CPU build, or gigabytes of CUDA come along
+    openvino_env/bin/pip install openvino-genai==2026.4.1.0 optimum-intel==2.2.0
+    openvino_env/bin/pip uninstall torchvision                      # a build for CUDA doesn't load; text needs none
+"""
+
+import hashlib
+import multiprocessing
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.worker import Arguments, Decode, Decoded, serve
+
+_CONVERTED = Path(__file__).parents[2] / "build" / "openvino"
+_PACKAGES = ["openvino", "openvino-genai", "optimum-intel"]
+_ROWS = 64  # of the first pass: weights are packed for few rows and for many
+_UNLIMITED = 2**31  # tokens in a pass, as the pipeline has it where no scheduler is given
+
+
+def load(arguments: Arguments) -> Any:
+    import openvino_genai
+
+    given = arguments.options
+    properties: dict[str, Any] = {name: value for name, value in given.items() if name.isupper()}
+    unknown = given.keys() - properties.keys() - {"prompt_lookup", "max_ngram_size", "precision"}
+    precision = given.get("precision", "model")
+    if unknown or precision not in ("model", "default"):
+        raise SystemExit(f"no such option: {', '.join(sorted(unknown)) or f'precision={precision}'}")
+    if precision == "model":
+        element = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}[arguments.dtype]
+        properties = {"INFERENCE_PRECISION_HINT": element, "KV_CACHE_PRECISION": element, **properties}
+    if given.get("prompt_lookup"):
+        properties["prompt_lookup"] = True
+    if properties.get("ATTENTION_BACKEND", "PA") == "PA":
+        properties["scheduler_config"] = scheduler = openvino_genai.SchedulerConfig()
+        scheduler.enable_prefix_caching = False
+        scheduler.max_num_batched_tokens = _UNLIMITED
+    model = openvino_genai.LLMPipeline(
+        converted(arguments.model, arguments.dtype),
+        "CPU",
+        INFERENCE_NUM_THREADS=arguments.threads,
+        ENABLE_CPU_PINNING=False,  # no contender's threads are bound to cores
+        **properties,
+    )
+    prepare(model, arguments)([0] * _ROWS, 2)
+    return model
+
+
+def prepare(model: Any, arguments: Arguments) -> Decode:
+    import numpy
+    import openvino
+    import openvino_genai
+
+    given = arguments.options
+    lookup = {}
+    if given.get("prompt_lookup"):
+        lookup = {"num_assistant_tokens": given["prompt_lookup"], "max_ngram_size": given.get("max_ngram_size", 3)}
+
+    def decode(prompt: list[int], max_new_tokens: int) -> Decoded:
+        ids = numpy.array([prompt])
+        inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(numpy.ones_like(ids)))
+        greedy = openvino_genai.GenerationConfig(
+            max_new_tokens=max_new_tokens, do_sample=False, ignore_eos=True, **lookup
+        )
+        output = model.generate(inputs, greedy)
+        return Decoded(list(output.tokens[0]), len(output.perf_metrics.raw_metrics.token_infer_durations))
+
+    return decode
+
+
+def converted(checkpoint: Path, dtype: str) -> Path:
+    """The folder of a checkpoint's conversion, which is made where there is none of just these files and versions."""
+    files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.iterdir())
+    known = repr((checkpoint, files, dtype, [version(name) for name in _PACKAGES]))
+    folder = _CONVERTED / f"{checkpoint.name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+    if not folder.exists():
+        _CONVERTED.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_CONVERTED) as unfinished:
+            made = Path(unfinished, "model")
+            converter = multiprocessing.get_context("fork").Process(target=_convert, args=(checkpoint, dtype, made))
+            converter.start()  # a process of its own, whose memory goes with it
+            converter.join()
+            if converter.exitcode:
+                raise SystemExit("the checkpoint can't be converted")
+            made.rename(folder)
+    return folder
+
+
+def _convert(checkpoint: Path, dtype: str, folder: Path) -> None:
+    from optimum.intel import OVModelForCausalLM
+
+    model = OVModelForCausalLM.from_pretrained(
+        checkpoint, export=True, compile=False, load_in_8bit=False, torch_dtype=dtype
+    )
+    model.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    serve(load, prepare, ["transformers", *_PACKAGES])
