@@ -1,6 +1,6 @@
 """A model's passes by their recordings, once these are known to be right; by its own forward until then."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from operator import is_not
@@ -13,6 +13,10 @@ from specdec.backends.recording import Inputs, Program, Recording, joined, recor
 
 _USES = 3  # passes of a kind before it is recorded: rare kinds never pay for it
 _WIDEST = 128  # nodes per row; beyond, arithmetic is all that counts
+
+_SIMPLE = bool, int, float, complex, str, type(None), torch.dtype, torch.device
+_OF_TORCH = set(vars(torch.nn.Module()))  # parameters, buffers, modules and hooks are looked at apart
+_OF_TORCH -= {"training"}
 
 Forward = Callable[[], torch.Tensor]
 
@@ -41,21 +45,24 @@ class Replay:
     def __init__(self) -> None:
         self._kinds: dict[Hashable, _Kind] = {}
         self._parts: list[object] = []
+        self._attributes: list[object] = []
         self._weights: list[torch.Tensor] = []
         self._is_able = False
 
     def refresh(self, model: torch.nn.Module) -> None:
-        """Forget everything if the model's modules or weights are other objects than they were.
+        """Forget everything if the model's modules or weights are other objects than they were, or behave otherwise.
 
-        A model with hooks, or with a forward of its own in place of its class's, isn't recorded: others rely on their
-        being called.
+        A model with hooks, or with a forward of its own in place of its class's, isn't recorded.
         """
         modules = list(model.modules())
         weights = [*model.parameters(), *model.buffers()]
         parts = [*modules[1:], *weights]  # without the model itself, which would never be freed
-        if len(parts) != len(self._parts) or any(starmap(is_not, zip(parts, self._parts, strict=True))):
-            self._parts, self._weights = parts, weights
+        attributes = attributes_of(modules)
+        is_same = len(parts) == len(self._parts) and not any(starmap(is_not, zip(parts, self._parts, strict=True)))
+        if not is_same or attributes != self._attributes:
+            self._parts, self._weights, self._attributes = parts, weights, attributes
             self._kinds.clear()
+        # Others rely on hooks' being called, and on forwards of their own.
         self._is_able = not (_are_all_hooked() or any(map(_is_hooked, modules)))
 
     def logits(
@@ -94,7 +101,11 @@ class Replay:
     ) -> torch.Tensor:
         if known.first is not None and known.first.length == length:
             return forward()  # nothing would tell which integers follow the context
+        modules = [part for part in self._parts if isinstance(part, torch.nn.Module)]
+        before = attributes_of(modules)
         logits, recording = record(forward, inputs, layers, self._weights, length)
+        if attributes_of(modules) != before:
+            recording.fault = recording.fault or "its code keeps state"
         program = recording.fault if known.first is None else joined(known.first, recording)
         known.first = known.first or recording
         if isinstance(program, Program):
@@ -102,6 +113,24 @@ class Replay:
         else:
             known.fault = program
         return logits
+
+
+def attributes_of(modules: Iterable[torch.nn.Module]) -> list[object]:
+    """Return what modules' Python may depend on: adapters that are switched on and off, for example.
+
+    Numbers, names and containers of them by value, other objects by identity.
+    """
+    return [(name, _fact(value)) for module in modules for name, value in vars(module).items() if name not in _OF_TORCH]
+
+
+def _fact(value: object) -> object:
+    if isinstance(value, _SIMPLE):
+        return value
+    if isinstance(value, dict):
+        return [(key, _fact(each)) for key, each in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_fact(each) for each in value]
+    return id(value)
 
 
 def _is_hooked(module: torch.nn.Module) -> bool:

@@ -103,6 +103,7 @@ class PackedWeight(torch.Tensor):
             return _INSTEAD.get(func, func)(*args, **(kwargs or {}))
 
     def times(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return what ``linear`` gives for some rows, ``(..., inputs)``."""
         if torch.is_grad_enabled() and (self.requires_grad or rows.requires_grad):
             dense = _Dense.apply(self)  # type: ignore[no-untyped-call]  # torch's
             return _LINEAR(rows, dense.T if self.is_transposed else dense, bias)

@@ -190,6 +190,47 @@ def test_a_weight_that_is_replaced_is_read_from_the_next_prompt_on() -> None:
     assert list(text.token_ids) == decode_model(model, PROMPT, 24, None, eos=())
 
 
+class Switch(nn.Module):
+    """An adapter that can be switched off, and may count its calls."""
+
+    def __init__(self, mlp: nn.Module, counts: bool = False) -> None:
+        super().__init__()
+        self.mlp, self.counts, self.scales, self.num_calls = mlp, counts, {"default": 1.0}, 0
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.num_calls += self.counts
+        output: torch.Tensor = self.mlp(hidden) * self.scales["default"]
+        return output
+
+
+def switchable(counts: bool = False) -> tuple[LlamaForCausalLM, Switch]:
+    model = families.make(*families.TREES["llama"])
+    switch = Switch(model.model.layers[0].mlp, counts)
+    model.model.layers[0].mlp = switch
+    return model.eval(), switch
+
+
+def test_an_adapter_that_is_switched_is_followed() -> None:
+    model, switch = switchable()
+    generator = Generator(model, proposer="autoregressive")
+    texts = []
+    for scale in (1.0, 4.0, 1.0):
+        switch.scales["default"] = scale
+        texts.append(list(generator.generate(PROMPT, max_new_tokens=24, eos_token_id=()).token_ids))
+        assert texts[-1] == decode_model(model, PROMPT, 24, None, eos=())
+    assert texts[0] != texts[1]
+
+
+def test_a_module_that_keeps_state_is_not_recorded() -> None:
+    model, switch = switchable(counts=True)
+    driver = driver_of(model, DenseCompiler())
+    before = switch.num_calls
+    passes(driver, [1] * 12)
+    (kind,) = kinds(replay_of(driver))
+    assert kind.fault == "its code keeps state"
+    assert switch.num_calls == before + 13
+
+
 def test_a_copy_of_a_model_has_recordings_of_its_own() -> None:
     model = families.make(*families.TREES["llama"])
     passes(driver_of(model, DenseCompiler()), [1] * 10)
