@@ -1,4 +1,4 @@
-"""Attention for CPUs that reads keys and values where they lie, and once for all heads of a group.
+"""torch's fused attention, which on CPUs reads keys and values where they lie, and once for all heads of a group.
 
 Given a mask, transformers repeats keys and values for every query head before it calls torch's fused kernel: copies as
 long as the context, in each layer and step. The kernel for CPUs takes grouped heads as they are, with the same bits.

@@ -19,7 +19,7 @@ from specdec.backends.replay import Replay
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.probes.causality import why_no_decoder
-from specdec.probes.findings import kept, lock_of, remembered
+from specdec.probes.findings import lock_of, remembered
 from specdec.probes.products import probe_products
 from specdec.probes.selftest import Tried, probe
 from specdec.probes.switching import why_not_switchable
@@ -52,8 +52,8 @@ class HFBackend(Backend):
         self._parameters = inspect.signature(model.forward).parameters
         self.shapes = shapes_of(model, self.widths)
         self._cache = self._make_cache(config.num_hidden_layers)
-        self._replay = kept(model, "replay", Replay)
-        self._has_fused_attention = grouped.is_for(config)
+        self._replay = Replay(model)
+        self._has_fused_attention = grouped.is_for(config) and not self._why_fixed()
         grouped.register()
         exact.register()
         split.register()
@@ -76,9 +76,12 @@ class HFBackend(Backend):
     def _make_cache(self, num_layers: int) -> RaggedCache:
         return RaggedCache(num_layers)
 
+    def _why_fixed(self) -> str:
+        return remembered(self._model, "switching", lambda: why_not_switchable(self._model))
+
     def _require_switching(self, compiler: Compiler) -> None:
         """Chains alone, on the model's own attention, where exact attention can't replace it; a refusal elsewhere."""
-        fixed = remembered(self._model, "switching", lambda: why_not_switchable(self._model))
+        fixed = self._why_fixed()
         if fixed and not compiler.bit_exact:
             raise ModelError(f"mask={compiler!r} can't be used with {name_of(self._model)}: {fixed}; leave out mask=")
         self.reason = self.reason or fixed
@@ -117,7 +120,7 @@ class HFBackend(Backend):
     def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
         # One row at a time, in chunks at fixed positions: what a prompt computes doesn't depend on its neighbours.
         with lock_of(self._model):
-            self._replay.refresh(self._model)
+            self._replay.refresh()
         row = len(self._cache.lengths)
         self._cache.lengths.append(0)
         self._cache.placement.num_rows = max(self._cache.placement.num_rows, row + 1)

@@ -13,6 +13,7 @@ where anything but attention itself reads the cache or a mask.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MethodType, MethodWrapperType
 from typing import Any
 
 import torch
@@ -26,8 +27,10 @@ _LINEAR = torch.nn.functional.linear
 # They tell of a tensor without reading its numbers.
 _FACTS = {"__get__", "size", "dim", "ndimension", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex"}
 _FACTS |= {"__len__", "__hash__", "element_size", "get_device", "is_inference"}
+_BY_VALUE = float, complex, str, torch.device, MethodType, MethodWrapperType
 _MODES = {"_set_grad_enabled"}  # without effect in inference mode
 _SHAPED_BY_NUMBERS = {"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive", "_unique2", "bincount"}
+_SHAPED_BY_NUMBERS |= {"one_hot", "tensor_split"}
 
 
 class _CantRecordError(Exception):
@@ -36,7 +39,7 @@ class _CantRecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a pass reads: ids and positions, (rows, width), masks by their names, and the columns that are wanted."""
+    """The tensors that a pass reads: ids and positions, (rows, width), masks by name, and the columns wanted."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
@@ -47,7 +50,7 @@ class Inputs:
         """Return what programs are made for: the number of rows, one node or several, and which masks are one."""
         rows, width = self.input_ids.shape
         masks = [id(mask) for mask in self.masks.values()]
-        return rows, width == 1, self.columns is None, tuple(map(masks.index, masks))
+        return rows, width == 1, tuple(map(masks.index, masks))
 
     def named(self) -> dict[str, torch.Tensor]:
         """Return them by the names that a program has for them."""
@@ -147,7 +150,7 @@ def _as_expression(pair: tuple[int, int], first: Recording, second: Recording) -
 def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    return not isinstance(one, torch.Tensor) and type(one) is type(other) and bool(one == other)
+    return type(one) is type(other) and isinstance(one, _BY_VALUE) and bool(one == other)
 
 
 def _compiled(recording: Recording, integers: Sequence[str]) -> Run:
@@ -182,25 +185,23 @@ class _Recorder(TorchFunctionMode):
         self._names |= {id(layer): "layers[%s]" for layer in layers}
         self._indices = {id(layer): index for index, layer in enumerate(layers)}
         self._weights = {id(weight) for weight in weights}
-        self._of_context = {id(mask) for mask in inputs.masks.values()}
+        self._masks = {id(mask) for mask in inputs.masks.values()}
+        self._cached: set[int] = set()  # keys and values as the cache returns them
         self._constants: dict[int, str] = {}
         self._num_names = 0
         self._kept: list[Any] = [inputs]  # an id is an object's only while that lives
-        self._placements = [layer.placement for layer in layers]
-        self._num_asked = self._asked()
+        self._placement = layers[0].placement
+        self._num_asked = self._placement.num_asked
 
     def ended(self, logits: torch.Tensor) -> Recording:
         """Return the recording of a pass that gave these logits."""
         recording = self._recording
-        if self._asked() != self._num_asked:
+        if self._placement.num_asked != self._num_asked:
             recording.fault = recording.fault or "its code asks for the length of the cache"
         recording.returned = self._names.get(id(logits), "")
         if not recording.returned and not recording.fault:
             recording.fault = "its logits come from elsewhere"
         return recording
-
-    def _asked(self) -> int:
-        return sum(placement.num_asked for placement in self._placements)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -215,22 +216,22 @@ class _Recorder(TorchFunctionMode):
         return output
 
     def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        name = getattr(func, "__name__", "")
+        name = getattr(func, "__name__", "").partition(".")[0]
         is_write = func is torch.Tensor.__setitem__
         if not (is_write or _tensors(output)):
-            if name in _FACTS or name in _MODES:
+            if name in _MODES or (name in _FACTS and id(args[0]) not in self._cached):
                 return
             raise _CantRecordError(f"its code reads numbers ({name})")
         if _is_shaped_by_numbers(name, args):
             raise _CantRecordError(f"a shape depends on numbers ({name})")
-        if not is_one_call(func) and any(id(each) in self._of_context for each in _tensors((args, kwargs))):
+        if not is_one_call(func) and any(id(each) in self._masks | self._cached for each in _tensors((args, kwargs))):
             raise _CantRecordError(f"its code reads the cache or a mask ({name})")
         if func is _LINEAR and len(args) == 3 and not kwargs and type(args[1]) is PackedWeight:
             func, args = args[1].times, (args[0], args[2])  # as its layer does by a longer way
         call = self._call(func, args, kwargs)
         self._recording.lines.append(call if is_write else f"{self._bind(output)} = {call}")
         if is_one_call(func) and func.__name__ == "update":
-            self._of_context |= {id(states) for states in output}
+            self._cached |= {id(states) for states in output}
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         function = self._constant(func)

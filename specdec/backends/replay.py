@@ -1,20 +1,23 @@
 """A model's passes by their recordings, once these are known to be right; by its own forward until then."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import starmap
-from operator import is_not
+from itertools import chain
 
 import torch
 from torch.nn.modules import module as modules_of_torch
 
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.recording import Inputs, Program, Recording, joined, record
+from specdec.errors import in_one_line
 
 _USES = 3  # passes of a kind before it is recorded: rare kinds never pay for it
-_WIDEST = 128  # nodes per row; beyond, arithmetic is all that counts
+_MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
+_MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
+_MOST_KINDS = 32
 
-_SIMPLE = bool, int, float, complex, str, type(None), torch.dtype, torch.device
+_SIMPLE = bool, int, float, complex, str, torch.device
+_DEEPEST = 3  # containers in containers that are looked into
 _OF_TORCH = set(vars(torch.nn.Module()))  # parameters, buffers, modules and hooks are looked at apart
 _OF_TORCH -= {"training"}
 
@@ -25,7 +28,7 @@ Forward = Callable[[], torch.Tensor]
 class _Kind:
     """Passes that one program may serve.
 
-    ``trusted``: the numbers of nodes, and the orders of magnitude of contexts, at which the program has been right.
+    ``trusted``: numbers of nodes and columns, and orders of magnitude of contexts, at which the program has been right.
     """
 
     num_uses: int = 0
@@ -42,28 +45,28 @@ class Replay:
     the model's own forward, bit by bit. One that differs is never used again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
         self._kinds: dict[Hashable, _Kind] = {}
-        self._parts: list[object] = []
-        self._attributes: list[object] = []
+        self._state: list[object] = []
         self._weights: list[torch.Tensor] = []
         self._is_able = False
 
-    def refresh(self, model: torch.nn.Module) -> None:
+    def refresh(self) -> None:
         """Forget everything if the model's modules or weights are other objects than they were, or behave otherwise.
 
-        A model with hooks, or with a forward of its own in place of its class's, isn't recorded.
+        A model with hooks, or with a forward of its own in place of its class's, isn't recorded, nor a large one.
         """
-        modules = list(model.modules())
-        weights = [*model.parameters(), *model.buffers()]
-        parts = [*modules[1:], *weights]  # without the model itself, which would never be freed
-        attributes = attributes_of(modules)
-        is_same = len(parts) == len(self._parts) and not any(starmap(is_not, zip(parts, self._parts, strict=True)))
-        if not is_same or attributes != self._attributes:
-            self._parts, self._weights, self._attributes = parts, weights, attributes
+        modules = list(self._model.modules())
+        self._weights = [*self._model.parameters(), *self._model.buffers()]
+        kinds = [*(type(module).forward for module in modules), *map(type, self._weights)]  # packed ones change theirs
+        state = [*modules, *self._weights, *kinds, *attributes_of(modules)]
+        if not _are_same(state, self._state):
+            self._state = state
             self._kinds.clear()
         # Others rely on hooks' being called, and on forwards of their own.
-        self._is_able = not (_are_all_hooked() or any(map(_is_hooked, modules)))
+        is_hooked = _are_all_hooked() or any(map(_is_hooked, modules))
+        self._is_able = not is_hooked and sum(weight.nbytes for weight in self._weights) <= _MOST_BYTES
 
     def logits(
         self, forward: Forward, attention: Hashable, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
@@ -76,61 +79,87 @@ class Replay:
             inputs, layers: what the pass reads, and where it writes.
             length: the longest row's committed tokens.
         """
-        width = inputs.input_ids.shape[1]
-        if not self._is_able or width > _WIDEST or torch.is_autocast_enabled(inputs.input_ids.device.type):
+        rows, width = inputs.input_ids.shape
+        device = inputs.input_ids.device.type
+        if not self._is_able or rows * width > _MOST_NODES or torch.is_autocast_enabled(device):
             return forward()
+        if len(self._kinds) > _MOST_KINDS:
+            self._kinds.clear()
         known = self._kinds.setdefault((attention, inputs.kind()), _Kind())
         known.num_uses += 1
         if known.fault or known.num_uses <= _USES:
             return forward()
         if known.program is None or known.program.width not in {None, width}:
             return self._record(forward, known, inputs, layers, length)
-        circumstances = {("nodes", width), ("context", length.bit_length())}
+        num_columns = 0 if inputs.columns is None else len(inputs.columns)
+        circumstances = {("nodes", width), ("columns", num_columns), ("context", length.bit_length())}
+        try:
+            logits = known.program(inputs, layers, length)
+        except Exception as error:  # third-party code under circumstances that weren't recorded
+            known.fault = in_one_line(error)
+            return forward()
         if circumstances <= known.trusted:
-            return known.program(inputs, layers, length)
-        tried = known.program(inputs, layers, length)
-        logits = forward()  # keys and values are written again: the model's own stay
-        if torch.allclose(tried, logits, rtol=0.0, atol=0.0, equal_nan=True):
+            return logits
+        own = forward()  # keys and values are written again: the model's own stay
+        if _are_equal(logits, own):
             known.trusted |= circumstances
         else:
             known.fault = "a recorded pass gives other logits"
-        return logits
+        return own
 
     def _record(
         self, forward: Forward, known: _Kind, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
     ) -> torch.Tensor:
         if known.first is not None and known.first.length == length:
             return forward()  # nothing would tell which integers follow the context
-        modules = [part for part in self._parts if isinstance(part, torch.nn.Module)]
+        modules = list(self._model.modules())
         before = attributes_of(modules)
         logits, recording = record(forward, inputs, layers, self._weights, length)
-        if attributes_of(modules) != before:
+        if not _are_same(attributes_of(modules), before):
             recording.fault = recording.fault or "its code keeps state"
         program = recording.fault if known.first is None else joined(known.first, recording)
         known.first = known.first or recording
         if isinstance(program, Program):
             known.program = program
+            known.trusted.clear()
         else:
             known.fault = program
         return logits
 
 
 def attributes_of(modules: Iterable[torch.nn.Module]) -> list[object]:
-    """Return what modules' Python may depend on: adapters that are switched on and off, for example.
+    """Return what modules' Python may depend on: adapters that are switched on and off, for example."""
+    return [
+        fact
+        for module in modules
+        for name, value in vars(module).items()
+        if name not in _OF_TORCH and not name.startswith("_specdec")
+        for fact in (name, *_facts(value, _DEEPEST))
+    ]
 
-    Numbers, names and containers of them by value, other objects by identity.
-    """
-    return [(name, _fact(value)) for module in modules for name, value in vars(module).items() if name not in _OF_TORCH]
+
+def _facts(value: object, depth: int) -> Iterator[object]:
+    """Yield a value, or those in a container, so that a container that was written to is another."""
+    if depth and isinstance(value, dict | list | tuple | set | frozenset):
+        yield len(value)
+        for each in chain.from_iterable(value.items()) if isinstance(value, dict) else value:
+            yield from _facts(each, depth - 1)
+    else:
+        yield value
 
 
-def _fact(value: object) -> object:
-    if isinstance(value, _SIMPLE):
-        return value
-    if isinstance(value, dict):
-        return [(key, _fact(each)) for key, each in value.items()]
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_fact(each) for each in value]
-    return id(value)
+def _are_same(state: Sequence[object], other: Sequence[object]) -> bool:
+    """True for equal numbers and names, and else the very same objects, which are held so that none takes its place."""
+    return len(state) == len(other) and all(
+        one is another or (type(one) is type(another) and isinstance(one, _SIMPLE) and one == another)
+        for one, another in zip(state, other, strict=True)
+    )
+
+
+def _are_equal(logits: torch.Tensor, own: torch.Tensor) -> bool:
+    """True for the same bits; numbers that are none are equal."""
+    is_alike = (logits.shape, logits.dtype) == (own.shape, own.dtype)
+    return is_alike and torch.allclose(logits, own, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def _is_hooked(module: torch.nn.Module) -> bool:

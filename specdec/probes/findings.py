@@ -26,7 +26,6 @@ class Notes:
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
         self.lock = lock or threading.RLock()
         self.told: set[str] = set()
-        self.kept: dict[Hashable, tuple[Hashable, Any]] = {}
         self._facts: OrderedDict[Hashable, dict[Hashable, Any]] = OrderedDict()
 
     def facts_in(self, state: Hashable) -> dict[Hashable, Any]:
@@ -86,17 +85,6 @@ def first_time(model: object, told: str) -> bool:
         is_first = told not in notes.told
         notes.told.add(told)
         return is_first
-
-
-def kept(model: object, what: Hashable, make: Callable[[], Finding]) -> Finding:
-    """Return what belongs to a model in its present state alone, made anew when that is another one."""
-    notes = notes_of(model)
-    with notes.lock:
-        state = state_of(model)
-        if what not in notes.kept or notes.kept[what][0] != state:
-            notes.kept[what] = state, make()
-        found: Finding = notes.kept[what][1]
-        return found
 
 
 def remembered(model: object, question: Hashable, find: Callable[[], Finding]) -> Finding:

@@ -10,11 +10,13 @@ from torch import nn
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from specdec import DraftTree, Generator
+from specdec.backends.cache import RaggedCache
 from specdec.backends.hf import HFBackend
 from specdec.backends.replay import Replay
 from specdec.driver import Driver
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import ExactCompiler
+from specdec.probes import findings
 from specdec.tree import ROOT
 from tests import families
 from tests.plain import decode_model
@@ -190,6 +192,28 @@ def test_a_weight_that_is_replaced_is_read_from_the_next_prompt_on() -> None:
     assert list(text.token_ids) == decode_model(model, PROMPT, 24, None, eos=())
 
 
+def test_trust_ends_with_the_program_that_earned_it() -> None:
+    model = changed(lambda x: x + torch.arange(0, 2 * x.shape[1])[-1] * 1e-6)
+    driver = driver_of(model, DenseCompiler())
+    widths = [5, 5, 5, 5, 5, 7, 5, 5, 9, 5]
+    recorded = passes(driver, widths)
+    replay_of(driver).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
+    assert all(map(torch.equal, recorded, passes(driver, widths)))
+
+
+def test_a_program_that_fails_makes_way_for_the_model() -> None:
+    def blocks(x: torch.Tensor) -> torch.Tensor:
+        """A shape that some numbers of nodes have, and others not."""
+        return x.unflatten(1, (-1, 4)).flatten(1, 2) if x.shape[1] % 4 == 0 else x
+
+    model = changed(blocks)
+    driver = driver_of(model, DenseCompiler())
+    widths = [4, 4, 4, 4, 8, 8, 4, 6, 7, 4]
+    recorded = passes(driver, widths)
+    replay_of(driver).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
+    assert all(map(torch.equal, recorded, passes(driver, widths)))
+
+
 class Switch(nn.Module):
     """An adapter that can be switched off, and may count its calls."""
 
@@ -219,6 +243,56 @@ def test_an_adapter_that_is_switched_is_followed() -> None:
         texts.append(list(generator.generate(PROMPT, max_new_tokens=24, eos_token_id=()).token_ids))
         assert texts[-1] == decode_model(model, PROMPT, 24, None, eos=())
     assert texts[0] != texts[1]
+
+
+def test_a_function_that_is_replaced_is_followed() -> None:
+    model, switch = switchable()
+    switch.scales = {"default": 1.0, "all": [{"scales": None}]}
+    switch.scales["all"][0]["scales"] = switch.scales  # a container that holds itself
+    generator = Generator(model, proposer="autoregressive")
+    for factor in (1.0, 4.0, 2.0, 8.0):
+        switch.mlp.act_fn = Scaled(factor)
+        text = generator.generate(PROMPT, max_new_tokens=24, eos_token_id=()).token_ids
+        assert list(text) == decode_model(model, PROMPT, 24, None, eos=())
+
+
+class Scaled(nn.Module):
+    """An activation whose factor is in a function."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.function = lambda hidden: torch.nn.functional.silu(hidden) * factor
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.function(hidden)
+
+
+def test_an_open_stream_goes_on_while_another_generator_is_made() -> None:
+    model = families.make("LlamaConfig", {**families.SMALL, "num_hidden_layers": 6}).bfloat16()
+    generator = Generator(model, proposer="autoregressive", numerics="fast")
+    stream = generator.stream(PROMPT, max_new_tokens=60, eos_token_id=())
+    tokens = [*next(stream).token_ids, *next(stream).token_ids]
+    findings.notes_of(model)._facts.clear()  # so that its first layers are tried again
+    Generator(model, proposer="jacobi", numerics="fast")
+    for chunk in stream:
+        tokens += chunk.token_ids
+    again = generator.generate(PROMPT, max_new_tokens=60, eos_token_id=())
+    assert tokens == list(again.token_ids)
+
+
+def test_keys_whose_size_is_asked_for_are_not_recorded() -> None:
+    model = families.make(*families.TREES["llama"])
+    with pytest.MonkeyPatch.context() as patched:
+        update = RaggedCache.update
+
+        def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
+            states = update(self, *args, **kwargs)
+            return states if states[0].shape[2] < 1000 else states[::-1]
+
+        patched.setattr(RaggedCache, "update", asked)
+        driver = driver_of(model, DenseCompiler())
+        passes(driver, [1] * 12)
+    assert ["reads numbers" in kind.fault for kind in kinds(replay_of(driver))] == [True]
 
 
 def test_a_module_that_keeps_state_is_not_recorded() -> None:
