@@ -169,7 +169,7 @@ class _ShiftedLayer(RaggedLayer):
         keys, values = super().update(key_states, value_states, *args, **kwargs)
         width = key_states.shape[2]
         written = keys.clone()
-        for row, start in enumerate(self._placement.starts):
+        for row, start in enumerate(self.placement.starts):
             to = max(0, start + self.shift)
             stop = min(to + width, keys.shape[2])
             written[row, :, start : start + width] = 0
