@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specdec.probes.findings import lock_of
+from specdec.probes.inference import runs_in_inference_mode, without_gradients
 from specdec.probes.own_forward import own_logits
 
 if TYPE_CHECKING:
@@ -21,12 +22,11 @@ def measure_noise(model: "PreTrainedModel", tokens: Sequence[int], first: int) -
     one, nor below the median.
     """
     whole = own_logits(model, [tokens])[0, first:]
-    with lock_of(model):
+    with lock_of(model), without_gradients(runs_in_inference_mode(model)):
         noise = torch.stack([(other - whole).abs().amax(-1) for other in _other_ways(model, tokens, first)]).amax(0)
     return noise.clamp_min(float(noise.median())).cummax(0).values
 
 
-@torch.inference_mode()
 def _other_ways(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> Iterator[torch.Tensor]:
     from transformers import DynamicCache
 

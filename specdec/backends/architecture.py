@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from specdec.errors import ModelError
 from specdec.layout import Shapes, Window
+from specdec.weights.layers import is_quantised
 
 # The self-test walks shorter texts, too, but tells less of a model the fewer positions there are.
 _LEAST_POSITIONS = 11
@@ -54,7 +55,7 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
     if limit is not None and limit < _LEAST_POSITIONS:
         raise ModelError(f"{name} has {limit} positions, too few to try it out: specdec needs {_LEAST_POSITIONS}")
     return Shapes(
-        vocab_size=head.weight.shape[0],
+        vocab_size=_num_outputs(head),
         max_positions=limit,
         takes_trees=True,
         attention=attention,
@@ -62,6 +63,12 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
         device=model.device,
         widths=widths,
     )
+
+
+def _num_outputs(head: torch.nn.Module) -> int:
+    """Return the number of a head's logits; a quantised weight may have any shape."""
+    counted: Any = head
+    return int(counted.out_features if is_quantised(head) else counted.weight.shape[0])
 
 
 def _drops_out(module: torch.nn.Module) -> bool:

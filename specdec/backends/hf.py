@@ -20,7 +20,8 @@ from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.probes.causality import why_no_decoder
 from specdec.probes.findings import lock_of, remembered
-from specdec.probes.products import probe_products
+from specdec.probes.inference import runs_in_inference_mode, without_gradients
+from specdec.probes.products import Products, probe_products
 from specdec.probes.selftest import Tried, probe
 from specdec.probes.switching import why_not_switchable
 from specdec.tree import ROOT, DraftTree, Role
@@ -52,6 +53,7 @@ class HFBackend(Backend):
         self._parameters = inspect.signature(model.forward).parameters
         self.shapes = shapes_of(model, self.widths)
         self._cache = self._make_cache(config.num_hidden_layers)
+        self._is_inference = runs_in_inference_mode(model)
         self._replay = Replay(model)
         self._has_fused_attention = grouped.is_for(config) and not self._why_fixed()
         grouped.register()
@@ -61,7 +63,7 @@ class HFBackend(Backend):
         self._compiler = compiler
         self._chunk = PREFILL_CHUNK
         if compiler.bit_exact:
-            products = remembered(model, "products", lambda: probe_products(model, _PROBE_SECONDS))
+            products = self._products()
             self.inexact = products.inexact
             self.shapes = replace(self.shapes, row_multiple=products.row_multiple)
             # The prompt's last chunk has a tree behind it.
@@ -78,6 +80,9 @@ class HFBackend(Backend):
 
     def _why_fixed(self) -> str:
         return remembered(self._model, "switching", lambda: why_not_switchable(self._model))
+
+    def _products(self) -> Products:
+        return remembered(self._model, "products", lambda: probe_products(self._model, _PROBE_SECONDS))
 
     def _require_switching(self, compiler: Compiler) -> None:
         """Chains alone, on the model's own attention, where exact attention can't replace it; a refusal elsewhere."""
@@ -97,7 +102,7 @@ class HFBackend(Backend):
             if fault := tried.fault:
                 both = self.reason if fault == self.reason else f"with trees, {self.reason}; with chains, {fault}"
                 with lock_of(self._model):
-                    why = why_no_decoder(self._model) or both
+                    why = why_no_decoder(self._model) or "; ".join(filter(None, [both, self._products().inexact]))
                 raise ModelError(f"{name_of(self._model)} can't be driven losslessly: {why}")
         self.deviation = tried.deviation
 
@@ -154,7 +159,6 @@ class HFBackend(Backend):
         with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
             return self._replayed(inputs, max(layout.lengths))[:, : len(columns)]
 
-    @torch.inference_mode()
     def _replayed(self, inputs: Inputs, length: int) -> torch.Tensor:
         """The logits of a pass over slots of a cache, recorded or not, (rows, columns, vocab)."""
         masks = inputs.masks
@@ -164,7 +168,8 @@ class HFBackend(Backend):
             return self._logits(inputs.input_ids, inputs.positions, mask, inputs.columns)
 
         attention = self._config._attn_implementation, tuple(masks)
-        return self._replay.logits(forward, attention, inputs, self._cache.layers, length)
+        with without_gradients(self._is_inference):
+            return self._replay.logits(forward, attention, inputs, self._cache.layers, length)
 
     def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
         """Row by row under the model's own causal mask, which a slot-ordered bias agrees with; at all columns."""
@@ -177,7 +182,6 @@ class HFBackend(Backend):
             rows.append(torch.nn.functional.pad(logits[0], (0, 0, 0, layout.width - num_nodes)))
         return torch.stack(rows)
 
-    @torch.inference_mode()
     def _logits(
         self, input_ids: torch.Tensor, positions: torch.Tensor, mask: Any, columns: torch.Tensor | None
     ) -> torch.Tensor:
@@ -188,11 +192,12 @@ class HFBackend(Backend):
         keeps_columns = columns is not None and "logits_to_keep" in self._parameters
         if keeps_columns:
             extra["logits_to_keep"] = columns
-        output = self._model(
-            input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
-        )
-        logits: torch.Tensor = output.logits
-        return logits if columns is None or keeps_columns else logits[:, columns]
+        with without_gradients(self._is_inference):
+            output = self._model(
+                input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
+            )
+            logits: torch.Tensor = output.logits
+            return logits if columns is None or keeps_columns else logits[:, columns]
 
     @contextmanager
     def _attention(self, sees_all: bool, name: str | None = None) -> Iterator[None]:
@@ -206,21 +211,21 @@ class HFBackend(Backend):
         with lock_of(self._model), nullcontext() if name is None else switched(self._config, name):
             yield
 
-    @torch.inference_mode()
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        for row, path in enumerate(paths):
-            self._cache.keep(row, path)
+        with without_gradients(self._is_inference):
+            for row, path in enumerate(paths):
+                self._cache.keep(row, path)
 
     def rollback(self, row: int, length: int) -> None:
         self._cache.lengths[row] = length  # what lies behind is hidden by masks, and overwritten
 
-    @torch.inference_mode()
     def release(self, row: int) -> None:
-        self._cache.release(row)
+        with without_gradients(self._is_inference):
+            self._cache.release(row)
 
-    @torch.inference_mode()
     def clear(self, row: int) -> None:
-        self._cache.clear(row)
+        with without_gradients(self._is_inference):
+            self._cache.clear(row)
 
     @property
     def num_rows(self) -> int:

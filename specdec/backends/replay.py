@@ -10,6 +10,7 @@ from torch.nn.modules import module as modules_of_torch
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.recording import Inputs, Program, Recording, joined, record
 from specdec.errors import in_one_line
+from specdec.weights.layers import is_quantised
 
 _USES = 3  # passes of a kind before it is recorded: rare kinds never pay for it
 _MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
@@ -55,7 +56,7 @@ class Replay:
     def refresh(self) -> None:
         """Forget everything if the model's modules or weights are other objects than they were, or behave otherwise.
 
-        A model with hooks, or with a forward of its own in place of its class's, isn't recorded, nor a large one.
+        Models with hooks aren't recorded, nor those with a forward in place of their class's, quantised ones, large ones.
         """
         modules = list(self._model.modules())
         self._weights = [*self._model.parameters(), *self._model.buffers()]
@@ -66,7 +67,8 @@ class Replay:
             self._kinds.clear()
         # Others rely on hooks' being called, and on forwards of their own.
         is_hooked = _are_all_hooked() or any(map(_is_hooked, modules))
-        self._is_able = not is_hooked and sum(weight.nbytes for weight in self._weights) <= _MOST_BYTES
+        is_small = sum(weight.nbytes for weight in self._weights) <= _MOST_BYTES
+        self._is_able = is_small and not is_hooked and not any(map(is_quantised, modules))
 
     def logits(
         self, forward: Forward, attention: Hashable, inputs: Inputs, layers: Sequence[RaggedLayer], length: int

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specdec.probes.findings import lock_of
+from specdec.probes.inference import runs_in_inference_mode, without_gradients
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-@torch.inference_mode()
 def own_logits(
     model: "PreTrainedModel", texts: Sequence[Sequence[int]], last: int = 0, **inputs: torch.Tensor
 ) -> torch.Tensor:
@@ -22,6 +22,6 @@ def own_logits(
     """
     keeps = {"logits_to_keep": last} if "logits_to_keep" in signature(model.forward).parameters else {}
     given: dict[str, Any] = {"use_cache": False, **keeps, **inputs}
-    with lock_of(model):
+    with lock_of(model), without_gradients(runs_in_inference_mode(model)):
         logits: torch.Tensor = model(torch.tensor([list(text) for text in texts], device=model.device), **given).logits
     return logits[:, -last:].float()

@@ -15,8 +15,11 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
+from specdec.errors import in_one_line
 from specdec.probes.findings import facts_of
+from specdec.probes.inference import runs_in_inference_mode, without_gradients
 from specdec.probes.rows import NUM_TRIED, RowFunction, most_rows
+from specdec.weights.layers import is_quantised
 from specdec.weights.tensor import PackedWeight
 
 _ACTIVATIONS = tuple(made[0] if isinstance(made, tuple) else made for made in ACT2CLS.values())
@@ -34,9 +37,16 @@ class Products:
     inexact: str = ""
 
 
-@torch.inference_mode()
 def probe_products(model: PreTrainedModel, seconds: float) -> Products:
     """Try every shape of layer in the model. Where ``seconds`` are short, fewer numbers of rows are tried."""
+    try:
+        with without_gradients(runs_in_inference_mode(model)):
+            return _probe(model, seconds)
+    except Exception as error:  # a third party's layers
+        return Products(1, most_rows(False), f"its layers can't be tried one by one: {in_one_line(error)}")
+
+
+def _probe(model: PreTrainedModel, seconds: float) -> Products:
     layers = list(_distinct(model))
     is_quick = seconds > NUM_TRIED * _seconds_of_a_pass([layer for _, layer in layers])
     multiple = 1
@@ -54,7 +64,15 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
     activations: dict[type, torch.nn.Module] = {}
     widest, common = 0, (model.dtype, model.device)
     for module in model.modules():
-        if isinstance(module, torch.nn.Linear | Conv1D) and module.weight.is_floating_point():
+        if is_quantised(module):
+            size = f"{module.out_features} by {module.in_features}"
+            quantised = type(module), type(getattr(module, "weight", None)), size
+            if quantised not in seen:
+                seen.add(quantised)
+                widest = max(widest, module.in_features)
+                product = RowFunction(partial(_as_in_a_model, module), module.in_features, *common, has_outliers=True)
+                yield f"a product with a quantised {size} matrix ({type(module).__name__})", product
+        elif isinstance(module, torch.nn.Linear | Conv1D) and module.weight.is_floating_point():
             kind = type(module), module.bias is None, facts_of(module.weight)
             if kind in seen:
                 continue
@@ -63,7 +81,8 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
             size = " by ".join(map(str, weight.shape))
             # A router, say, is a product with something behind it, and gives back more than a tensor.
             is_plain = type(module).forward in {torch.nn.Linear.forward, Conv1D.forward}
-            run = module if is_plain else partial(torch.nn.functional.linear, weight=weight, bias=module.bias)
+            linear = partial(torch.nn.functional.linear, weight=weight, bias=module.bias)
+            run = partial(_as_in_a_model, module) if is_plain else linear
             by_column = weight if isinstance(module, torch.nn.Linear) else weight.T
             widest = max(widest, by_column.shape[1])
             product = RowFunction(run, by_column.shape[1], *common, by_column, module.bias)
@@ -72,6 +91,12 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
             activations.setdefault(type(module), module)
     for cls, activation in activations.items():
         yield f"the activation {cls.__name__}", RowFunction(activation, widest, *common)
+
+
+def _as_in_a_model(layer: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    """Return a layer's rows, given as a batch of one text: layers that round their input may go by its shape."""
+    product: torch.Tensor = layer(rows[None])[0]
+    return product
 
 
 def _seconds_of_a_pass(layers: Sequence[RowFunction]) -> float:

@@ -31,6 +31,7 @@ class RowFunction:
         run: maps rows, ``(count, width)``.
         width, dtype, device: of the rows.
         weight, bias: of a product, ``(columns, width)`` and ``(columns,)``.
+        has_outliers: each row has a large number; layers were seen to treat its column apart, and in all rows.
     """
 
     run: Callable[[torch.Tensor], torch.Tensor]
@@ -39,6 +40,7 @@ class RowFunction:
     device: torch.device
     weight: torch.Tensor | None = None
     bias: torch.Tensor | None = None
+    has_outliers: bool = False
 
     def multiple(self, is_quick: bool = True, least: int = 1) -> int | None:
         """Return the least multiple that makes rows independent, from ``least`` on; None where there is none.
@@ -65,6 +67,9 @@ class RowFunction:
         """
         generator = torch.Generator().manual_seed(_SEED)
         rows = torch.randn(count, self.width, generator=generator)
+        if self.has_outliers:
+            numbers = torch.arange(count)
+            rows[numbers, numbers % self.width] = _SCALE
         if self.weight is None:
             return rows.to(self.device, self.dtype)
         return self._cancelling(self.weight, rows.mul_(_SCALE).to(self.device, self.dtype))

@@ -64,9 +64,14 @@ def probe(backend: Backend, model: PreTrainedModel, compiler: Compiler) -> Tried
 
 
 def _walk(backend: Backend, model: PreTrainedModel, compiler: Compiler) -> Walk:
-    embeddings = model.get_input_embeddings().weight
     # A model may have ids that nobody uses, with anything for a vector: NaN was seen.
-    return walk(backend, compiler, lambda ids: embeddings[ids].isfinite().all(-1).tolist())
+    return walk(backend, compiler, lambda ids: _vectors(model, ids).isfinite().all(-1).tolist())
+
+
+@torch.inference_mode()
+def _vectors(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    vectors: torch.Tensor = model.get_input_embeddings()(torch.tensor(ids, device=model.device))
+    return vectors
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec.attention.switched import switched
 from specdec.errors import in_one_line
+from specdec.probes.inference import runs_in_inference_mode, without_gradients
 
 _NAME = "specdec_watched"
 
@@ -50,14 +51,13 @@ def why_not_switchable(model: PreTrainedModel) -> str:
     return f"its attention can't be switched: with another its forward raised {fault}" if fault else ""
 
 
-@torch.inference_mode()
 def _forward(model: PreTrainedModel, attention: Any, cache: DynamicCache) -> str:
     """Run a token under another attention, and return what that raised, or ""; the model is left as it was."""
     config = model.config.get_text_config()
     name = f"{_NAME}_{id(attention)}"  # other models may be tried in other threads
     ALL_ATTENTION_FUNCTIONS[name] = attention
     try:
-        with switched(config, name):
+        with switched(config, name), without_gradients(runs_in_inference_mode(model)):
             model(torch.ones(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
     except Exception as error:  # third-party modelling code
         return in_one_line(error)

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from specdec.weights.tensor import PackedWeight
+
+_LEAST_BYTES = 2  # of a number in a plain matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,16 @@ class ProductLayer:
         return dense.T if self.is_transposed else dense
 
 
+def is_quantised(module: torch.nn.Module) -> bool:
+    """Return True for a linear layer whose weight is no plain matrix: short numbers, several tensors, an own class."""
+    is_linear = isinstance(module, torch.nn.Linear) or (
+        hasattr(module, "in_features") and not any(True for _ in module.children())  # adapters have layers inside
+    )
+    weight: Any = getattr(module, "weight", None)
+    is_one = type(weight) in {torch.nn.Parameter, PackedWeight}
+    return is_linear and not (is_one and weight.is_floating_point() and weight.element_size() >= _LEAST_BYTES)
+
+
 def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
     """Yield the layers of floating-point weights, one for each weight."""
     from transformers.pytorch_utils import Conv1D
@@ -53,8 +66,8 @@ def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
             if parameter is None:
                 continue
             is_product = type(module).forward in plain and "forward" not in vars(module)
-            is_plain = type(parameter) in {torch.nn.Parameter, PackedWeight}  # quantised weights are tensors of others
-            if is_product and is_plain and parameter is module.weight and parameter.is_floating_point():
+            is_plain = not is_quantised(module) and parameter.is_floating_point()
+            if is_product and is_plain and parameter is module.weight:
                 found.setdefault(id(parameter), (name, module))
             elif parameter.dim() > 1:
                 looked_up.add(id(parameter))

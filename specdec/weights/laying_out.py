@@ -9,10 +9,11 @@ from specdec.errors import ModelError, in_one_line
 from specdec.machine import processor_name
 from specdec.weights.base import Kernel
 from specdec.weights.choice import choose, grouped
-from specdec.weights.layers import ProductLayer, given_the_same_rows, product_layers
+from specdec.weights.layers import ProductLayer, given_the_same_rows, is_quantised, product_layers
 from specdec.weights.packing import pack, packed_weights, unpack
 
 _QUIET_SECONDS = 2.0
+_NO_LAYERS = "the model has no linear layers of plain numbers"
 _LEAST_BYTES = 2**23  # smaller models stay in a processor's caches, where the layout is of no account
 
 
@@ -27,6 +28,7 @@ class Weights:
         loss: the largest difference between a weight and what is multiplied in its place.
         why: why they aren't packed, or not by the fastest kernel, or "".
         tried: the kernels that serve the model's dtype and device, where none was taken.
+        num_quantised: linear layers beside those, which stay as they are: their products are their own.
     """
 
     kernel: str = ""
@@ -36,11 +38,14 @@ class Weights:
     loss: float = 0.0
     why: str = ""
     tried: tuple[str, ...] = ()
+    num_quantised: int = 0
 
     def __str__(self) -> str:
         if not self.kernel:
             return f"stock: {self.why}"
-        parts = [f"packed by {self.kernel}: {self.num_packed} of {self.num_layers} linear layers"]
+        num_linear = self.num_layers + self.num_quantised
+        parts = [f"packed by {self.kernel}: {self.num_packed} of {num_linear} linear layers"]
+        parts += [f"{self.num_quantised} are quantised and stay as they are"] if self.num_quantised else []
         parts += [f"{self.twice / 2**20:.0f} MiB held twice, as embeddings"] if self.twice else []
         parts += [f"numbers off by {self.loss:.1g} at most"] if self.loss else []
         return ", ".join([*parts, *([self.why] if self.why else [])])
@@ -59,16 +64,27 @@ def lay_out(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel
     Raises:
         ModelError: where "packed" or a kernel was asked for and no kernel serves.
     """
+    if any(map(is_quantised, model.modules())):
+        _runs(model)  # some rebuild their layers then, which must not happen in inference mode
+    num_quantised = sum(map(is_quantised, model.modules()))
+    return replace(_lay_out(model, requested, kernels, why, num_quantised), num_quantised=num_quantised)
+
+
+def _lay_out(
+    model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str, num_quantised: int
+) -> Weights:
     every = list(product_layers(model))
     if requested == "stock":
         return Weights(num_layers=len(every), why="asked for")
     if not every:
-        return stock_or_refuse(requested, 0, "the model has no linear layers of plain numbers")
+        why_none = f"its {num_quantised} linear layers are quantised" if num_quantised else _NO_LAYERS
+        return stock_or_refuse(requested, 0, why_none)
     layers = [layer for layer in every if layer.weight.grad is None]
     if not layers:
         return stock_or_refuse(requested, len(every), "the weights have gradients, which are in use")
     if requested == "auto" and sum(layer.weight.nbytes for layer in layers) < _LEAST_BYTES:
-        return stock_or_refuse(requested, len(every), "the model is so small that it stays in the processor's caches")
+        what = "what isn't quantised" if num_quantised else "the model"
+        return stock_or_refuse(requested, len(every), f"{what} is so small that it stays in the processor's caches")
     # What is an exception among the layers, such as a router in float32, stays as it is.
     kinds = {(layer.weight.dtype, layer.weight.device) for layer in layers}
     dtype, device = max(kinds, key=lambda kind: sum(_sizes(layers, *kind)))
