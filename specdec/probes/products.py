@@ -70,7 +70,7 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
             if quantised not in seen:
                 seen.add(quantised)
                 widest = max(widest, module.in_features)
-                product = RowFunction(partial(_as_in_a_model, module), module.in_features, *common, has_outliers=True)
+                product = RowFunction(partial(_as_in_a_model, module), module.in_features, *common, is_opaque=True)
                 yield f"a product with a quantised {size} matrix ({type(module).__name__})", product
         elif isinstance(module, torch.nn.Linear | Conv1D) and module.weight.is_floating_point():
             kind = type(module), module.bias is None, facts_of(module.weight)

@@ -11,6 +11,7 @@ _MORE = (14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 160, 256)
 _LEAST = (16, 32, 64, 160)  # tried whatever it costs: most trees
 _MOST_SLICES = 4  # the sums of a single row agree by chance in one case of seven
 _NUM_CORRECTED = 3
+_NUM_INPUTS = 32  # of which those that count most are corrected
 _SEED = 2402
 _SCALE = 64.0  # so that what is left of a cancelled sum isn't below float16's smallest number
 
@@ -31,7 +32,8 @@ class RowFunction:
         run: maps rows, ``(count, width)``.
         width, dtype, device: of the rows.
         weight, bias: of a product, ``(columns, width)`` and ``(columns,)``.
-        has_outliers: each row has a large number; layers were seen to treat its column apart, and in all rows.
+        is_opaque: it is a product, but its matrix can't be read. Rows have a large number each then, since such layers
+            were seen to treat the column of one apart, in all rows.
     """
 
     run: Callable[[torch.Tensor], torch.Tensor]
@@ -40,7 +42,7 @@ class RowFunction:
     device: torch.device
     weight: torch.Tensor | None = None
     bias: torch.Tensor | None = None
-    has_outliers: bool = False
+    is_opaque: bool = False
 
     def multiple(self, is_quick: bool = True, least: int = 1) -> int | None:
         """Return the least multiple that makes rows independent, from ``least`` on; None where there is none.
@@ -67,12 +69,13 @@ class RowFunction:
         """
         generator = torch.Generator().manual_seed(_SEED)
         rows = torch.randn(count, self.width, generator=generator)
-        if self.has_outliers:
-            numbers = torch.arange(count)
-            rows[numbers, numbers % self.width] = _SCALE
-        if self.weight is None:
+        if self.weight is not None:
+            return self._cancelling(self.weight, rows.mul_(_SCALE).to(self.device, self.dtype))
+        if not self.is_opaque:
             return rows.to(self.device, self.dtype)
-        return self._cancelling(self.weight, rows.mul_(_SCALE).to(self.device, self.dtype))
+        numbers = torch.arange(count)
+        rows[numbers, numbers % self.width] = _SCALE
+        return self._cancelling_opaquely(rows.to(self.device, self.dtype))
 
     def _cancelling(self, weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         stride = max(7, len(weight) // len(rows))  # over all columns, and not one row's beside the next one's
@@ -85,6 +88,22 @@ class RowFunction:
             missing = target - (rows.double() * factors).sum(-1)
             at = torch.arange(len(rows), device=rows.device), place
             rows[at] = (missing / factors[at]).nan_to_num(0.0, 0.0, 0.0).to(rows.dtype)
+        return rows
+
+    def _cancelling_opaquely(self, rows: torch.Tensor) -> torch.Tensor:
+        """Do the same by what the product itself says of some of its inputs, and of the rows so far."""
+        tried = torch.linspace(0, self.width - 1, min(_NUM_INPUTS, self.width), device=self.device).long()
+        units = torch.zeros(len(tried) + 1, self.width, dtype=self.dtype, device=self.device)
+        units[torch.arange(len(tried), device=self.device), tried] = 1.0
+        of_units = self.run(units).double()
+        factors = of_units[:-1] - of_units[-1]  # the last is the bias
+        at = torch.arange(len(rows), device=rows.device)
+        columns = at * max(7, factors.shape[1] // len(rows)) % factors.shape[1]
+        chosen = factors[:, columns].T.abs().topk(min(_NUM_CORRECTED, len(tried))).indices
+        rows.scatter_(1, tried[chosen], 0.0)
+        for index in chosen.T:
+            missing = -self.run(rows)[at, columns].double()
+            rows[at, tried[index]] = (missing / factors[index, columns]).nan_to_num(0.0, 0.0, 0.0).to(rows.dtype)
         return rows
 
     def _deviating(self, counts: Sequence[int], rows: torch.Tensor, whole: torch.Tensor) -> Iterator[int]:

@@ -26,6 +26,7 @@ from specdec.errors import in_one_line
 from specdec.layout import Compiler
 from specdec.probes.own_forward import own_logits
 from specdec.probes.walk import Walk, WrongLayout, walk
+from specdec.weights.layers import is_quantised
 
 _REFERENCE = 12  # tokens
 _ROUNDINGS = 4  # tried
@@ -105,14 +106,27 @@ def _judge(model: PreTrainedModel, walked: Walk) -> str:
     """Return why the passes of a kind are wrong, or ""."""
     tokens = walked.tokens[:_REFERENCE]
     reference = own_logits(model, [tokens])[0]
-    bounds, spread = _bounds(model, tokens, reference).tolist(), _spread(reference)
+    bounds = _bounds(model, tokens, reference).tolist()
     far = min((position for position in walked.plain if position >= len(reference)), default=len(walked.tokens))
     behind = own_logits(model, [walked.tokens], len(walked.tokens) - far)[0]
+    fault = _fault(walked, reference, bounds, behind, max(bounds))
+    if fault and any(map(is_quantised, model.modules())):
+        # Layers that round their input turn a number now and then, which reaches far: a few tokens may have none.
+        bound = max(*bounds, *_bounds(model, walked.tokens, behind).tolist())
+        fault = _fault(walked, reference, bounds, behind, bound)
+    return fault
+
+
+def _fault(
+    walked: Walk, reference: torch.Tensor, bounds: Sequence[float], behind: torch.Tensor, bound_behind: float
+) -> str:
+    """Return the first kind of pass that is off from the model's logits, of the first tokens and the last, or ""."""
     errors: dict[str, list[_Error]] = {}
+    far, spread = len(walked.tokens) - len(behind), _spread(reference)
     for kind, position, logits in _passes(walked):
         is_near = position < len(reference)
         expected = reference[position] if is_near else behind[position - far]
-        bound = bounds[position] if is_near else max(bounds)
+        bound = bounds[position] if is_near else bound_behind
         error = float(_distances(logits.float(), expected)) / spread
         where = kind if is_near else f"{kind} behind a long context"
         errors.setdefault(where, []).append((error / bound if math.isfinite(error) else math.inf, error, bound))
@@ -132,9 +146,13 @@ def _passes(walked: Walk) -> Iterator[tuple[str, int, torch.Tensor]]:
 
 
 def _bounds(model: PreTrainedModel, tokens: Sequence[int], reference: torch.Tensor) -> torch.Tensor:
-    """Return the largest error of a right pass at each position, (tokens,), relative to the logits' spread."""
+    """Return the largest error of a right pass at the last positions, as many as in ``reference``.
+
+    It is relative to the logits' spread.
+    """
     with _rounded_otherwise(model):
-        noise = _distances(own_logits(model, [tokens] * _ROUNDINGS), reference).amax(0) / _spread(reference)
+        logits = own_logits(model, [tokens] * _ROUNDINGS, len(reference))
+    noise = _distances(logits, reference).amax(0) / _spread(reference)
     # What one position in four does, all may do; what fewer do, they do alone.
     return (_MOST_NOISE * noise.clamp_min(float(noise.quantile(_COMMON)))).clamp_min(_LEAST_BOUND)
 

@@ -7,6 +7,7 @@ import torch
 
 from specdec.probes import products
 from specdec.probes.products import probe_products
+from specdec.probes.rows import RowFunction
 
 WIDTH, COLUMNS = 256, 96
 Forward = Callable[[torch.nn.Linear, torch.Tensor], torch.Tensor]
@@ -61,6 +62,19 @@ def test_a_sum_whose_order_depends_on_the_number_of_rows_is_found_though_roundin
         rows = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(5)).to(dtype)
         whole = model.product(rows[None])
         assert all(torch.equal(model.product(row[None, None]), whole[:, [index]]) for index, row in enumerate(rows))
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@torch.inference_mode()
+def test_the_order_of_a_sum_is_found_where_the_matrix_cannot_be_read(dtype: torch.dtype, has_bias: bool) -> None:
+    def multiple(forward: Forward) -> int | None:
+        layer = Bare(forward, dtype, has_bias).product
+        run = RowFunction(lambda rows: forward(layer, rows), WIDTH, dtype, torch.device("cpu"), is_opaque=True)
+        return run.multiple()
+
+    assert multiple(one_by_one) == 1
+    assert multiple(by_halves) == 2
 
 
 def test_rows_that_no_multiple_makes_equal_are_named() -> None:
