@@ -22,6 +22,7 @@ from specdec.verifiers.traversal import TraversalVerifier
 from specdec.verifiers.typical import TypicalVerifier
 from specdec.weights.base import Kernel
 from specdec.weights.fbgemm import FBGEMMKernel
+from specdec.weights.int8 import Int8Kernel
 from specdec.weights.onednn import OneDNNKernel
 
 
@@ -54,7 +55,7 @@ def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
 
 @hookimpl
 def specdec_kernels() -> Mapping[str, type[Kernel]]:
-    return {"fbgemm": FBGEMMKernel, "onednn": OneDNNKernel}
+    return {"fbgemm": FBGEMMKernel, "int8": Int8Kernel, "onednn": OneDNNKernel}
 
 
 @hookimpl

@@ -41,7 +41,8 @@ class Generator:
             fastest attention, "auto" for exact wherever a probe of model and machine passes. A ``mask`` that is given
             decides instead.
         weights: "packed" for matrices laid out in memory for few rows, "stock" for the model's own, "auto" for packed
-            ones wherever they are faster; or the name of an installed kernel. ``close`` gives the model back as it was.
+            ones wherever they are faster; or the name of an installed kernel, such as "int8", which is lossy. ``close``
+            gives the model back as it was.
         max_batch_size: requests of a list decoded side by side; the others wait.
 
     Raises:
@@ -49,7 +50,7 @@ class Generator:
         PluginError: for a plug-in that is unknown or misconfigured.
 
     Warns:
-        UserWarning: when the verifier is lossy, and, once for a model, when "auto" numerics are fast.
+        UserWarning: when the verifier or the kernel is lossy, and, once for a model, when "auto" numerics are fast.
     """
 
     def __init__(  # noqa: PLR0913 - a stage each, and the model
@@ -82,6 +83,9 @@ class Generator:
         if not self.verifier.lossless:
             name = type(self.verifier).__name__
             warnings.warn(f"{name} is lossy: the text is not what the model alone would write", stacklevel=2)
+        if weights in kernels and (rounded := kernels[weights].lossy):
+            told = f"with weights={weights!r} the text is not what the model alone would write: {rounded}"
+            warnings.warn(told, stacklevel=2)
         if backend != "auto":
             backend_class(self._registry, backend, model)  # before seconds go into loading
         if isinstance(model, str | os.PathLike):
@@ -297,7 +301,7 @@ class Generator:
             seed=sequence.randomness.seed,
             error=sequence.error,
             notes=self._take_notes(),
-            lossless=self.verifier.lossless,
+            lossless=self.verifier.lossless and not self._bound.weights.lossy,
             numerics=numerics,
             ties=sequence.ties(2 * numerics.noise),  # each of two may move by the noise
         )

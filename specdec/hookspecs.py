@@ -37,4 +37,4 @@ def specdec_backends() -> Mapping[str, type[Backend]]:  # type: ignore[empty-bod
 
 @hookspec
 def specdec_kernels() -> Mapping[str, type[Kernel]]:  # type: ignore[empty-body]  # as above
-    """Kernels for packed weights by name; ``weights="auto"`` takes the fastest."""
+    """Kernels for packed weights by name; ``weights="auto"`` takes the fastest that isn't lossy."""

@@ -14,9 +14,9 @@ class Result:
     ``token_ids`` are new tokens only, an end-of-text id that was generated included; a stop string cuts ``text`` alone,
     which is None without a tokenizer. ``seed`` reproduces the text. ``notes`` says what was left out, if anything.
     ``numerics`` says whether the text could depend on the strategy in its last bits, and why. ``lossless`` is False
-    where the acceptance rule doesn't promise the model's own law. ``ties``: the new tokens, by index, whose runner-up
-    was as good within the numerical noise, so that another strategy may go on from there differently; none where bits
-    are exact.
+    where the acceptance rule doesn't promise the model's own law, or weights are rounded. ``ties``: the new tokens, by
+    index, whose runner-up was as good within the numerical noise, so that another strategy may go on from there
+    differently; none where bits are exact.
     """
 
     token_ids: tuple[int, ...]

@@ -122,6 +122,8 @@ def _restore(model: torch.nn.Module) -> None:
 
 
 def _is_served_by(requested: str, weights: Weights) -> bool:
+    if weights.lossy:
+        return requested == weights.kernel
     if requested in {"packed", "stock"}:
         return bool(weights.kernel) == (requested == "packed")
     return requested in {"auto", weights.kernel}

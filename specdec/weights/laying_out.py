@@ -24,7 +24,8 @@ class Weights:
     Attributes:
         kernel: the name of the kernel that multiplies by those that are packed; "" where none are.
         num_packed, num_layers: of the linear layers, those that are packed, and all.
-        twice: bytes that are held twice, since rows of a packed matrix are looked up as well.
+        twice: bytes that are held twice: of matrices whose rows are looked up as well, and of all where it is lossy.
+        lossy: what is rounded, or "".
         loss: the largest difference between a weight and what is multiplied in its place.
         why: why they aren't packed, or not by the fastest kernel, or "".
         tried: the kernels that serve the model's dtype and device, where none was taken.
@@ -39,6 +40,7 @@ class Weights:
     why: str = ""
     tried: tuple[str, ...] = ()
     num_quantised: int = 0
+    lossy: str = ""
 
     def __str__(self) -> str:
         if not self.kernel:
@@ -46,7 +48,9 @@ class Weights:
         num_linear = self.num_layers + self.num_quantised
         parts = [f"packed by {self.kernel}: {self.num_packed} of {num_linear} linear layers"]
         parts += [f"{self.num_quantised} are quantised and stay as they are"] if self.num_quantised else []
-        parts += [f"{self.twice / 2**20:.0f} MiB held twice, as embeddings"] if self.twice else []
+        parts += [f"lossy, as {self.lossy}"] if self.lossy else []
+        why_twice = "to be given back" if self.lossy else "as embeddings"
+        parts += [f"{self.twice / 2**20:.0f} MiB held twice, {why_twice}"] if self.twice else []
         parts += [f"numbers off by {self.loss:.1g} at most"] if self.loss else []
         return ", ".join([*parts, *([self.why] if self.why else [])])
 
@@ -89,7 +93,8 @@ def _lay_out(
     kinds = {(layer.weight.dtype, layer.weight.device) for layer in layers}
     dtype, device = max(kinds, key=lambda kind: sum(_sizes(layers, *kind)))
     layers = [layer for layer in layers if (layer.weight.dtype, layer.weight.device) == (dtype, device)]
-    asked = {name: kernel for name, kernel in kernels.items() if requested in {"auto", "packed", name}}
+    is_open = requested in {"auto", "packed"}
+    asked = {name: each for name, each in kernels.items() if requested == name or (is_open and not each.lossy)}
     reasons = {name: reason for name, kernel in asked.items() if (reason := kernel.why_not(dtype, device))}
     return _packed_by(model, layers, asked, reasons, requested, why)
 
@@ -130,8 +135,16 @@ def _packed_by(
     if not packed:
         return stock_or_refuse(requested, len(layers), "its parameters are in use elsewhere", layers[0])
     used = {id(weight) for weight in packed}
-    twice = sum(layer.weight.nbytes for layer in layers if layer.is_looked_up and id(layer.weight) in used)
-    return Weights(chosen.name, len(packed), len(layers), twice, kernel.loss(layers[0].weight.dtype), why)
+    held = [layer for layer in layers if id(layer.weight) in used and (layer.is_looked_up or kernel.lossy)]
+    return Weights(
+        kernel=chosen.name,
+        num_packed=len(packed),
+        num_layers=len(layers),
+        twice=sum(layer.weight.nbytes for layer in held),
+        loss=kernel.loss(layers[0].weight.dtype),
+        why=why,
+        lossy=kernel.lossy,
+    )
 
 
 def _joinable(model: torch.nn.Module, layers: Sequence[ProductLayer]) -> list[list[ProductLayer]]:
@@ -194,11 +207,7 @@ def _why_not_these(kernel: Kernel, layers: Sequence[ProductLayer]) -> str:
         product, unpacked = kernel.multiply(rows, packed, None), kernel.unpack(packed)
     except Exception as error:  # a third party's code, and torch's private operations
         return f"it raised {in_one_line(error)}"
-    expected, terms = rows.double() @ matrix.double().T, rows.double().abs() @ matrix.double().abs().T
-    # A sum in float32 errs by less than 2^-12 of the sum of sizes, and is rounded once.
-    allowed = (
-        2.0**-12 * terms + torch.finfo(matrix.dtype).eps * expected.abs() + kernel.loss(matrix.dtype) * len(rows.T)
-    )
+    expected, allowed = rows.double() @ matrix.double().T, kernel.error(rows, matrix)
     if product.shape != expected.shape or not bool(((product.double() - expected).abs() <= allowed).all()):
         return f"its product with {layers[0].name} is wrong"
     return "" if torch.equal(unpacked, matrix) else f"it doesn't give back {layers[0].name} as it was"

@@ -165,7 +165,7 @@ def test_no_kernel_serves(model: PreTrainedModel, weights: str, dtype: torch.dty
 
 
 def test_an_unknown_name(model: PreTrainedModel) -> None:
-    with pytest.raises(RequestError, match="must be one of auto, packed, stock, fbgemm, onednn"):
+    with pytest.raises(RequestError, match="must be one of auto, packed, stock, fbgemm, int8, onednn"):
         Generator(model, weights="fast")
 
 
