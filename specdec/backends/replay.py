@@ -56,7 +56,7 @@ class Replay:
     def refresh(self) -> None:
         """Forget everything if the model's modules or weights are other objects than they were, or behave otherwise.
 
-        Models with hooks aren't recorded, nor those with a forward in place of their class's, quantised ones, large ones.
+        Models with hooks aren't recorded, nor with forwards in place of their class's, nor quantised or large ones.
         """
         modules = list(self._model.modules())
         self._weights = [*self._model.parameters(), *self._model.buffers()]
