@@ -5,7 +5,7 @@ Laws:
 - ``unpack`` gives the matrix that was packed, bit for bit.
 - A kernel that holds fewer digits than a matrix has says so by ``holds``, and isn't given that matrix; ``pack`` gives
   None for it. What a product may lack all the same is stated by ``loss``.
-- One that rounds more than a sum says so by ``lossy``, and how much by ``error``. It serves who asks for it by name.
+- One that rounds more than a sum says so by ``lossy``, and how much by ``largest_error``. It serves who asks for it by name.
 - Whatever is packed is only read: several threads may multiply by it.
 
 That a row's bits don't depend on the other rows is no law. It is probed (``specdec/probes/products.py``), and rows are
@@ -39,7 +39,7 @@ class Kernel(ABC):
         """Return the largest difference between a number of a dtype and what is multiplied in its place."""
         return 0.0
 
-    def error(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def largest_error(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Return the largest error of a right product, ``(rows, outputs)``, of some rows, ``(rows, inputs)``."""
         x, w = rows.double(), weight.double()
         # A sum in float32 errs by less than 2^-12 of the sum of sizes, and is rounded once.

@@ -45,11 +45,11 @@ class Int8Kernel(Kernel):
     def holds(self, weight: torch.Tensor) -> bool:
         return bool(weight.detach().isfinite().all())
 
-    def error(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def largest_error(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         x, w = rows.double().abs(), weight.double().abs()
         of_weights = x.sum(-1, keepdim=True) * w.amax(-1) / (2 * _LARGEST)
         of_rows = x.amax(-1, keepdim=True) * w.sum(-1) / (2 * _LARGEST)
-        return super().error(rows, weight) + 1.01 * (of_weights + of_rows)
+        return super().largest_error(rows, weight) + 1.01 * (of_weights + of_rows)
 
     def pack(self, weight: torch.Tensor) -> _Packed | None:
         if not self.holds(weight):

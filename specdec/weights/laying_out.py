@@ -207,7 +207,7 @@ def _why_not_these(kernel: Kernel, layers: Sequence[ProductLayer]) -> str:
         product, unpacked = kernel.multiply(rows, packed, None), kernel.unpack(packed)
     except Exception as error:  # a third party's code, and torch's private operations
         return f"it raised {in_one_line(error)}"
-    expected, allowed = rows.double() @ matrix.double().T, kernel.error(rows, matrix)
+    expected, allowed = rows.double() @ matrix.double().T, kernel.largest_error(rows, matrix)
     if product.shape != expected.shape or not bool(((product.double() - expected).abs() <= allowed).all()):
         return f"its product with {layers[0].name} is wrong"
     return "" if torch.equal(unpacked, matrix) else f"it doesn't give back {layers[0].name} as it was"
