@@ -3,7 +3,7 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ if TYPE_CHECKING:  # a driver drives a backend, and a backend may know its costs
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens
 # A strategy that asks for costs while a generator is made gets few figures, soon, of sizes that have been fed by then.
-SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 6, 33), 0.2, 16, 4
+SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 6, 33), 0.4, 16, 4
+_MOST_ROUNDS = 8  # of passes until they are as fast as they will be
 _SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
 
 
@@ -59,14 +60,15 @@ def measure_costs(
     """Time passes of several sizes behind a context, interleaved; medians.
 
     Half of a size's nodes are a chain and the others hang below the root, so that a mask is needed, as for most drafts.
-    ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics. When half of
-    ``seconds`` are over no further size is tried, and when all are no pass is repeated; beyond the largest that was
-    tried, or that there was memory for, a pass then counts as many times as dear as it is larger.
+    ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics. First come passes
+    that aren't timed, for ``seconds`` at most, until they are as fast as they will be. Then, when half of ``seconds``
+    are over no further size is tried, and when all are no pass is repeated; beyond the largest that was tried, or that
+    there was memory for, a pass then counts as many times as dear as it is larger.
     """
     rng = np.random.default_rng(0)
     shapes = driver.shapes
     context = min(context, (shapes.max_positions or context * 2) // 2)
-    most_deep = (shapes.max_positions or math.inf) - context - 1
+    most_deep = (shapes.max_positions or math.inf) - context - 2
     if shapes.takes_trees:
         most_deep = min(most_deep, context)
     tokens = rng.integers(shapes.vocab_size, size=context).tolist()
@@ -75,6 +77,9 @@ def measure_costs(
         for opened in (driver,) if plain is None else (driver, plain):
             rows.callback(opened.release, 0)
             opened.open(tokens, 2 * context)
+        if plain is not None:
+            _settle(plain, [DraftTree(0)], clock, seconds)
+        _settle(driver, trees.values(), clock, seconds)
         times, times_of_plain = _times(driver, trees, plain or driver, repeats, clock, seconds)
     # The first pass of a shape makes room and plans. A larger pass is never cheaper.
     medians = {size: statistics.median(taken[1:] or taken) for size, taken in sorted(times.items())}
@@ -114,6 +119,28 @@ def _times(
             for size in sorted(times):
                 times[size].append(_timed(driver, trees[size], clock))
     return times, times_of_plain
+
+
+def _settle(driver: "Driver", trees: Iterable[DraftTree], clock: Callable[[], float], seconds: float) -> None:
+    """Run passes over trees until others like them won't be faster, behind contexts of two lengths by turns."""
+    length, end, pending = driver.lengths[0], clock() + seconds, list(trees)
+    for index in range(_MOST_ROUNDS):
+        waiting, pending = pending, []
+        for tree in waiting:
+            if clock() > end:
+                break
+            try:
+                driver.forward([tree])
+            except RuntimeError:  # torch's, of memory too: the passes that are timed deal with it
+                break
+            pending += [] if driver.is_settled else [tree]
+        if not pending:
+            break
+        if index % 2:
+            driver.rollback(0, length)
+        else:
+            driver.keep([(ROOT,)])
+    driver.rollback(0, length)
 
 
 def _timed(driver: "Driver", tree: DraftTree, clock: Callable[[], float], settles: bool = True) -> float:

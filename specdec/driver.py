@@ -23,6 +23,11 @@ class Driver:
         """What is to be known of the model: vocabulary, positions, dtype, device."""
         return self._backend.shapes
 
+    @property
+    def is_settled(self) -> bool:
+        """False after a pass such that others like it will be faster later."""
+        return self._backend.is_settled
+
     def open(self, tokens: Sequence[int], capacity: int) -> OutputRow:
         """Open the next row with tokens, at least one; ``capacity`` is the number that it may grow to.
 

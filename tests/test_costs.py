@@ -1,6 +1,7 @@
 """c(T): what is measured, by a clock of its own, and what is read off between."""
 
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,28 @@ from specdec.backends.toy import ToyBackend
 from specdec.costs import Costs, measure_costs
 from specdec.driver import Driver
 from specdec.masks.dense import DenseCompiler
+from specdec.tree import DraftTree
 from tests import families
+
+
+class Timed(Driver):
+    """A driver whose passes take as long as they are said to, by a clock of its own."""
+
+    def __init__(self, seconds: Callable[[int], float], takes_trees: bool = True) -> None:
+        super().__init__(ToyBackend.load(ToyModel(lambda _: [0.001] * 1000, 1000), DenseCompiler()), DenseCompiler())
+        self._backend.shapes = replace(self.shapes, takes_trees=takes_trees)
+        self.seconds, self.now, self.passes = seconds, 0.0, list[tuple[int, int]]()
+
+    def forward(self, trees: Sequence[DraftTree]) -> list[Any]:
+        rows = super().forward(trees)
+        self.now += self.seconds(len(trees[0]))
+        self.passes.append((self.lengths[0], len(trees[0])))
+        return rows
+
+    def costs(self, **options: Any) -> Costs:
+        costs = measure_costs(self, clock=lambda: self.now, **options)
+        assert not self.lengths
+        return costs
 
 
 def test_between_sizes_and_beyond_them_costs_are_linear() -> None:
@@ -21,38 +43,39 @@ def test_between_sizes_and_beyond_them_costs_are_linear() -> None:
 
 
 def test_the_median_time_of_each_size_is_what_it_costs() -> None:
-    """A driver whose pass takes 10 + T by its own clock, every fifth pass a hundred times as long."""
-    now, passes, open_rows = [0.0], [0], [0]
-
-    def forward(trees: list[Any]) -> None:
-        passes[0] += 1
-        now[0] += (10 + len(trees[0])) * (100 if passes[0] % 5 == 0 else 1)
-
-    def count(by: int) -> None:
-        open_rows[0] += by
-
-    shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=True)
-    driver: Any = SimpleNamespace(
-        shapes=shapes, open=lambda *_: count(1), forward=forward, release=lambda *_: count(-1)
-    )
-    costs = measure_costs(driver, sizes=(1, 3, 20), clock=lambda: now[0])
-    assert costs == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0)
-    assert open_rows == [0]
+    driver = Timed(lambda size: (10 + size) * (100 if len(driver.passes) % 5 == 0 else 1))
+    assert driver.costs(sizes=(1, 3, 20)) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0)
 
 
 def test_an_ordinary_plain_step_is_measured_beside_them() -> None:
-    now = [0.0]
-
-    def driver(seconds: float) -> Any:
-        def forward(trees: list[Any]) -> None:
-            now[0] += seconds + len(trees[0])
-
-        shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=True)
-        return SimpleNamespace(shapes=shapes, open=lambda *_: None, forward=forward, release=lambda _: None)
-
-    costs = measure_costs(driver(9.0), sizes=(1, 3), clock=lambda: now[0], plain=driver(4.0))
+    driver, plain = Timed(lambda size: 9.0 + size), Timed(float)
+    plain.seconds = lambda size: setattr(driver, "now", driver.now + 4.0 + size) or 0.0  # type: ignore[func-returns-value]
+    costs = driver.costs(sizes=(1, 3), plain=plain)
     assert costs == Costs((1, 3), (10.0, 12.0), 5.0)
     assert costs.relative == (2.0, 2.4)
+
+
+def test_passes_that_will_be_faster_are_not_timed() -> None:
+    """The first three passes over several nodes, and the first five over one, take ten times as long."""
+    seen = {True: 0, False: 0}
+
+    def seconds(size: int) -> float:
+        seen[size == 1] += 1
+        driver._backend.is_settled = seen[size == 1] > (5 if size == 1 else 3)
+        return size if driver._backend.is_settled else 10.0 * size
+
+    driver = Timed(seconds)
+    assert driver.costs(sizes=(1, 4, 8), repeats=0, context=16) == Costs((1, 4, 8), (1.0, 4.0, 8.0), 1.0)
+    assert {length for length, _ in driver.passes[:6]} == {16, 17}
+    assert {length for length, _ in driver.passes[-3:]} == {16}
+
+
+def test_what_will_always_be_faster_later_is_waited_for_as_long_as_there_is_time() -> None:
+    driver = Timed(lambda size: size)
+    driver._backend.is_settled = False
+    assert driver.costs(sizes=(1, 4), repeats=0).sizes == (1, 4)
+    assert len(driver.passes) < 30
+    assert Timed(lambda size: size).costs(sizes=(1, 4), repeats=0, seconds=3.0).sizes == (1, 4)
 
 
 @pytest.mark.parametrize("max_positions", [None, 64])
@@ -72,17 +95,9 @@ def test_a_model_of_few_positions_is_measured_within_them() -> None:
 
 
 def test_where_time_is_short_sizes_are_spread_and_larger_ones_count_in_proportion() -> None:
-    """A driver whose pass takes T seconds of its own clock, and 40 seconds for everything."""
-    now = [0.0]
-
-    def forward(trees: list[Any]) -> None:
-        now[0] += len(trees[0])
-
-    shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=True)
-    driver: Any = SimpleNamespace(shapes=shapes, open=lambda *_: None, forward=forward, release=lambda _: None)
-    costs = measure_costs(driver, clock=lambda: now[0], seconds=40.0)
-    assert costs == Costs((1, 8, 32, 128), (1.0, 8.0, 32.0, 128.0), 1.0)
-    assert now[0] < 2 * 40
+    driver = Timed(lambda size: size)
+    assert driver.costs(seconds=40.0) == Costs((1, 8, 32, 128), (1.0, 8.0, 32.0, 128.0), 1.0)
+    assert driver.now < 3 * 40
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
@@ -100,26 +115,15 @@ def test_no_row_is_left_open_where_a_pass_fails(error: type[BaseException]) -> N
 
 
 def test_passes_that_there_is_no_memory_for_count_in_proportion() -> None:
-    now = [0.0]
-
-    def forward(trees: list[Any]) -> None:
-        if len(trees[0]) > 8:
+    def seconds(size: int) -> float:
+        if size > 8:
             raise RuntimeError("out of memory")
-        now[0] += len(trees[0])
+        return size
 
-    shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=True)
-    driver: Any = SimpleNamespace(shapes=shapes, open=lambda *_: None, forward=forward, release=lambda _: None)
-    costs = measure_costs(driver, sizes=(1, 8, 32), clock=lambda: now[0])
-    assert costs == Costs((1, 8, 32), (1.0, 8.0, 32.0), 1.0)
+    assert Timed(seconds).costs(sizes=(1, 8, 32)) == Costs((1, 8, 32), (1.0, 8.0, 32.0), 1.0)
 
 
 def test_chains_are_as_long_as_what_they_stand_for() -> None:
-    sizes: list[int] = []
-
-    def forward(trees: list[Any]) -> None:
-        sizes.append(len(trees[0]))
-
-    shapes = SimpleNamespace(vocab_size=1000, max_positions=None, takes_trees=False)
-    driver: Any = SimpleNamespace(shapes=shapes, open=lambda *_: None, forward=forward, release=lambda _: None)
-    measure_costs(driver, sizes=(1, 32, 128), context=16)
-    assert set(sizes) == {1, 32, 128}
+    driver = Timed(lambda size: size, takes_trees=False)
+    driver.costs(sizes=(1, 32, 128), context=16)
+    assert {size for _, size in driver.passes} == {1, 32, 128}

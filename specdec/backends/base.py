@@ -77,6 +77,7 @@ class Backend(ABC):
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
         deviation: how far passes deviate from plain steps, where loading has tried it.
         costs: what its passes cost, where that needs no measuring.
+        is_settled: False after a pass such that others like it will be faster later, once the backend knows them.
         runs_layers: True where it calls the model's own layers, which may have packed weights then.
     """
 
@@ -86,6 +87,7 @@ class Backend(ABC):
     inexact: str = ""
     deviation: Deviation | None = None
     costs: Costs | None = None
+    is_settled: bool = True
 
     @classmethod
     @abstractmethod

@@ -169,7 +169,9 @@ class HFBackend(Backend):
 
         attention = self._config._attn_implementation, tuple(masks)
         with without_gradients(self._is_inference):
-            return self._replay.logits(forward, attention, inputs, self._cache.layers, length)
+            logits = self._replay.logits(forward, attention, inputs, self._cache.layers, length)
+        self.is_settled = self._replay.is_settled
+        return logits
 
     def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
         """Row by row under the model's own causal mask, which a slot-ordered bias agrees with; at all columns."""

@@ -1,6 +1,7 @@
 """A model's passes by their recordings, once these are known to be right; by its own forward until then."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -16,6 +17,7 @@ _USES = 3  # passes of a kind before it is recorded: rare kinds never pay for it
 _MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
 _MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
 _MOST_KINDS = 32
+_PERIOD = 8  # of numbers of nodes
 
 _SIMPLE = bool, int, float, complex, str, torch.device
 _DEEPEST = 3  # containers in containers that are looked into
@@ -29,21 +31,37 @@ Forward = Callable[[], torch.Tensor]
 class _Kind:
     """Passes that one program may serve.
 
-    ``trusted``: numbers of nodes and columns, and orders of magnitude of contexts, at which the program has been right.
+    ``trusted``: numbers of nodes and of columns, and magnitudes of the context, at which the program was right.
     """
 
     num_uses: int = 0
     first: Recording | None = None
     program: Program | None = None
     fault: str = ""
-    trusted: set[tuple[str, int]] = field(default_factory=set)
+    trusted: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def trusts(self, circumstances: Mapping[str, int]) -> bool:
+        """Return True for sizes between those at which the program was right, one of which had the same remainder.
+
+        What Python decides by a size it decides by thresholds, or by remainders.
+        """
+        return all(_is_between(self.trusted[name], size) for name, size in circumstances.items())
+
+
+def _is_between(tried: Collection[int], size: int) -> bool:
+    return min(tried, default=size) <= size <= max(tried, default=size) and size % _PERIOD in {
+        one % _PERIOD for one in tried
+    }
 
 
 class Replay:
     """The recorded passes of one model.
 
-    A program that is used for the first time with a number of nodes, or behind a context twice as long, is held against
-    the model's own forward, bit by bit. One that differs is never used again.
+    A program that is used for the first time with such a number of nodes, or behind a context twice as long, is held
+    against the model's own forward, bit by bit. One that differs is never used again.
+
+    Attributes:
+        is_settled: False after a pass of a kind that is still to be recorded or tried.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -52,6 +70,7 @@ class Replay:
         self._state: list[object] = []
         self._weights: list[torch.Tensor] = []
         self._is_able = False
+        self.is_settled = True
 
     def refresh(self) -> None:
         """Forget everything if the model's modules or weights are other objects than they were, or behave otherwise.
@@ -83,28 +102,31 @@ class Replay:
         """
         rows, width = inputs.input_ids.shape
         device = inputs.input_ids.device.type
+        self.is_settled = True
         if not self._is_able or rows * width > _MOST_NODES or torch.is_autocast_enabled(device):
             return forward()
         if len(self._kinds) > _MOST_KINDS:
             self._kinds.clear()
         known = self._kinds.setdefault((attention, inputs.kind()), _Kind())
         known.num_uses += 1
+        self.is_settled = bool(known.fault) or known.num_uses > _USES
         if known.fault or known.num_uses <= _USES:
             return forward()
         if known.program is None or known.program.width not in {None, width}:
             return self._record(forward, known, inputs, layers, length)
         num_columns = 0 if inputs.columns is None else len(inputs.columns)
-        circumstances = {("nodes", width), ("columns", num_columns), ("context", length.bit_length())}
+        circumstances = {"nodes": width, "columns": num_columns, "context": length.bit_length()}
         try:
             logits = known.program(inputs, layers, length)
         except Exception as error:  # third-party code under circumstances that weren't recorded
             known.fault = in_one_line(error)
             return forward()
-        if circumstances <= known.trusted:
+        if known.trusts(circumstances):
             return logits
         own = forward()  # keys and values are written again: the model's own stay
         if _are_equal(logits, own):
-            known.trusted |= circumstances
+            for name, size in circumstances.items():
+                known.trusted[name].add(size)
         else:
             known.fault = "a recorded pass gives other logits"
         return own
@@ -112,6 +134,7 @@ class Replay:
     def _record(
         self, forward: Forward, known: _Kind, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
     ) -> torch.Tensor:
+        self.is_settled = False
         if known.first is not None and known.first.length == length:
             return forward()  # nothing would tell which integers follow the context
         modules = list(self._model.modules())
