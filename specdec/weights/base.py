@@ -5,7 +5,7 @@ Laws:
 - ``unpack`` gives the matrix that was packed, bit for bit.
 - A kernel that holds fewer digits than a matrix has says so by ``holds``, and isn't given that matrix; ``pack`` gives
   None for it. What a product may lack all the same is stated by ``loss``.
-- One that rounds more than a sum says so by ``lossy``, and how much by ``largest_error``. It serves who asks for it by name.
+- One that rounds more than a sum says so by ``lossy``, and how much by ``largest_error``. It serves who asks by name.
 - Whatever is packed is only read: several threads may multiply by it.
 
 That a row's bits don't depend on the other rows is no law. It is probed (``specdec/probes/products.py``), and rows are
