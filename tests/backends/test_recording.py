@@ -13,6 +13,7 @@ from specdec import DraftTree, Generator
 from specdec.backends.cache import RaggedCache
 from specdec.backends.hf import HFBackend
 from specdec.backends.replay import Replay
+from specdec.costs import measure_costs
 from specdec.driver import Driver
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import ExactCompiler
@@ -159,14 +160,49 @@ def test_python_that_counts_its_calls_is_not_recorded() -> None:
     assert len(calls) == 13, "each pass, and the prompt's"
 
 
-def test_a_branch_by_the_number_of_nodes_is_found_out_where_it_is_taken() -> None:
-    model = changed(lambda x: x * (1 + 1e-6) if x.shape[1] > 8 else x)
+@pytest.mark.parametrize(
+    "differs",
+    [lambda count: count > 8, lambda count: count % 2 == 1, lambda count: count % 8 == 7],
+    ids=["8", "%2", "%8"],
+)
+def test_a_branch_by_the_number_of_nodes_is_found_out_where_it_is_taken(differs: Callable[[int], bool]) -> None:
+    model = changed(lambda x: x * (1 + 1e-6) if differs(x.shape[1]) else x)
     driver = driver_of(model, DenseCompiler())
-    widths = [4, 5, 6, 4, 5, 6, 4, 10, 5, 10]
+    widths = [4, 6, 4, 6, 4, 6, 4, 14, 6, 12, 7, 15, 9, 4, 16, 6]
     recorded = passes(driver, widths)
-    assert "a recorded pass gives other logits" in [kind.fault for kind in kinds(replay_of(driver))]
+    assert any(kind.fault for kind in kinds(replay_of(driver)))
     replay_of(driver).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
     assert all(map(torch.equal, recorded, passes(driver, widths)))
+
+
+def test_numbers_of_nodes_are_tried_unless_they_lie_between_others_with_one_of_the_same_remainder() -> None:
+    driver = driver_of(families.make(*families.TREES["llama"]), DenseCompiler())
+    num_own = [0]
+    own_forward = driver._backend._model.model.embed_tokens.forward
+
+    def counted(ids: torch.Tensor) -> torch.Tensor:
+        num_own[0] += 1
+        return own_forward(ids)
+
+    driver.open(PROMPT, 256)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(driver._backend._model.model.embed_tokens), "forward", lambda _, ids: counted(ids))
+        runs = []
+        for width in [2, 2, 2, 4, 6, 20, 2, 4, 12, 10, 18, 13, 22, 3]:
+            before = num_own[0]
+            driver.forward([tree(width)])
+            driver.keep([[ROOT]])
+            runs.append((width, num_own[0] > before))
+    assert runs[8:] == [(12, False), (10, False), (18, False), (13, True), (22, True), (3, True)]
+
+
+def test_costs_are_those_of_recorded_passes() -> None:
+    driver = driver_of(families.make(*families.TREES["llama"]), ExactCompiler())
+    replay = replay_of(driver)
+    replay._kinds.clear()  # of the self-test
+    measure_costs(driver, sizes=(1, 6, 33), context=16, repeats=1)
+    recorded = [kind.trusted["nodes"] for kind in replay._kinds.values() if kind.program is not None]
+    assert recorded in ([{1}, {6, 33}], [{6, 33}, {1}])
 
 
 def test_hooks_are_called_in_every_pass() -> None:
