@@ -197,7 +197,7 @@ def test_numbers_of_nodes_are_tried_unless_they_lie_between_others_with_one_of_t
 
 
 def test_costs_are_those_of_recorded_passes() -> None:
-    driver = driver_of(families.make(*families.TREES["llama"]), ExactCompiler())
+    driver = driver_of(families.make(*families.TREES["llama"]), DenseCompiler())
     replay = replay_of(driver)
     replay._kinds.clear()  # of the self-test
     measure_costs(driver, sizes=(1, 6, 33), context=16, repeats=1)
