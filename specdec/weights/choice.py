@@ -53,17 +53,19 @@ def choose(
     kernels: Mapping[str, Kernel],
     needs_gain: bool,
     folder: Path | None = None,
+    on_shape: Callable[[], object] = lambda: None,
 ) -> Chosen:
     """Return the fastest of some kernels for layers of one dtype, groups of which have the same rows.
 
-    ``needs_gain``: stock products stay unless they are slower. ``folder``: where choices are remembered.
+    ``needs_gain``: stock products stay unless they are slower. ``folder``: where choices are remembered. ``on_shape``
+    is called for each of the ``num_shapes`` when it has been measured.
     """
     facts = _facts(layers, groups, (*kernels, *(("",) if needs_gain else ())))
     path = (cache_folder() if folder is None else folder) / _FILE
     known = _read(path)
     with suppress(KeyError, ValidationError):
         return Chosen.model_validate(known[facts])
-    chosen = _measured(layers, groups, kernels, needs_gain)
+    chosen = _measured(layers, groups, kernels, needs_gain, on_shape)
     with suppress(OSError):  # it is measured again, then
         _write(path, known | {facts: chosen.model_dump()})
     return chosen
@@ -82,6 +84,7 @@ def _measured(
     groups: Sequence[Sequence[ProductLayer]],
     kernels: Mapping[str, Kernel],
     needs_gain: bool,
+    on_shape: Callable[[], object],
 ) -> Chosen:
     seconds = dict.fromkeys(kernels, 0.0) | ({"": 0.0} if needs_gain else {})
     for same in _by_shape([layer] for layer in layers):
@@ -89,6 +92,7 @@ def _measured(
         timed = _seconds_of({name: _products(kernels.get(name), matrices) for name in seconds}, matrices[0])
         for name in seconds:
             seconds[name] += timed[name] * len(same)
+        on_shape()
     penalty = {name: _GAIN_OF_LOSS if kernel.loss(layers[0].weight.dtype) else 1.0 for name, kernel in kernels.items()}
     name = min(seconds, key=lambda name: seconds[name] * penalty.get(name, _LEAST_GAIN))
     if not name or seconds[name] == math.inf:
@@ -96,6 +100,11 @@ def _measured(
     joins = bool(groups) and _gains_by_joining(groups, kernels[name])
     multiples = _row_multiples(grouped(layers, groups, joins), kernels[name])
     return Chosen(name=name, joins=joins, row_multiples=tuple(multiples))
+
+
+def num_shapes(layers: Sequence[ProductLayer]) -> int:
+    """Return the number of shapes that are measured."""
+    return len(_by_shape([layer] for layer in layers))
 
 
 def grouped(

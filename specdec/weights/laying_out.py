@@ -1,6 +1,7 @@
 """A model's weights laid out in memory: by the fastest kernel that serves, or as they are, with the reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,7 +9,7 @@ import torch
 from specdec.errors import ModelError, in_one_line
 from specdec.machine import processor_name
 from specdec.weights.base import Kernel
-from specdec.weights.choice import choose, grouped
+from specdec.weights.choice import choose, grouped, num_shapes
 from specdec.weights.layers import ProductLayer, given_the_same_rows, is_quantised, product_layers
 from specdec.weights.packing import pack, packed_weights, unpack
 
@@ -119,7 +120,8 @@ def _packed_by(
             told = [*filter(None, [why]), *(f"{name}: {reason}" for name, reason in reasons.items())]
             reason = "; ".join(told) or "no kernel is installed"
             return replace(stock_or_refuse(requested, len(layers), reason, layers[0]), tried=tried)
-        chosen = choose(layers, groups, serving, requested == "auto")
+        with _progress("choosing a kernel", num_shapes(layers)) as on_shape:
+            chosen = choose(layers, groups, serving, requested == "auto", on_shape=on_shape)
         if not chosen.name:
             told = [*filter(None, [why]), f"faster here than {' and '.join(serving)}"]
             return replace(stock_or_refuse(requested, len(layers), "; ".join(told), layers[0]), tried=tried)
@@ -159,16 +161,21 @@ def _pack(
     groups: Sequence[Sequence[ProductLayer]],
     row_multiples: Mapping[tuple[int, int], int],
 ) -> None:
-    from transformers.utils.logging import tqdm
-
-    progress = tqdm(total=len(groups), desc="packing weights", delay=_QUIET_SECONDS, leave=False)
     try:
-        pack(kernel, groups, row_multiples, progress.update)
+        with _progress("packing weights", len(groups)) as on_group:
+            pack(kernel, groups, row_multiples, on_group)
     except BaseException:  # Ctrl-C too
         unpack(model)
         raise
-    finally:
-        progress.close()
+
+
+@contextmanager
+def _progress(task: str, total: int) -> Iterator[Callable[[], object]]:
+    """Show a bar if the task takes long, and give what is to be called for each part of it."""
+    from transformers.utils.logging import tqdm
+
+    with tqdm(total=total, desc=task, delay=_QUIET_SECONDS, leave=False) as progress:
+        yield progress.update
 
 
 def _runs(model: torch.nn.Module) -> bool:

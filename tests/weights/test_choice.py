@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import linear
 
 from specdec.weights.base import Kernel
-from specdec.weights.choice import choose
+from specdec.weights.choice import choose, num_shapes
 from specdec.weights.layers import ProductLayer, product_layers
 
 
@@ -46,6 +46,14 @@ def test_a_choice_is_remembered_for_a_models_shapes(tmp_path: Path) -> None:
     assert kernel.count == measured
     choose(layers_of(16), [], {"counting": kernel}, needs_gain=False, folder=tmp_path)
     assert kernel.count > measured
+
+
+def test_each_shape_that_is_measured_is_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    layers = [*layers_of(), *layers_of()]
+    for _ in range(2):
+        choose(layers, [], {"counting": Counting()}, False, tmp_path, on_shape=lambda: told.append("shape"))
+        assert len(told) == num_shapes(layers) == 2
 
 
 @pytest.mark.parametrize("written", ["", "[]", "{", '{"a": 1}', "\x00"])

@@ -138,7 +138,7 @@ def test_auto_leaves_the_model_where_stock_products_are_faster(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(laying_out, "choose", lambda *_: Chosen(name="", joins=False))
+    monkeypatch.setattr(laying_out, "choose", lambda *_, **__: Chosen(name="", joins=False))
     assert str(Generator(model).weights) == "stock: faster here than fbgemm and onednn"
 
 
@@ -188,7 +188,7 @@ def test_what_stops_in_the_middle_leaves_the_model_whole(
     model: PreTrainedModel, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = parameters_of(model)
-    monkeypatch.setattr(laying_out, "choose", lambda *_: Chosen(name="failing", joins=True))
+    monkeypatch.setattr(laying_out, "choose", lambda *_, **__: Chosen(name="failing", joins=True))
     with pytest.raises(type(error)):
         Holding("failing", {"failing": Failing(error)}).lay_out(model)
     assert_as_before(model, before)
@@ -212,7 +212,7 @@ def test_auto_falls_back_to_stock_products_where_only_those_are_exact(
 ) -> None:
     monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
     monkeypatch.setattr(
-        laying_out, "choose", lambda *given: Chosen(name="onednn" if "onednn" in given[2] else "", joins=False)
+        laying_out, "choose", lambda *given, **_: Chosen(name="onednn" if "onednn" in given[2] else "", joins=False)
     )
     monkeypatch.setattr(OneDNNKernel, "multiply", dependent)
     generator = Generator(model)
