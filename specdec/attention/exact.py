@@ -48,6 +48,12 @@ _GRIDS = {
     torch.float16: _Grid(16, (20,)),
     torch.float32: _Grid(24, (12, 32)),
 }
+# By exponent, what _round_to adds: tensors, as of a Python number each operation makes one, and converts it.
+_LARGE = {
+    exponent: torch.tensor(1.5 * 2.0 ** (23 - exponent), dtype=torch.float32, device="cpu")
+    for grid in _GRIDS.values()
+    for exponent in (grid.weights, *grid.values)
+}
 
 
 def register() -> None:
@@ -202,7 +208,7 @@ def _exact_sum(p: torch.Tensor, values: torch.Tensor, grid: _Grid) -> torch.Tens
     if len(grid.values) == 1:
         return torch.bmm(p, _round_to(values.float(), grid.values[0]).double())
     size, (coarse, fine) = values.shape[2], grid.values
-    high = _round_to(values + 0.0, coarse)
+    high = torch.add(values, _LARGE[coarse]).sub_(_LARGE[coarse])
     low = _round_to(values - high, fine)
     sums = torch.bmm(p, torch.cat([high, low], -1).double())
     return sums[..., :size] + sums[..., size:]
@@ -214,5 +220,5 @@ def _round_to(x: torch.Tensor, exponent: int) -> torch.Tensor:
     Where ``x`` outgrows that number the multiples are of another power of two, and ``x`` changes by less than its own
     last place.
     """
-    large = 1.5 * 2.0 ** (23 - exponent)
+    large = _LARGE[exponent]
     return x.add_(large).sub_(large)
