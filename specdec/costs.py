@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # a driver drives a backend, and a backend may know its costs
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens
 # A strategy that asks for costs while a generator is made gets few figures, soon, of sizes that have been fed by then.
-SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 6, 33), 0.4, 16, 4
+SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 6, 33), 0.25, 16, 3
 _MOST_ROUNDS = 8  # of passes until they are as fast as they will be
 _SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
 

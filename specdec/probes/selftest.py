@@ -51,13 +51,13 @@ class Tried:
 def probe(backend: Backend, model: PreTrainedModel, compiler: Compiler) -> Tried:
     """Walk a text, and hold the logits of every pass against the model's own forward."""
     try:
-        walked = _walk(backend, model, compiler)
-        fault = _judge(model, walked)
-        # A backend of fixed shapes may have captured all layers.
-        if not fault and torch.finfo(model.dtype).bits < 32 and not backend.shapes.widths:
+        fault = ""
+        # First, as the whole model's passes are recorded while it is walked. A backend of fixed shapes captures them.
+        if torch.finfo(model.dtype).bits < 32 and not backend.shapes.widths:
             with _first_layers(model) as is_shallow:
                 fault = _judge(model, _walk(backend, model, compiler)) if is_shallow else ""
-        return Tried(fault, walked.deviation())
+        walked = _walk(backend, model, compiler)
+        return Tried(_judge(model, walked) or fault, walked.deviation())
     except WrongLayout as fault:
         return Tried(str(fault), Deviation("", 0.0))
     except Exception as error:  # third-party modelling code: whatever it raises means that it can't be driven so
