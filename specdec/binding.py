@@ -15,7 +15,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.numerics import Driven, Mode, drive
 from specdec.plugins import Registry
 from specdec.probes.findings import state_of
-from specdec.strategies.base import Engine, Host, Nodes, Proposer, What
+from specdec.strategies.base import Engine, Host, Nodes, Proposer, Signal, TopK, What
 from specdec.verifiers.base import Verifier
 from specdec.weights.holding import Holding
 from specdec.weights.laying_out import Weights, stock_or_refuse
@@ -119,7 +119,7 @@ def _drive(
 
 def _bind_proposer(
     model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, driven: Driven, holding: Holding
-) -> tuple[Engine, frozenset[tuple[Nodes, What]]]:
+) -> tuple[Engine, frozenset[Signal]]:
     """Return the proposer's engine for the model, and the signals that it wants."""
 
     def open_driver(other: Any) -> Driver:
@@ -150,10 +150,20 @@ def _bind_proposer(
     if not isinstance(engine, Engine):
         raise PluginError(f"proposer {name}: bind returned {engine!r}, which is not an Engine")
     for wanted in wants:
-        if not (isinstance(wanted, tuple) and [type(part) for part in wanted] == [Nodes, What]):
-            pair = "a pair such as (Nodes.PATH, What.ARGMAX)"
+        if not _is_signal(wanted):
+            pair = "a pair such as (Nodes.PATH, What.ARGMAX) or (Nodes.ALL, TopK(8))"
             raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
     return engine, wants
+
+
+def _is_signal(wanted: object) -> bool:
+    match wanted:
+        case (Nodes(), What()):
+            return True
+        case (Nodes(), TopK(k)):
+            return isinstance(k, int) and k > 0
+        case _:
+            return False
 
 
 def backend_class(registry: Registry, name: str, model: object) -> Any:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as ReadOnly
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from specdec.layout import Compiler
 from specdec.sampling import NO_TOKEN, SequenceTarget
 from specdec.sequence import Sequence
 from specdec.stats import Clock
-from specdec.strategies.base import Drafter, Engine, Feedback, Nodes, What, select
+from specdec.strategies.base import Drafter, Engine, Feedback, Signal, TopK, What, select, wanted
 from specdec.tree import ROOT, Budget, DraftTree
 from specdec.verifiers.base import Verdict, Verifier
 
@@ -31,7 +32,7 @@ class Parts:
 
     engine: Engine
     proposer_name: str
-    wants: frozenset[tuple[Nodes, What]]
+    wants: frozenset[Signal]
     compiler: Compiler
     backend: Backend
     verifier: Verifier
@@ -112,13 +113,13 @@ def conclude(
             for row, (tree, sequence) in enumerate(zip(trees, sequences, strict=True))
         ]
         verdicts = [verify(*item, parts) for item in zip(sequences, trees, targets, strict=True)]
-        predictions = [predict(*item, parts) for item in zip(sequences, trees, targets, verdicts, strict=True)]
+        signals = [answer(*item, parts) for item in zip(sequences, trees, targets, verdicts, strict=True)]
     with clock.phase("commit"):
         commits = [commit(*item, parts) for item in zip(sequences, verdicts, targets, strict=True)]
     with clock.phase("propose"):
-        for sequence, tree, kept, predicted in zip(sequences, trees, commits, predictions, strict=True):
+        for sequence, tree, kept, told in zip(sequences, trees, commits, signals, strict=True):
             sequence.stats.num_nodes += len(tree)
-            observe(sequence, Feedback(tree, kept.path, kept.tokens, predicted), parts)
+            observe(sequence, Feedback(tree, kept.path, kept.tokens, told), parts)
     return commits
 
 
@@ -181,6 +182,7 @@ def propose(sequences: ReadOnly[Sequence], parts: Parts) -> ReadOnly[DraftTree]:
             if parts.verifier.reads_q and tree.has_true_laws:
                 tree.check_draws(shapes.vocab_size, parts.proposer_name)
             checked = tree if shapes.takes_trees else tree.longest_chain()
+            checked.wanted = wanted(checked, parts.wants)
         trees.append(checked)
     return trees
 
@@ -211,10 +213,10 @@ def verify(sequence: Sequence, tree: DraftTree, target: SequenceTarget, parts: P
     return Verdict((ROOT,), ())
 
 
-def predict(
+def answer(
     sequence: Sequence, tree: DraftTree, target: SequenceTarget, verdict: Verdict, parts: Parts
-) -> dict[int, int]:
-    """The predictions that the proposer declared it wants, where there are any.
+) -> dict[Signal, dict[int, Any]]:
+    """The signals that the proposer declared it wants, each by itself.
 
     Draws tell what the noise of later positions will be; under a rule that isn't keyed by position a proposer that knew
     it would bias the text, and hears the argmax instead.
@@ -222,12 +224,16 @@ def predict(
     if not verdict.tokens:
         return {}
     shows_draws = parts.verifier.is_keyed or sequence.settings.temperature == 0.0
-    predicted = {
-        node: target.predict(node, wants_draw=what is What.DRAW and shows_draws)
-        for nodes, what in parts.wants
-        for node in select(nodes, tree, verdict.path)
-    }
-    return {node: token for node, token in predicted.items() if token is not None}
+    signals = dict[Signal, dict[int, Any]]()
+    with fails_alone(sequence, f"what proposer {parts.proposer_name} wants to hear"):
+        for nodes, what in parts.wants:
+            chosen = select(nodes, tree, verdict.path)
+            if isinstance(what, TopK):
+                signals[nodes, what] = target.likeliest(chosen, what.k)
+            else:
+                told = {node: target.predict(node, what is What.DRAW and shows_draws) for node in chosen}
+                signals[nodes, what] = {node: token for node, token in told.items() if token is not None}
+    return signals
 
 
 def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> Verdict:

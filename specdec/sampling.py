@@ -223,9 +223,23 @@ class SequenceTarget:
             return self._rows.argmax(node)
         try:
             token = self._drawn[node] if node in self._drawn else self._draw(node)
-        except SpecdecError:
+        except Exception:  # a processor's, on a path that may never be written
             return None
         return None if token == NO_TOKEN else token
+
+    def likeliest(self, nodes: ReadOnly[int], k: int) -> dict[int, tuple[tuple[int, float], ...]]:
+        """The ``k`` likeliest next tokens at some nodes by the raw logits, likeliest first, with probabilities.
+
+        Nodes where the model gave no numbers are left out.
+        """
+        numbered = [node for node in nodes if self._rows.is_finite(node)]
+        if not numbered:
+            return {}
+        laws = torch.stack([self._rows.logits(node) for node in numbered])
+        laws = laws.softmax(-1, dtype=torch.promote_types(laws.dtype, torch.float32))
+        probabilities, ids = laws.topk(min(k, laws.shape[-1]))
+        told = zip(numbered, ids.tolist(), probabilities.tolist(), strict=True)
+        return {node: tuple(zip(tokens, chances, strict=True)) for node, tokens, chances in told}
 
     @contextmanager
     def _noting_faults(self, node: int) -> Iterator[None]:

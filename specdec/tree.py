@@ -57,11 +57,13 @@ class DraftTree:
 
     Attributes:
         draws: by parent, in the order in which a rule is to try them.
+        wanted: the nodes whose logits are read, ascending; None, as a proposer leaves it, for the root, candidates and
+            probes. The core sets it by what the proposer declared that it wants.
         has_true_laws: every draw's q is the law it was drawn from. A proposer that drops or re-ranks *sampled* nodes by
             what was drawn must set this to False; rules that read q then leave the tree to ``match``.
     """
 
-    __slots__ = ("_index", "depths", "draws", "has_true_laws", "parents", "roles", "tokens")
+    __slots__ = ("_index", "depths", "draws", "has_true_laws", "parents", "roles", "tokens", "wanted")
 
     def __init__(self, root: int) -> None:
         self.tokens: list[int] = [root]
@@ -70,6 +72,7 @@ class DraftTree:
         self.roles: list[Role] = [Role.CANDIDATE]
         self.draws: dict[int, list[Draw]] = {}
         self.has_true_laws = True
+        self.wanted: Sequence[int] | None = None
         self._index: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -138,6 +141,10 @@ class DraftTree:
         flags = int(role)  # enum's own operators take a microsecond each
         return [node for node, own in enumerate(map(int, self.roles)) if own & flags and node != ROOT]
 
+    def nodes_wanted(self) -> Sequence[int]:
+        """The nodes whose logits are read, ascending."""
+        return [ROOT, *self.nodes_with(Role.CANDIDATE | Role.PROBE)] if self.wanted is None else self.wanted
+
     @property
     def is_chain(self) -> bool:
         """Whether no node has two children."""
@@ -151,6 +158,7 @@ class DraftTree:
         place = grown.add_chain(ROOT, trunk[1:], Role.SUPPORT)[-1:] or [ROOT]
         for parent, token, role in zip(self.parents, self.tokens, self.roles, strict=True):
             place.append(grown._place(place[parent + 1], token, role))
+        grown.wanted = [place[node + 1] for node in self.nodes_wanted()]
         return grown
 
     def longest_chain(self) -> "DraftTree":

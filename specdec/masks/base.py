@@ -22,7 +22,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.layout import Layout, Shapes
-from specdec.tree import DraftTree, Role
+from specdec.tree import DraftTree
 
 _PADDING_ID = 0
 
@@ -70,8 +70,5 @@ class MaskCompiler(BaseModel, ABC):
 
 
 def _wanted(trees: Sequence[DraftTree]) -> tuple[int, ...]:
-    """Roots, candidates and probes of any row: nothing else's logits are ever read."""
-    wanted = {0}
-    for tree in trees:
-        wanted.update(tree.nodes_with(Role.CANDIDATE | Role.PROBE))
-    return tuple(sorted(wanted))
+    """The nodes of any row whose logits are read; nothing else's are computed."""
+    return tuple(sorted(set().union(*(tree.nodes_wanted() for tree in trees))))

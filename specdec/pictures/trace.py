@@ -10,7 +10,7 @@ from specdec.generator import Generator
 from specdec.plugins import load_plugins
 from specdec.prompts import encode
 from specdec.result import Chunk, Result
-from specdec.strategies.base import Drafter, Engine, Host, Nodes, Proposer, Request, What
+from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Signal
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 
@@ -20,7 +20,7 @@ class _Recording(Proposer):
     inner: Any
     trees: Any  # the caller's list itself: validating a list would copy it
 
-    def wants(self) -> frozenset[tuple[Nodes, What]]:
+    def wants(self) -> frozenset[Signal]:
         return frozenset(self.inner.wants())
 
     def bind(self, host: Host) -> Engine:

@@ -26,7 +26,7 @@ from pydantic import Field
 
 from specdec.costs import Costs
 from specdec.strategies.autoregressive import AutoregressiveProposer
-from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, What
+from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request, Signal
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prices import Prices
 from specdec.tree import ROOT, Budget, DraftTree, Role
@@ -57,7 +57,7 @@ class AutoProposer(Proposer):
 
     loss: float = Field(0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
 
-    def wants(self) -> frozenset[tuple[Nodes, What]]:
+    def wants(self) -> frozenset[Signal]:
         return LookaheadProposer().wants()
 
     def bind(self, host: Host) -> Engine:

@@ -16,7 +16,7 @@ Laws, checked on every step by the core, which names the proposer in the error:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specdec.costs import Costs
 from specdec.driver import Driver
-from specdec.tree import Budget, DraftTree, Role
+from specdec.tree import ROOT, Budget, DraftTree, Role
 
 Tunable = Mapping[str, Sequence[Any]]
 
@@ -43,10 +43,20 @@ class Nodes(Enum):
 
 
 class What(Enum):
-    """What a proposer wants to hear about those nodes."""
+    """What a proposer wants to hear about those nodes, besides ``TopK``."""
 
     ARGMAX = "argmax"  # the greedy prediction from the raw logits
     DRAW = "draw"  # what the target would emit there: processors, temperature and keyed noise included
+
+
+@dataclass(frozen=True, slots=True)
+class TopK:
+    """The ``k`` likeliest next tokens by the raw logits, likeliest first, each with its probability."""
+
+    k: int
+
+
+Signal = tuple[Nodes, What | TopK]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +65,21 @@ class Feedback:
 
     ``tree`` is the verified one: the proposed tree, or its longest chain where the model takes chains only. ``tokens``
     are the committed ones (cut at end of text, a stop string or the length). ``path`` are the accepted nodes, root
-    first. ``predictions`` maps each declared node to its predicted next token; a node where none is possible is left
-    out.
+    first. ``signals`` has an answer for each declared pair: by node a token, or for ``TopK`` pairs of a token and its
+    probability; a node where no token is possible is left out.
     """
 
     tree: DraftTree
     path: tuple[int, ...]
     tokens: tuple[int, ...]
-    predictions: dict[int, int] = field(default_factory=dict)
+    signals: Mapping[Signal, Mapping[int, Any]] = field(default_factory=dict)
+
+    @property
+    def predictions(self) -> dict[int, int]:
+        """The next token at each declared node: all arguments of the maximum and draws, of two the draw."""
+        told = [signal for signal in self.signals if isinstance(signal[1], What)]
+        told.sort(key=lambda signal: signal[1] is What.DRAW)
+        return {node: token for signal in told for node, token in self.signals[signal].items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +216,8 @@ class Proposer(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    def wants(self) -> frozenset[tuple[Nodes, What]]:
-        """The predictions that ``observe`` needs, as pairs of which nodes and what about them."""
+    def wants(self) -> frozenset[Signal]:
+        """The signals that ``observe`` needs, as pairs of which nodes and what about them."""
         return frozenset()
 
     def bind(self, host: Host) -> Engine:
@@ -225,3 +242,12 @@ def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
             return tree.nodes_with(Role.CANDIDATE)
         case Nodes.PROBE:
             return tree.nodes_with(Role.PROBE)
+
+
+def wanted(tree: DraftTree, signals: Iterable[Signal]) -> list[int]:
+    """The nodes whose logits a step reads, ascending: what the verifier needs, and what was declared."""
+    declared = {nodes for nodes, _ in signals}
+    if Nodes.ALL in declared:
+        return list(range(len(tree)))
+    roles = Role.CANDIDATE | Role.PROBE if Nodes.PROBE in declared else Role.CANDIDATE
+    return [ROOT, *tree.nodes_with(roles)]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Feedback, Nodes, Proposer, Request, Tunable, What
+from specdec.strategies.base import Drafter, Feedback, Nodes, Proposer, Request, Signal, Tunable, What
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 
@@ -24,7 +24,7 @@ class JacobiProposer(Proposer):
     n: int = Field(8, ge=1, description="guesses per step")
     noise_aware: bool = Field(True, description="update guesses with keyed draws instead of the argmax")
 
-    def wants(self) -> frozenset[tuple[Nodes, What]]:
+    def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.PROBE, What.DRAW if self.noise_aware else What.ARGMAX)})
 
     def start(self, request: Request) -> Drafter:

@@ -19,7 +19,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, Tunable, What
+from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, Signal, Tunable, What
 from specdec.strategies.ngram_pool import NgramPool
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
@@ -38,7 +38,7 @@ class LookaheadProposer(Proposer):
     noise_aware: bool = Field(False, description="fill the window with keyed draws instead of the argmax")
     filter_eos: bool = Field(True, description="replace end-of-text ids in the window")
 
-    def wants(self) -> frozenset[tuple[Nodes, What]]:
+    def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.PROBE, What.DRAW if self.noise_aware else What.ARGMAX)})
 
     def bind(self, host: Host) -> Engine:

@@ -50,9 +50,11 @@ def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) ->
             path.append(node)
         emitted = tuple((tree.tokens[node] + 1) % 7 for node in path)
         tokens += emitted
-        wanted = {node for nodes, _ in engine_of.wants() for node in select(nodes, tree, path)}
-        predictions = {node: (tree.tokens[node] + 1) % 7 for node in wanted}
-        drafter.observe(Feedback(tree, tuple(path), emitted, predictions))
+        signals = {
+            signal: {node: (tree.tokens[node] + 1) % 7 for node in select(signal[0], tree, path)}
+            for signal in engine_of.wants()
+        }
+        drafter.observe(Feedback(tree, tuple(path), emitted, signals))
     drafter.stop()
     return shapes
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from specdec import Drafter, Generator, Host, Nodes, PluginError, Proposer, Request, ToyModel, What
+from specdec.strategies.base import TopK
 
 
 class Bound(Proposer):
@@ -38,6 +39,7 @@ def keeping_a_table(proposer: Any, host: Host) -> Any:
         (Bound(wanted=[Nodes.ALL]), "proposer Bound: wants returned <Nodes.ALL: 'all'>, which is not a pair such as ("),
         (Bound(wanted=(Nodes.ALL, What.DRAW)), "which is not a pair such as (Nodes.PATH, What.ARGMAX)"),
         (Bound(wanted=[(What.DRAW, Nodes.ALL)]), "which is not a pair such as (Nodes.PATH, What.ARGMAX)"),
+        (Bound(wanted=[(Nodes.ALL, TopK(0))]), "which is not a pair such as (Nodes.PATH, What.ARGMAX) or (Nodes.ALL, "),
     ],
 )
 def test_a_strategy_that_is_bound_to_something_else_is_refused_when_the_generator_is_made(

@@ -1,6 +1,6 @@
 """Jacobi iteration against its definition: y_i <- f(x, y_1 … y_(i-1)), all at once."""
 
-from specdec import ROOT, Budget, Feedback, JacobiProposer, Request
+from specdec import ROOT, Budget, Feedback, JacobiProposer, Nodes, Request, What
 from specdec.randomness import Randomness
 from specdec.sequence import TokenView
 
@@ -15,7 +15,7 @@ def test_guesses_move_up_by_the_accepted_length_and_take_the_predictions() -> No
     assert tree.parents == [-1, 0, 1, 2, 3]
     predictions = {node: 100 + node for node in (1, 2, 3, 4)}
     tokens += [tree.tokens[1], 101]  # one guess was right; node 1's prediction is the bonus token
-    drafter.observe(Feedback(tree, (ROOT, 1), tuple(tokens[-2:]), predictions))
+    drafter.observe(Feedback(tree, (ROOT, 1), tuple(tokens[-2:]), {(Nodes.PROBE, What.DRAW): predictions}))
     following = drafter.propose(ROOMY)
     assert following.tokens[:4] == [101, 102, 103, 104], "the predictions behind the bonus token are the new guesses"
     assert len(following) == 5

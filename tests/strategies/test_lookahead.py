@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from specdec import ROOT, Budget, DraftTree, Feedback, LookaheadProposer, Request, Role
+from specdec import ROOT, Budget, DraftTree, Feedback, LookaheadProposer, Nodes, Request, Role, What
 from specdec.costs import Costs
 from specdec.randomness import Randomness
 from specdec.sequence import TokenView
@@ -28,7 +28,7 @@ def advance(
 ) -> None:
     """Tell the drafter that ``emitted`` was committed; only as much of the path as the feedback needs is made up."""
     tokens += emitted
-    drafter.observe(Feedback(tree, (ROOT,), tuple(emitted), predictions))
+    drafter.observe(Feedback(tree, (ROOT,), tuple(emitted), {(Nodes.PROBE, What.ARGMAX): predictions}))
 
 
 def probes(tree: DraftTree) -> list[int]:
