@@ -21,6 +21,7 @@ DRAFTS = "tests/strategies/test_draft_model.py"
 NOISE = "tests/test_randomness.py"
 EXACT = "tests/attention/test_exact.py"
 SPLIT = "tests/attention/test_split.py"
+SIGNALS = "tests/laws/test_signal_laws.py"
 MOST_SECONDS = 1800
 
 
@@ -179,6 +180,18 @@ MUTATIONS = (
         "specdec/attention/split.py",
         (("by_node.masked_fill_(mask.blind[:, None, None], -torch.inf)", "pass"),),
         (SPLIT,),
+    ),
+    Mutation(
+        "a signal of another pair",
+        "specdec/loop.py",
+        (("target.predict(node, what is What.DRAW and shows_draws)", "target.predict(node, shows_draws)"),),
+        (SIGNALS,),
+    ),
+    Mutation(
+        "a signal of the node before",
+        "specdec/sampling.py",
+        (("self._rows.logits(node) for node in numbered", "self._rows.logits(max(0, node - 1)) for node in numbered"),),
+        (SIGNALS,),
     ),
 )  # fmt: skip
 
