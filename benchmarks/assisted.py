@@ -25,7 +25,7 @@ from specdec import DraftModelProposer, Generator, demo
 
 @dataclass
 class Run:
-    """What decoding one prompt came to."""
+    """The counts of one decoded prompt: new tokens, and the target's forward passes."""
 
     num_tokens: int
     num_steps: int

@@ -75,7 +75,7 @@ def contenders(given: list[str] | None, pythons: dict[str, str]) -> list[str]:
 
 
 def describe(folder: Path, dtype: str, with_costs: bool) -> tuple[str, Costs | None]:
-    """What the model is, and what its passes cost in fast numerics."""
+    """Return a description of the model, and the costs of its passes in fast numerics, None if not asked for."""
     model = load(folder, dtype)
     if not with_costs:
         return description(model), None

@@ -115,7 +115,7 @@ def attention(driver: Driver, model: LlamaForCausalLM, context: int, size: int, 
 
 
 def prefix_kernel(device: torch.device) -> str:
-    """What the ``split`` compiler's prefix goes through here."""
+    """Return the name of the kernel that the ``split`` compiler's prefix goes through here."""
     if device.type != "cuda":
         return "torch's operator for CPUs"
     return f"flash-attn {version('flash-attn')}" if is_flash_attn_2_available() else "torch's flash operator"

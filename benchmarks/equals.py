@@ -1,4 +1,4 @@
-"""How often a comparison of equals names a winner: the same strategy under two names, on real runs.
+"""The share of comparisons of equals that name a winner: the same strategy under two names, on real runs.
 
     python -m benchmarks.equals [--comparisons 40] [--num-prompts 8] [--max-new-tokens 16] [--threads 1]
 

@@ -1,4 +1,4 @@
-"""What exact numerics cost beside fast ones: an attention layer, a pass, and a whole speculative step.
+"""The cost of exact numerics beside fast ones: an attention layer, a pass, and a whole speculative step.
 
     python -m benchmarks.exact_cost [--threads 2] [--repeats 25] [--steps 40]
 

@@ -1,4 +1,4 @@
-"""Whether text depends on the strategy: every strategy against plain decoding, in exact and in fast numerics.
+"""A check of whether text depends on the strategy: each against plain decoding, in exact and in fast numerics.
 
     python -m benchmarks.exactness --numerics exact --dtype bfloat16 [--prompts file.jsonl …] [--per-category 2]
     python -m benchmarks.exactness --model smollm2 --prompts file.jsonl … --longest 1024
@@ -52,7 +52,7 @@ SEED = 5
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a text was decoded with."""
+    """The numerics, strategy and settings that a text was decoded with, and its prompt."""
 
     numerics: str
     dtype: str

@@ -144,7 +144,7 @@ def interleaved(moments: dict[str, Moment], repeats: int) -> dict[str, list[floa
 
 
 def measure(arguments: argparse.Namespace) -> tuple[str, Timed, list[Timed]]:
-    """What was measured, in words; the bare sum; and all that is held against it."""
+    """Return a description of what was measured, the timed bare sum, and all that is held against it."""
     model, tokenizer = load_model(arguments)
     theirs, described = models.load(checkpoint(arguments), arguments.dtype), description(model)
     exact = Generator(model, proposer="autoregressive", numerics="exact")  # first: its kernel must be an exact one

@@ -26,7 +26,7 @@ def cache_mib(model: Any, num_tokens: int) -> float:
 
 
 def packing(model: Any) -> str:
-    """What packing its weights takes, at the most and in the end, and what is left of that when they are given back."""
+    """Say how much memory packing a model's weights takes, at the most and in the end, and what is left when closed."""
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()  # a file that is mapped stays so while anything of it is in use
     memory, before = Memory(model), resident_bytes("VmRSS")

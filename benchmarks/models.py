@@ -20,7 +20,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_model(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """What those options ask for: the model with its tokenizer, once torch has its threads."""
+    """Set torch's threads, and load the model that the options of ``add_model_options`` ask for, with its tokenizer."""
     torch.set_num_threads(arguments.threads)
     if arguments.model is None:
         return demo.load(arguments.dtype)

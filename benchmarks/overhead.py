@@ -1,4 +1,4 @@
-"""What a step costs beside the model: the whole loop against the bare forward pass, interleaved.
+"""The cost of a step beside the model: the whole loop against the bare forward pass, interleaved.
 
     python -m benchmarks.overhead [--model FOLDER] [--dtype bfloat16] [--threads 2] [--contexts 256 8192]
 

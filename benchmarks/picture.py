@@ -49,7 +49,10 @@ def speeds(data: Mapping[str, Any]) -> dict[str, Spread]:
 
 
 def bars(labels: Sequence[str], known: Mapping[str, Spread]) -> list[Bar]:
-    """What is to be drawn, by ``CONTENDER=TEXT``; contenders may have equals signs too, so the longest one counts."""
+    """Return the bars to draw, one for each ``CONTENDER=TEXT``.
+
+    Contenders may have equals signs too, so the longest one that fits counts.
+    """
     made = []
     for label in labels:
         fitting = [name for name in known if label.startswith(f"{name}=")]

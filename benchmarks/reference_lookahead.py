@@ -69,7 +69,7 @@ class Pool:
 
 @dataclass
 class State:
-    """What one call carries from step to step.
+    """The state that one call carries from step to step.
 
     Attributes:
         history: the prompt and every accepted token; the last one is not in the cache yet.
@@ -118,7 +118,7 @@ def decode(  # noqa: PLR0913, PLR0917
 
 
 def step_mask(N: int, W: int, num_candidates: int) -> torch.Tensor:  # noqa: N803
-    """Which token of a step sees which: one row and one column for each, in the order they are fed."""
+    """Return which token of a step sees which: one row and one column for each, in the order they are fed."""
     return _visibility([W - 1] + [W] * (N - 2), num_candidates, N - 1)
 
 
@@ -173,7 +173,7 @@ def _finished(new_tokens: list[int], max_new_tokens: int, eos_token_ids: frozens
 
 
 def _offsets(levels: list[list[int]], candidates: list[tuple[int, ...]]) -> list[int]:
-    """How far behind the current token each token of a step stands."""
+    """Return how far behind the current token each token of a step stands."""
     offsets = list(range(len(levels[0]) + 1))
     for depth, level in enumerate(levels[1:], start=1):
         offsets += range(depth, depth + len(level))

@@ -69,7 +69,7 @@ def _add(tree: DraftTree, parent: int, rng: random.Random) -> None:
 
 
 def differing(driver: Any, tokens: list[int], expected: list[torch.Tensor], num_rows: int) -> tuple[int, int]:
-    """How many rows differ, of so many at least that are tried."""
+    """Return how many rows differ, and how many were tried, at least ``num_rows``."""
     rng, tried, different = random.Random(1), 0, 0
     while tried < num_rows:
         length = rng.randint(1, len(tokens) - MOST_DEPTH - 1)

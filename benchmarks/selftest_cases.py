@@ -32,7 +32,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a model under one compiler: right, or with a mistake.
+    """The outcome for a model under one compiler: right, or with a mistake.
 
     ``found``: "trees", "chains", "refused" or "skipped" for right models; "fault", "bits" or "missed" for mistakes.
     """

@@ -1,4 +1,4 @@
-"""What a measurement came to: a row for each contender, held against the baseline on the same prompts and repeats."""
+"""The summary of a measurement: a row for each contender, against the baseline on the same prompts and repeats."""
 
 import statistics
 from collections import defaultdict

@@ -148,7 +148,7 @@ def tables(rows: Sequence[Row], categories: Sequence[str]) -> list[str]:
 
 
 def num_ended(results: Sequence[Result], model: Any) -> int:
-    """How many texts have an end of text before their last token."""
+    """Return the number of texts that have an end of text before their last token."""
     end = model.generation_config.eos_token_id
     ends = set(end) if isinstance(end, list) else {end}
     return sum(not ends.isdisjoint(result.token_ids[:-1]) for result in results)

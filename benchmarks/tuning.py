@@ -1,4 +1,4 @@
-"""What ``specdec tune`` finds for lookahead in a fifth of the time that the full grid takes, beside the grid's best.
+"""The setting that ``specdec tune`` finds for lookahead in a fifth of the full grid's time, beside the grid's best.
 
     python -m benchmarks.tuning [--num-prompts 12] [--max-new-tokens 64] [--repeats 10] [--threads 2]
 

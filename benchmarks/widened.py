@@ -45,7 +45,7 @@ SHAPES: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """How a wide model's logits and greedy texts compare with the original's."""
+    """The agreement of a wide model's logits and greedy texts with the original's."""
 
     most: float  # largest difference of two logits
     same_argmax: float  # share of positions
@@ -102,7 +102,7 @@ def widen(
 def head_places(
     num_old: int, num_old_key_value: int, num_heads: int, num_key_value_heads: int
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Where the original heads go: each one's new index; and pairs of a new key-value head and the one it copies.
+    """Return where the original heads go: each one's new index, and pairs of a new key-value head and its original.
 
     A group of query heads that is larger than a new one is spread over several copies of its key-value head.
     """

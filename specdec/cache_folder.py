@@ -1,4 +1,4 @@
-"""Where models that were fetched are kept: the one place, beside the command line, that reads the environment."""
+"""The folder of fetched models and measured choices; only this module and the command line read the environment."""
 
 import os
 from pathlib import Path

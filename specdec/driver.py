@@ -20,7 +20,7 @@ class Driver:
 
     @property
     def shapes(self) -> Shapes:
-        """What is to be known of the model: vocabulary, positions, dtype, device."""
+        """The facts of the model that drafts and layouts need: vocabulary, positions, dtype, device."""
         return self._backend.shapes
 
     @property
@@ -44,7 +44,7 @@ class Driver:
         return [output.row(row) for row in range(len(trees))]
 
     def lay_out(self, trees: Sequence[DraftTree], lengths: Sequence[int]) -> Layout:
-        """What a pass over trees behind so many committed tokens is made of."""
+        """Return the layout of a forward over a tree per row, that of row b behind ``lengths[b]`` committed tokens."""
         return self._compiler.compile(trees, lengths, self.shapes)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

@@ -35,7 +35,7 @@ class PluginError(SpecdecError):
 
 
 def failure(author: str, error: Exception) -> PluginError:
-    """What a third party's code raised, in one line, and where in that code."""
+    """Return a PluginError that says, in one line, what a third party's code raised and where in that code."""
     fault = PluginError(f"{author} failed with {in_one_line(error)}{_place(error)}")
     fault.__cause__ = error
     return fault

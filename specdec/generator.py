@@ -137,7 +137,7 @@ class Generator:
 
     @property
     def weights(self) -> Weights:
-        """How the model's weight matrices lie in memory, and why."""
+        """The layout of the model's weight matrices in memory, and the reason for it."""
         return self._present().weights
 
     def costs(self) -> Costs:
@@ -161,7 +161,7 @@ class Generator:
 
     @property
     def takes_trees(self) -> bool:
-        """Whether the model passed the self-test with trees; otherwise drafts are cut to chains."""
+        """True if the model passed the self-test with trees; otherwise drafts are cut to chains."""
         return self._present().driven.backend.shapes.takes_trees
 
     def generate(self, prompt: Any, *, generation_config: Any | None = None, **settings: Any) -> Any:
@@ -202,7 +202,7 @@ class Generator:
             yield chunk
 
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:
-        """Why ``generate`` would refuse each of these prompts, None where it wouldn't; nothing is decoded.
+        """Return the error with which ``generate`` would refuse each prompt, None if none; nothing is decoded.
 
         Raises:
             SpecdecError: for settings that are refused.
@@ -280,7 +280,7 @@ class Generator:
         return self._bound
 
     def _chunk(self, sequence: Sequence) -> Chunk:
-        """What the sequence's last step committed; its result too, where that was the end."""
+        """Return the chunk that the sequence's last step committed, with the result where that was the end."""
         tokens = sequence.take()
         decoder = sequence.decoder
         text = decoder.take() if decoder is not None else ""

@@ -1,4 +1,4 @@
-"""What flows between mask compilers, backends and the loop: one forward pass, laid out."""
+"""The layout of one forward pass, as it flows between mask compilers, backends and the loop."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What a compiler and the core must know of a backend.
+    """The facts of a backend that a compiler and the core must know.
 
     ``attention`` names each kind of attention layer, with its window if it has one. ``max_positions`` of None means no
-    limit. A backend that takes chains only is never given a branching tree. ``row_multiple``: what the number of rows
-    in a matrix product must be a multiple of, lest a row get other bits; layouts are padded to it. ``widths``: what
-    layouts are padded to first where a backend has fixed shapes, ascending.
+    limit. A backend that takes chains only is never given a branching tree. ``row_multiple``: the number of rows in a
+    matrix product must be a multiple of it, lest a row get other bits; layouts are padded to it. ``widths``: the
+    widths, ascending, that layouts are padded to first where a backend has fixed shapes.
     """
 
     vocab_size: int
@@ -41,7 +41,7 @@ class Shapes:
     widths: tuple[int, ...] = ()
 
     def padded(self, width: int) -> int:
-        """How many nodes are fed for each row where so many are wanted."""
+        """Return the number of nodes that are fed for each row where ``width`` are wanted."""
         fixed = next((fixed for fixed in self.widths if fixed >= width), width)
         return fixed + -fixed % self.row_multiple
 
@@ -56,7 +56,7 @@ class PartialMask(torch.Tensor):
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]  # as in torch's own Parameter
 
     def visible(self) -> torch.Tensor:
-        """Which slots each node sees, boolean, (rows, width, slots)."""
+        """Return which slots each node sees, boolean, (rows, width, slots)."""
         raise NotImplementedError
 
 
@@ -85,7 +85,7 @@ class Layout:
         return self.input_ids.shape[1]
 
     def visible(self, kind: str) -> torch.Tensor:
-        """Which slots each node sees in a kind of layer that has a mask, boolean, (rows, width, slots)."""
+        """Return which slots each node sees in a kind of layer that has a mask, boolean, (rows, width, slots)."""
         mask = self.masks[kind]
         if isinstance(mask, PartialMask):
             return mask.visible()
@@ -93,7 +93,7 @@ class Layout:
 
 
 class Compiler(Protocol):
-    """What backends and the loop know of a mask compiler; ``specdec/masks/base.py`` says what it promises."""
+    """A mask compiler as backends and the loop know it; ``specdec/masks/base.py`` says what it promises."""
 
     @property
     def attention(self) -> str | None:
@@ -101,11 +101,11 @@ class Compiler(Protocol):
 
     @property
     def bit_exact(self) -> bool:
-        """Whether logits are promised to have the same bits in every layout."""
+        """True if logits are promised to have the same bits in every layout."""
 
     @property
     def max_depth(self) -> int | None:
-        """How deep a tree may be; None where that doesn't matter."""
+        """The greatest depth that a tree may have; None where that doesn't matter."""
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         """Lay out one forward pass over a tree per row."""

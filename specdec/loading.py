@@ -1,4 +1,4 @@
-"""What comes with a model: its weights and tokenizer from a folder or hub, and its own generation settings."""
+"""Loading of a model's weights and tokenizer from a folder or hub, and of its own generation settings."""
 
 import os
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OwnSettings:
-    """What comes from the model's own generation config, and what of it is left out."""
+    """The settings that come from the model's own generation config, with a note of those that are left out."""
 
     eos_token_ids: tuple[int, ...] = ()
     suppressed: dict[str, Any] = field(default_factory=dict)

@@ -23,7 +23,7 @@ def machine_facts() -> dict[str, str]:
 
 
 def model_facts(model: Any) -> dict[str, str]:
-    """What a model is, as far as it says."""
+    """Return a model's name, size, accelerator, dtype and device, as far as it tells them."""
     facts = {"model": getattr(model, "name_or_path", "") or type(model).__name__}
     if hasattr(model, "num_parameters"):
         facts["parameters"] = f"{model.num_parameters() / 1e6:.4g} million parameters"

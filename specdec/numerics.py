@@ -1,4 +1,4 @@
-"""Which numerics a generator decodes with: bit-exact ones wherever they hold, and the reason where they don't.
+"""The numerics that a generator decodes with: bit-exact ones wherever they hold, and the reason where they don't.
 
 Modes:
 - ``exact``: a position's logits have the same bits in plain decoding and in any draft tree, batch or prompt.
@@ -29,10 +29,10 @@ MODES: tuple[str, ...] = get_args(Mode)
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """What was chosen.
+    """The numerics that were chosen.
 
-    ``inexact`` says why text may depend on the strategy in its last bits, and is "" where it can't. ``noise`` is the
-    greatest difference of a logit that the probe saw between plain steps and other passes.
+    ``inexact`` says why the last bits of logits, and so the text, may depend on the strategy; it is "" where they
+    can't. ``noise`` is the greatest difference of a logit that the probe saw between plain steps and other passes.
     """
 
     mode: Literal["exact", "fast"]
@@ -41,7 +41,7 @@ class Numerics:
 
     @property
     def is_bit_exact(self) -> bool:
-        """Whether the probe found no bit that depends on the strategy."""
+        """True if the probe found no bit that depends on the strategy."""
         return not self.inexact
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Driven:
     why_not_exact: str = ""
 
     def costs(self) -> Costs:
-        """What its passes cost here, measured once for a model, numerics and device.
+        """Return the costs of the backend's passes here, measured once for a model, numerics and device.
 
         Raises:
             RequestError: while rows are open.

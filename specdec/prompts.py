@@ -33,7 +33,7 @@ def as_list(prompt: Any) -> tuple[list[Any], bool]:
 
 
 def _is_one(prompt: Sequence[Any]) -> bool:
-    """Whether a list is itself one prompt: token ids, be they right or wrong, or chat messages."""
+    """Return True if a list is itself one prompt: token ids, be they right or wrong, or chat messages."""
     return isinstance(prompt[0], Integral | Mapping) or all(isinstance(token, Number) for token in prompt)
 
 

@@ -27,9 +27,9 @@ class Chances(Protocol):
     """The two random primitives of every acceptance rule; a test enumerates their outcomes instead of drawing them."""
 
     def accept(self, r: float, q: float) -> bool:
-        """Whether u * q < r for a fresh uniform u on [0, 1): true with probability min(1, r / q).
+        """Return True if u * q < r for a fresh uniform u on [0, 1): with probability min(1, r / q).
 
-        Strict, so that r = 0 is never accepted; without a division, so that q = 0 needs no care.
+        The comparison is strict, so that r = 0 is never accepted. It has no division, so that q = 0 needs no care.
         """
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:

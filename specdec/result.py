@@ -1,4 +1,4 @@
-"""What a caller gets back: a result for each request, and chunks of it while it is decoded."""
+"""The results that a caller gets back: one for each request, and chunks of it while it is decoded."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from specdec.stats import Stats
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one request came to.
+    """The result of one request.
 
-    ``token_ids`` are new tokens only, an end-of-text id that was generated included; a stop string cuts ``text`` alone,
-    which is None without a tokenizer. ``seed`` reproduces the text. ``notes`` says what was left out, if anything.
-    ``numerics`` says whether the text could depend on the strategy in its last bits, and why. ``lossless`` is False
-    where the acceptance rule doesn't promise the model's own law, or weights are rounded. ``ties``: the new tokens, by
-    index, whose runner-up was as good within the numerical noise, so that another strategy may go on from there
-    differently; none where bits are exact.
+    ``token_ids`` are the new tokens only, an end-of-text id that was generated included. A stop string cuts ``text``
+    alone, which is None without a tokenizer. ``seed`` reproduces the text. ``notes`` says what was left out, if
+    anything. ``numerics`` says whether the last bits of logits, and so the text, could depend on the strategy, and why.
+    ``lossless`` is False where the acceptance rule doesn't promise the model's own distribution, or weights are
+    rounded. ``ties``: the new tokens, by index, whose runner-up was as good within the numerical noise, so that another
+    strategy may go on from there differently; none where bits are exact.
     """
 
     token_ids: tuple[int, ...]

@@ -36,11 +36,11 @@ class Rows(Protocol):
         """The raw logits at a node, shape ``(vocab,)``."""
 
     def is_finite(self, node: int) -> bool:
-        """Whether the greatest logit at a node is a number."""
+        """Return True if the greatest logit at a node is finite."""
 
 
 class Target(Protocol):
-    """What a verifier may ask of the model about one tree."""
+    """The target as a verifier sees it: the questions that it may ask about one draft tree."""
 
     def draw(self, node: int) -> int:
         """The token the target emits at a node: the argmax at temperature 0, else a keyed draw from its law.
@@ -73,12 +73,12 @@ class Warper:
 
     @property
     def has_processors(self) -> bool:
-        """Whether scores differ from logits."""
+        """True if any logits processor applies, so that scores differ from logits."""
         return bool(self._processors)
 
     @property
     def is_plain_argmax(self) -> bool:
-        """Whether the emitted token is the argmax of the raw logits."""
+        """True if the emitted token is the argmax of the raw logits."""
         return self.temperature == 0.0 and not self._processors
 
     def scores(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
@@ -86,15 +86,16 @@ class Warper:
         return _processed(path, logits, self._processors)
 
     def draft_law(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
-        """What the settings make of a drafter's logits, on the target's device.
+        """Return the distribution that the settings make of a drafter's logits, on the target's device.
 
-        Callers' own processors only where they are path-pure: none is asked about what may never be written.
+        A caller's own processors take part only where all of them are path-pure: no other kind is asked about tokens
+        that may never be written.
         """
         return _processed(path, logits.to(self._device), self._pure_processors).softmax(-1)
 
 
 def _processed(path: ReadOnly[int], logits: torch.Tensor, processors: ReadOnly[Processor]) -> torch.Tensor:
-    """What processors make of logits, shape ``(vocab,)``, float32 or better."""
+    """Return the scores that processors make of logits, shape ``(vocab,)``, float32 or better."""
     # A copy, since processors may write in place and the logits are the whole batch's.
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
     if processors:
@@ -215,9 +216,10 @@ class SequenceTarget:
         return self._rows.is_finite(node)
 
     def predict(self, node: int, wants_draw: bool) -> int | None:
-        """What a proposer may hear: the draw, or the raw argmax; None on a path where no token is possible.
+        """Return the prediction that a proposer may hear; None on a path where no token is possible.
 
-        Callers' own processors are never asked about paths that the text may not take.
+        It is the draw where that is wanted, else the raw argmax. A caller's own processor that isn't path-pure is never
+        asked about paths that the text may not take: the raw argmax stands in for the draw.
         """
         if not (wants_draw and self._warper.is_pure):
             return self._rows.argmax(node)

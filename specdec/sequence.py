@@ -66,21 +66,21 @@ class Sequence:
 
     @property
     def new_tokens(self) -> list[int]:
-        """What was generated so far."""
+        """The tokens that were generated so far."""
         return self.tokens[self.prompt_length :]
 
     @property
     def num_remaining(self) -> int:
-        """How many tokens may still be generated."""
+        """The number of tokens that may still be generated."""
         return self.settings.max_new_tokens - (len(self.tokens) - self.prompt_length)
 
     @property
     def is_finished(self) -> bool:
-        """Whether no token will follow."""
+        """True if no token will follow."""
         return self.finish_reason is not None
 
     def request(self, vocab_size: int, purpose: str, shows_noise: bool) -> Request:
-        """What a drafter may know of this sequence."""
+        """Return this sequence's request, as its drafter may see it."""
         tokens, warper = self.tokens, self.warper
 
         def warp(drafted: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What a caller asks of one generation, in transformers' names; nothing is on unless asked for."""
+"""The settings of one generation, in transformers' names; nothing is on unless asked for."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -174,7 +174,7 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
 
 
 def _refuse(values: Mapping[str, Any]) -> None:
-    """What is left of a GenerationConfig must be without effect."""
+    """Refuse what is left of a GenerationConfig, unless it is without effect."""
     refused = [
         f"{name}={value!r}"
         for name, value in values.items()

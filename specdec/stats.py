@@ -1,4 +1,4 @@
-"""What a run did and where its time went."""
+"""Statistics of a request: what its steps did, and where their time went."""
 
 import time
 from collections.abc import Iterable, Iterator

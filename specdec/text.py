@@ -63,7 +63,7 @@ class TextDecoder:
         return self._decode(self._ids[self._context :])[len(known) :]
 
     def _overlap(self, stop: str) -> int:
-        """How many characters at the end of the text begin the stop string."""
+        """Return the number of characters at the end of the text that begin the stop string."""
         return next((n for n in range(len(stop) - 1, 0, -1) if self._text.endswith(stop[:n])), 0)
 
     def _decode(self, ids: list[int]) -> str:

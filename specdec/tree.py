@@ -18,7 +18,7 @@ _LAW_TOLERANCE = 1e-5  # float32 rounding over a large vocabulary; a forgotten r
 
 
 class Role(IntFlag):
-    """What a node is for; a merged node carries the roles of all its origins."""
+    """The purpose of a node; a merged node carries the roles of all its origins."""
 
     CANDIDATE = 1  # may be accepted
     PROBE = 2  # its prediction is wanted by the proposer
@@ -27,9 +27,9 @@ class Role(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How a candidate came about.
+    """The origin of a candidate: drawn from a distribution, or chosen.
 
-    ``q`` is the law it was drawn from, shape ``(vocab,)``, conditional on its path and on its parent's
+    ``q`` is the distribution that it was drawn from, shape ``(vocab,)``, conditional on its path and on its parent's
     earlier draws; ``None`` means that it was simply chosen (a one-hot q).
     """
 
@@ -39,9 +39,9 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How much a proposer may ask for in one step.
+    """The size that a draft tree may have in one step.
 
-    ``num_nodes`` (the root not counted) and ``depth`` (further nodes would leave the model's positions) are limits.
+    ``num_nodes`` (the root not counted) and ``depth`` (deeper nodes would leave the model's positions) are limits.
     ``num_tokens`` is advice: no more than this many tokens can still be emitted, so a deeper candidate is wasted.
     """
 
@@ -117,7 +117,7 @@ class DraftTree:
 
     @property
     def has_sampled_draws(self) -> bool:
-        """Whether any candidate was drawn from a law, and not simply chosen."""
+        """True if any candidate was drawn from a distribution, and not simply chosen."""
         return any(draw.q is not None for draws in self.draws.values() for draw in draws)
 
     def child(self, node: int, token: int) -> int | None:
@@ -147,7 +147,7 @@ class DraftTree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether no node has two children."""
+        """True if no node has two children."""
         return self.parents == list(range(-1, len(self) - 1))
 
     def below(self, trunk: Sequence[int]) -> "DraftTree":
@@ -223,7 +223,7 @@ def _refusal(author: str, fault: str) -> PluginError:
 
 
 def _fault_of(draw: Draw, token: int, vocab_size: int) -> str:
-    """What is wrong with a draw's law, or "" where nothing is."""
+    """Return what is wrong with the distribution of a draw, or "" where nothing is."""
     q = draw.q
     if q is None:
         return ""

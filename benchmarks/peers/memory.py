@@ -1,4 +1,4 @@
-"""How much memory a process has come to need since its model was loaded."""
+"""The memory that a process has come to need since its model was loaded."""
 
 import ctypes
 import gc

@@ -11,7 +11,7 @@ DEMO_DRAFTER = "demo_drafter"
 
 
 def demo_folder(name: str) -> Path:
-    """Where the built-in ``model`` or its ``drafter`` is installed."""
+    """Return the folder where the built-in ``model`` or its ``drafter`` is installed."""
     return Path(str(files("specdec.demo") / name))
 
 

@@ -24,7 +24,7 @@ class PeerError(Exception):
 
 @dataclass(frozen=True)
 class Setup:
-    """What all contenders have in common, and each peer's own Python where it has one."""
+    """The setup that all contenders have in common, and each peer's own Python where it has one."""
 
     model: Path
     dtype: str

@@ -65,7 +65,7 @@ def prepare(model: Any, arguments: Arguments) -> Decode:
 
 
 def _set_environment() -> None:
-    """What vLLM reads at its import; and the OpenMP that it recommends, which must be there before Python is."""
+    """Set what vLLM reads at its import, and restart under the OpenMP that it recommends, which must precede Python."""
     threads = sys.argv[sys.argv.index("--threads") + 1] if "--threads" in sys.argv else "2"
     wanted = {
         "OMP_NUM_THREADS": threads,

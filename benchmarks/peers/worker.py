@@ -31,7 +31,7 @@ from benchmarks.peers.memory import Memory
 
 @dataclass
 class Arguments:
-    """What a worker is started with; ``method`` is what stands behind the peer's name in a contender's."""
+    """The arguments of a worker; ``method`` is what stands behind the peer's name in a contender's."""
 
     model: Path
     dtype: str

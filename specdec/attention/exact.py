@@ -66,7 +66,7 @@ def register() -> None:
 
 
 def uncovered(dtype: torch.dtype) -> str:
-    """Why there is no exact attention for a dtype, or "" where there is one."""
+    """Return the reason why exact attention doesn't cover a dtype, or "" where it does."""
     return "" if dtype in _GRIDS else f"{ATTENTION} covers bfloat16, float16 and float32, not {dtype}"
 
 

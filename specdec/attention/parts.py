@@ -1,8 +1,8 @@
-"""What split attention reads in place of a mask: a stretch of slots that all nodes see, and a masked tail.
+"""The two parts that split attention reads in place of a mask: a prefix that all nodes see, and a masked tail.
 
-For each row the prefix is the committed slots that its nodes see alike. The tail is everything else: the nodes' own
-slots, with a sliding window the few committed ones that have left it for the deepest node but not for the root, and
-all of them where they are few.
+The prefix of a row is the committed slots that its nodes see alike. The tail is everything else: the nodes' own slots;
+with a sliding window, the few committed slots that have left it for the deepest node but not for the root; and all
+committed slots where they are few.
 """
 
 from typing import Self

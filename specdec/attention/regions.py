@@ -1,4 +1,4 @@
-"""Where a node's exact attention sums what: a closed region of cache slots, and the open slots around it.
+"""The cache slots that a node's exact attention sums over: a closed region, and the open slots around it.
 
 The closed region depends on the node's position alone, so it is the same, with the same keys and values in the same
 order, for plain decoding and for a node of any draft tree. It ends at least ``OPEN`` positions before the node, hence
@@ -90,7 +90,7 @@ def closed_behind(length: int, max_depth: int) -> slice | None:
 
 
 def _closed(first: _Positions, positions: _Positions, offset: int = 0) -> tuple[_Positions, _Positions]:
-    """Where a node's closed region starts and stops, both 0 where it has none; or each node's."""
+    """Return the start and stop of a node's closed region, both 0 where it has none; of each node's, given arrays."""
     start = -(-(first + offset) // BLOCK) * BLOCK - offset
     stop = (positions + offset - OPEN) // BLOCK * BLOCK - offset
     has_closed = stop - start >= _LEAST_CLOSED

@@ -81,7 +81,7 @@ class _Text:
     scores: dict[int, torch.Tensor]
 
     def scores_at(self, index: int) -> torch.Tensor | None:
-        """What new token ``index`` was decided by."""
+        """Return the scores that new token ``index`` was decided by, None where they weren't seen."""
         return self.scores.get(len(self.prompt) + index)
 
 
@@ -118,7 +118,10 @@ class _Pair:
         return finding
 
     def _told(self, finding: Finding, text: _Text, expected: _Text, index: int, deviation: float | None) -> Finding:
-        """What is to be said of the first token that differs, where the strategy's scores deviate by so much."""
+        """Return the finding, completed by what is to be said of the first token that differs.
+
+        ``deviation``: by how much the strategy's scores deviate there; None where that isn't known.
+        """
         token, wanted = (tokens[index] if index < len(tokens) else None for tokens in (text.tokens, expected.tokens))
         finding = replace(finding, position=index, token=token, expected=wanted)
         if token is None or wanted is None:
@@ -164,7 +167,7 @@ class _Pair:
         return noise.clamp_min(self.plain.numerics.noise / 2)  # trees move logits more than the passes tried here
 
     def _decided_by(self, text: _Text, index: int) -> torch.Tensor:
-        """What plain decoding took the greatest of, in units of logits, float64."""
+        """Return the scores that plain decoding took the greatest of, in units of logits, float64."""
         path, scores = [*text.prompt, *text.tokens[:index]], text.scores[len(text.prompt) + index]
         ids = torch.tensor([path])
         for processor in warpers(self.settings):

@@ -1,4 +1,4 @@
-"""What an audit found, prompt by prompt."""
+"""The findings of an audit, prompt by prompt."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -45,7 +45,7 @@ class Audit:
         return tuple(finding for finding in self.findings if finding.verdict == "defect")
 
     def count(self, verdict: Verdict) -> int:
-        """How many prompts came to a verdict."""
+        """Return the number of prompts that came to a verdict."""
         return sum(finding.verdict == verdict for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How far a model's own logits move between passes of different shapes: transformers alone, without specdec."""
+"""The noise of a model's own logits between passes of different shapes, by transformers alone, without specdec."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING

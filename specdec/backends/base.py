@@ -58,7 +58,7 @@ class OutputRow:
         return self.output.logits[self.row, self.output.column_of[node]]
 
     def is_finite(self, node: int) -> bool:
-        """Whether the node's greatest logit is a number."""
+        """Return True if the node's greatest logit is finite."""
         return self.output.greatest(self.row, node) >= 0
 
 
@@ -92,7 +92,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def accepts(cls, model: object) -> bool:
-        """Whether this backend is for such an object; cheap, and never an error."""
+        """Return True if this backend is for such an object; the check is cheap, and never raises an error."""
 
     @classmethod
     @abstractmethod

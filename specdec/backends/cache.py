@@ -16,9 +16,9 @@ _SPARE_SLOTS = 256
 
 @dataclass(slots=True)
 class Placement:
-    """Where the next forward writes: rows ``first`` …, each from its own slot on, shared by all layers.
+    """The place where the next forward writes: rows ``first`` …, each from its own slot on, shared by all layers.
 
-    ``num_asked``: how often modelling code has asked for the number of slots in use.
+    ``num_asked`` counts how often modelling code has asked for the number of slots in use.
     """
 
     first: int = 0

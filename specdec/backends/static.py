@@ -54,7 +54,10 @@ class StaticPlacement(Placement):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What a pass reads: ids, positions, slots (rows, width); masks (rows, 1, width, visible); columns (columns,)."""
+    """The inputs of a pass.
+
+    Shapes: ids, positions and slots (rows, width); rows (rows, 1); masks (rows, 1, width, visible); columns (columns,).
+    """
 
     input_ids: torch.Tensor
     positions: torch.Tensor
@@ -194,5 +197,5 @@ def _next(count: int) -> int:
 
 
 def _bucket(num_slots: int) -> int:
-    """How many slots a pass reads that needs so many: powers of two, and then multiples of the last."""
+    """Return how many slots a pass reads that needs ``num_slots``: powers of two, then multiples of the last."""
     return max(_LEAST_SLOTS, _next(num_slots)) if num_slots <= _SLOTS else -(-num_slots // _SLOTS) * _SLOTS

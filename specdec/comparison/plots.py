@@ -43,7 +43,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a strategy is drawn, in every figure; ``glyph`` is the marker as a character."""
+    """The look of a strategy in every figure; ``glyph`` is the marker as a character."""
 
     colour: str
     marker: str
@@ -125,7 +125,7 @@ def speed_ups(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Pl
 
 
 def phases(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
-    """Where a step's time goes."""
+    """Draw where a step's time goes: the mean of each phase."""
     title, rows = "Where a step's time goes", comparison.ranking
     totals = [1000 * sum(row.seconds.values()) for row in rows]
     labels = [(row.strategy, f"{total:.3g} ms") for row, total in zip(rows, totals, strict=True)]
@@ -142,7 +142,7 @@ def phases(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]
 
 
 def accepted_lengths(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
-    """How many tokens a step emits."""
+    """Draw how many tokens a step emits: the share of steps for each number."""
     rows = _drafting(comparison)
     lengths = [np.concatenate([run.accepted_lengths for run in comparison.runs_of(row.strategy)]) for row in rows]
     most = max(int(own.max()) for own in lengths)

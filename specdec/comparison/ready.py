@@ -129,7 +129,7 @@ def _is_plain(proposer: Proposer) -> bool:
 
 
 def _is_ordinary(given: Generator | Proposer) -> bool:
-    """Whether it is plain decoding in fast numerics, or can still be made so."""
+    """Return True if a strategy is plain decoding in fast numerics, or can still be made so."""
     if isinstance(given, Generator):
         return _is_plain(given.proposer) and given.numerics.mode == "fast"
     return _is_plain(given)

@@ -24,7 +24,7 @@ _MOST_PROMPT_TOKENS = 200  # of a sample's prompt, its end
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one step of a sample brought."""
+    """The text that one step of a sample brought."""
 
     step: int
     num_tokens: int
@@ -172,7 +172,7 @@ def _pieces(run: Run, texts: Sequence[str]) -> list[Piece]:
 
 
 def _facts(comparison: Comparison) -> dict[str, str]:
-    """What it takes to repeat a comparison, apart from the strategies."""
+    """Return the facts needed to repeat a comparison, apart from the strategies."""
     plan = comparison.plan
     counts = Counter(category for category, _, _ in plan.prompts)
     num_planned = len(plan.strategies) * len(plan.prompts) * plan.repeats
@@ -191,7 +191,7 @@ def _facts(comparison: Comparison) -> dict[str, str]:
 
 
 def _labels(comparisons: Sequence[Comparison]) -> list[str]:
-    """What sets each comparison apart: the settings that differ."""
+    """Return what sets each comparison apart: the settings that differ, else its number; empty for a single one."""
     if len(comparisons) == 1:
         return [""]
     every = [_settings(comparison) for comparison in comparisons]

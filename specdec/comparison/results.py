@@ -1,4 +1,4 @@
-"""What a comparison came to: speed with intervals, acceptance, time by phase, and whether the texts agree."""
+"""The results of a comparison: speed with intervals, acceptance, time by phase, and whether the texts agree."""
 
 import csv
 import io
@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything planned was run."""
+        """True if everything planned was run."""
         return len(self._by_cell) >= len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
 
     @property
@@ -102,13 +102,13 @@ class Comparison:
         ]
 
     def speed_up(self, strategy: str, over: str | None = None, category: str | None = None) -> Ratio:
-        """How many times as fast as another (plain decoding, where none is named), paired by prompt."""
+        """Return a strategy's speed over that of ``over`` (plain decoding, where none is named), paired by prompt."""
         return speed_ratio(
             self._speeds(strategy, category), self._speeds(over or self.plan.baseline, category), self.plan.seed
         )
 
     def category_speed_up(self, strategy: str, category: str) -> float:
-        """How many times as fast as plain decoding on one category's prompts, without an interval."""
+        """Return a strategy's speed over plain decoding's on one category's prompts, without an interval."""
         return speed_value(self._speeds(strategy, category), self._speeds(self.plan.baseline, category))
 
     def tokens_per_step(self, strategy: str, category: str | None = None) -> float:

@@ -17,9 +17,10 @@ Decode = Callable[[int, int], Result]  # (prompt, seed)
 
 
 class Plan(BaseModel):
-    """What is compared, in full: a run file's first line.
+    """The full description of a comparison: a run file's first line.
 
-    Runs belong together if all is equal but ``repeats``, and ``inexact``, whose wording is a measurement's.
+    Runs belong together if their plans are equal but for ``repeats``, and for ``inexact``, whose wording comes
+    from a measurement.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,7 +69,7 @@ class Run(BaseModel):
 
     @property
     def cell(self) -> Cell:
-        """Which of the planned runs this is."""
+        """The place of the run among the planned ones: strategy, prompt and repeat."""
         return self.strategy, self.prompt, self.repeat
 
 

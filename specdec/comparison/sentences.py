@@ -13,7 +13,7 @@ _MOST_DIFFERENCES = 10
 
 
 def verdict(comparison: Comparison) -> str:
-    """Which strategy won, or why none is named."""
+    """Say which strategy won, or why none is named."""
     rows, num_prompts = comparison.contenders, len(comparison.prompts)
     first, baseline = rows[0], comparison.plan.baseline
     if len(comparison.rows) == 1:
@@ -40,7 +40,7 @@ def verdict(comparison: Comparison) -> str:
 
 
 def identity(comparison: Comparison) -> str:
-    """Whether the texts are plain decoding's."""
+    """Say whether the texts are plain decoding's."""
     plan, num_different = comparison.plan, len(comparison.differences)
     others = [name for name in plan.strategies if name not in plan.plain]
     num_texts = len(comparison.pairs) * sum(plan.promises[name] == "tokens" for name in others)
@@ -54,7 +54,7 @@ def identity(comparison: Comparison) -> str:
 
 
 def numerics_used(comparison: Comparison) -> str:
-    """Which numerics the strategies decoded in, and which plain decoding they are measured by."""
+    """Say which numerics the strategies decoded in, and which plain decoding they are measured by."""
     plan = comparison.plan
     names = [name for name in plan.strategies if name not in plan.plain] or [plan.reference]
     told = f"Numerics: {by_numerics(plan, names)}."

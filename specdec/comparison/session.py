@@ -83,7 +83,7 @@ class Session:
 
     @property
     def tokenizer(self) -> Any | None:
-        """What turns the strategies' tokens into text."""
+        """The tokenizer that turns the strategies' tokens into text."""
         return self._ready.tokenizer
 
     def generator(self, proposer: Any) -> Generator:
@@ -102,13 +102,13 @@ class Session:
         self.close()
 
     def costs(self) -> Costs:
-        """What passes cost in the strategies' numerics, beside an ordinary plain step."""
+        """Measure the costs of passes in the strategies' numerics, and of an ordinary plain step beside them."""
         plain = None if self.plan.reference == self.plan.baseline else self.generators[self.plan.baseline].driver()
         return measure_costs(self.generators[self.plan.reference].driver(), plain=plain)
 
     @property
     def num_runs(self) -> int:
-        """How many runs the plan has."""
+        """The number of runs in the plan."""
         return len(self.plan.strategies) * len(self.plan.prompts) * self.plan.repeats
 
     def run(
@@ -154,7 +154,7 @@ class Session:
         return measure(self.plan, decoders, {run.cell for run in self.runs})
 
     def _compared(self, stopped: KeyboardInterrupt | SpecdecError | None) -> Comparison:
-        """What was run, compared; where that is nothing, what stopped it is raised."""
+        """Return the comparison of what was run; where nothing can be compared yet, raise what stopped the runs."""
         try:
             comparison = Comparison(self.plan, self.runs)
         except RequestError as nothing:
@@ -236,7 +236,7 @@ def _encoded(
 
 
 def _described(proposer: Proposer) -> str:
-    """What a strategy is made of, a model among its options by name."""
+    """Return what a strategy is made of, in words; a model among its options is given by its name."""
     hidden = {name for name, field in type(proposer).model_fields.items() if not field.repr}
     values = {name: getattr(proposer, name) for name in sorted(hidden) if getattr(proposer, name) is not None}
     named = {

@@ -1,4 +1,4 @@
-"""How much faster, and how sure of it: ratios of paired times with bootstrap intervals."""
+"""Ratios of paired times, with bootstrap intervals: how much faster a strategy is, and how sure that is."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _NUM_RESAMPLES = 4999
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """How many times as fast, with its 95 % interval; the interval is everything where the prompts are too few."""
+    """A ratio of speeds, with its 95 % interval; the interval is everything where the prompts are too few."""
 
     value: float
     low: float
@@ -22,12 +22,12 @@ class Ratio:
 
     @property
     def is_faster(self) -> bool:
-        """Whether the whole interval lies above 1."""
+        """True if the whole interval lies above 1."""
         return self.low > 1.0
 
     @property
     def is_slower(self) -> bool:
-        """Whether the whole interval lies below 1."""
+        """True if the whole interval lies below 1."""
         return self.high < 1.0
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Ratio:
 
 
 def speed_ratio(own: np.ndarray, other: np.ndarray, seed: int = 0) -> Ratio:
-    """How many times as fast as ``other`` ``own`` is, over all prompts together.
+    """Return how many times as fast ``own`` is as ``other``, over all prompts together.
 
     Args:
         own, other: shape ``(2, prompts)``: tokens, and the seconds they took. Column i of both is the same prompt.

@@ -73,10 +73,10 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a search came to.
+    """The result of a search.
 
-    ``strategy`` is the best setting's string, ready for ``proposer=``; ``gain`` is over plain decoding, from
-    ``comparison``, the finalists' runs: being the best of several there, it is flattered a little. ``trials`` are the
+    ``strategy`` is the best setting's string, ready for ``proposer=``. ``gain`` is its speed-up over plain decoding, by
+    ``comparison``, the finalists' runs; as the best of several there, it is flattered a little. ``trials`` are the
     settings screened, those predicted fastest first; ``num_refused`` counts those that the strategy refused.
     """
 

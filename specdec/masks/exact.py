@@ -52,7 +52,10 @@ class ExactCompiler(MaskCompiler):
         return masks
 
     def _only_region(self, tree: DraftTree, length: int, shapes: Shapes) -> Region | None:
-        """What ``regions_of`` gives for a row without windows, where it gives a single region."""
+        """Return the single region that ``regions_of`` gives for a row without windows.
+
+        None where nodes may differ in their closed region, or slots are few: then ``regions_of`` has to be asked.
+        """
         closed = closed_behind(length, max(tree.depths))
         if closed is None:
             return None

@@ -15,7 +15,7 @@ _MOST_NUMBERS, _MOST_OF_ONE = 2**21, 2**19  # in all kept masks, and in one
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What a mask says of a slot, and as what."""
+    """The values by which a mask marks a slot as visible or hidden, with their dtype and device."""
 
     visible: float
     hidden: float

@@ -1,4 +1,4 @@
-"""What each node of a pass may see, as plain arrays: the law that every compiler's masks express."""
+"""Visibility of slots to the nodes of a pass, as plain arrays: the rule that every compiler's masks express."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,16 @@ from specdec.tree import DraftTree
 
 
 def needs_no_mask(trees: Sequence[DraftTree], lengths: Sequence[int], width: int, shapes: Shapes) -> bool:
-    """Whether models do it by themselves: one node behind everything, or a chain with nothing before it."""
+    """Return True if the model's own causal mask serves a pass.
+
+    It serves a single row in a model without windows: one node behind everything, or a chain with nothing before it.
+    """
     is_plain = len(trees) == 1 and (width == 1 or (trees[0].is_chain and lengths[0] == 0))
     return is_plain and not any(shapes.attention.values())
 
 
 def visibility(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -> np.ndarray:
-    """Which slots each node sees where no window limits it, (rows, width, slots); padding sees itself alone."""
+    """Return which slots each node sees where no window limits it, (rows, width, slots); padding sees itself alone."""
     visible = np.zeros((len(trees), width, max(lengths) + width), dtype=bool)
     for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
         visible[row, : len(tree), :length] = True
@@ -32,7 +35,7 @@ def ancestors(tree: DraftTree, width: int) -> np.ndarray:
 
 
 def within(window: Window, positions: np.ndarray, lengths: Sequence[int], slots: int) -> np.ndarray:
-    """Which slots lie inside each node's window, shape (rows, width, slots); decided on positions."""
+    """Return which slots lie inside each node's window, shape (rows, width, slots); positions decide, not slots."""
     slot_positions = np.tile(np.arange(slots), (len(lengths), 1))
     for row, length in enumerate(lengths):
         slot_positions[row, length : length + positions.shape[1]] = positions[row]

@@ -1,1 +1,1 @@
-"""What decoding looks like: the steps of a generation, the attention mask of one, and two strategies side by side."""
+"""Pictures of decoding: the steps of a generation, the attention mask of one step, and two strategies side by side."""

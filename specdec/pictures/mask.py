@@ -75,7 +75,7 @@ class MaskPicture:
 
 
 def visibility(tree: DraftTree, prefix_length: int, shapes: Shapes, kind: str) -> np.ndarray:
-    """What each node sees of prefix and tree, in one kind of layer: ``(nodes, prefix_length + nodes)``, bool."""
+    """Return what each node sees of prefix and tree in a kind of layer: ``(nodes, prefix_length + nodes)``, bool."""
     layout = DenseCompiler().compile([tree], [prefix_length], shapes)
     if not layout.masks:  # a chain that the model's own causal mask serves
         return np.tri(len(tree), prefix_length + len(tree), k=prefix_length, dtype=bool)

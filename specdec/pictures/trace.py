@@ -185,7 +185,7 @@ class Recorder:
 
 
 def role_names(tree: DraftTree, node: int) -> tuple[str, ...]:
-    """What a node is for, in words; the root, which is committed already, is no candidate."""
+    """Return the names of a node's roles; the root, which is committed already, is "root" and no candidate."""
     roles = tree.roles[node] & ~Role.CANDIDATE if node == ROOT else tree.roles[node]
     return (*(("root",) if node == ROOT else ()), *(role.name.lower() for role in Role if role & roles and role.name))
 

@@ -1,20 +1,20 @@
-"""What a generator drafts with when nothing is said: lookahead of a size that fits the device, and only while it pays.
+"""The default strategy: lookahead of a size that fits the device, and only while it pays.
 
-Which size: the one whose tokens per step over c(T) is greatest, c(T) being what a pass over its nodes costs here.
+The size is the one whose tokens per step over c(T) is greatest, c(T) being the cost of a pass over its nodes here.
 
-How much of it (a window goes whole or not at all, guesses in any number): in each step the nodes that maximize
+In each step those nodes of a draft are fed (a window whole or not at all, guesses in any number) that maximize
 
     (1 + sum over candidates v of P(v)) / c(T),   P(v) = b(rank of its branch) x product over 2 <= k <= depth of a(k),
 
 where b is how often the first, second, … branch below the root was right, and a(k) how often a branch's k-th token was
 if those before it were (the product-limit estimate: Kaplan and Meier 1958).
 
-Whether at all: out of an account. Each step pays in a small share of itself, a draft takes what its pass costs more
-than a plain one and pays in the tokens that it brings, and nothing is drafted that the account couldn't bear to lose
-whole; what isn't expected to pay is tried for a few steps when the account is full. So drafts never lose more than that
-share of plain decoding's time and the first deposit, as far as prices are right (``prices.py``).
+An account decides whether to draft at all. Each step pays in a small share of itself. A draft takes out what its pass
+costs more than a plain one, and pays in the tokens that it brings. Nothing is drafted that the account couldn't bear to
+lose whole; a draft that isn't expected to pay is tried for a few steps when the account is full. So drafts never lose
+more than that share of plain decoding's time and the first deposit, as far as prices are right (``prices.py``).
 
-Under rules where the text depends on what is drafted nothing is: it mustn't depend on a clock.
+Under rules where the text depends on what is drafted, nothing is drafted: the text mustn't depend on a clock.
 """
 
 from collections import defaultdict
@@ -86,7 +86,7 @@ def lookahead(size: tuple[int, int, int]) -> LookaheadProposer:
 
 @dataclass(slots=True)
 class Rate:
-    """How often something was right, lately; once more than was seen, so that what is untried gets tried."""
+    """A recent rate of success; one success more is counted than was seen, so that what is untried gets tried."""
 
     hits: float = 0.0
     tries: float = 0.0
@@ -101,7 +101,7 @@ class Rate:
 
 @dataclass(slots=True)
 class Account:
-    """What drafts have brought and cost, in plain steps, and how often they were right, by rank and by depth."""
+    """The balance of what drafts bring and cost, in plain steps, and how often they are right, by rank and by depth."""
 
     prices: Prices
     loss: float
@@ -135,13 +135,16 @@ class Account:
         self._patience = max(0, self._patience - 1)
 
     def can_draft(self, num_rows: int) -> bool:
-        """Whether to write a draft: not while one waits, has no known cost, or is beyond the account however small."""
+        """Return True if a draft is to be written.
+
+        None is while drafting pauses, while its cost isn't known, or where the account can't bear even the smallest.
+        """
         if self._patience or self.prices.needs_plain(num_rows):
             return False
         return self.prices.at(num_rows, self._least) <= self.balance
 
     def choose(self, trees: Sequence[DraftTree]) -> int:
-        """How many nodes of each tree are to be fed, the root included; and pay for them."""
+        """Return how many nodes of each tree are to be fed, the root included, and pay for them."""
         num_rows, widest = len(trees), max(map(len, trees))
         # A window goes whole or not at all; of what comes behind it any first nodes are a tree.
         self._least = max(2, *(1 + max(tree.nodes_with(Role.PROBE), default=0) for tree in trees))
@@ -164,11 +167,11 @@ class Account:
         return best
 
     def earn(self, num_rows: int, num_accepted: int) -> None:
-        """What one of so many rows' drafts brought."""
+        """Pay in the tokens that the draft of one of ``num_rows`` rows brought."""
         self.balance = min(_MOST_SAVED, self.balance + num_accepted / num_rows)
 
     def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
-        """Which of a tree's candidates were right."""
+        """Note which of a tree's candidates were right, by rank and by depth."""
         for rank, node in enumerate(branches(tree)):
             self._ranks[rank].note(node in path[1:2])
         for depth, node in enumerate(path[1:], 2):

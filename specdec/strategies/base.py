@@ -33,7 +33,7 @@ Tunable = Mapping[str, Sequence[Any]]
 
 
 class Nodes(Enum):
-    """Which nodes of the verified tree a proposer wants to hear about."""
+    """The nodes of the verified tree whose predictions a proposer wants to hear."""
 
     LAST = "last"  # the last accepted node, whose draw is the bonus token
     PATH = "path"  # the accepted path, root included
@@ -43,7 +43,7 @@ class Nodes(Enum):
 
 
 class What(Enum):
-    """What a proposer wants to hear about those nodes, besides ``TopK``."""
+    """The kind of prediction that a proposer wants to hear for the chosen ``Nodes``, besides ``TopK``."""
 
     ARGMAX = "argmax"  # the greedy prediction from the raw logits
     DRAW = "draw"  # what the target would emit there: processors, temperature and keyed noise included
@@ -61,11 +61,11 @@ Signal = tuple[Nodes, What | TopK]
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What became of a proposal.
+    """The outcome of a proposal.
 
-    ``tree`` is the verified one: the proposed tree, or its longest chain where the model takes chains only. ``tokens``
-    are the committed ones (cut at end of text, a stop string or the length). ``path`` are the accepted nodes, root
-    first. ``signals`` has an answer for each declared pair: by node a token, or for ``TopK`` pairs of a token and its
+    ``tree`` is the verified tree: the proposed one, or its longest chain where the model takes chains only. ``path``
+    holds the accepted nodes, root first. ``tokens`` are the committed ones, cut at an end of text, a stop string or the
+    length. ``signals`` has the answers to each declared pair: by node a token, or for ``TopK`` pairs of a token and its
     probability; a node where no token is possible is left out.
     """
 
@@ -84,19 +84,19 @@ class Feedback:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a proposer may know of the generator it drafts for.
+    """A generator as the proposer that drafts for it may see it.
 
     Attributes:
         model, tokenizer: the target's; the tokenizer may be None.
         vocab_size: entries of the target's logits.
-        reads_q: the acceptance rule makes use of the laws that candidates are drawn from.
-        is_keyed: the text doesn't depend on what is drafted.
-        takes_trees: the model can be given branching trees; otherwise drafts are cut to their longest chain.
-        load: a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be given,
-            else None. Raises ModelError.
-        open: drive another model, with a cache of its own, as the target is driven. Raises ModelError.
-        costs: what the target's passes cost here, by their number of nodes; to be asked while binding. Measured when
-            first asked for, in about a second.
+        reads_q: True if the acceptance rule makes use of the distributions that candidates are drawn from.
+        is_keyed: True if the text doesn't depend on what is drafted.
+        takes_trees: True if the model can be given branching trees; otherwise drafts are cut to their longest chain.
+        load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be
+            given, else None. Raises ModelError.
+        open: drives another model, with a cache of its own, as the target is driven. Raises ModelError.
+        costs: returns the costs of the target's passes here, by their number of nodes. They are measured when first
+            asked for, in about a second; ask while binding.
     """
 
     model: Any
@@ -112,14 +112,15 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a drafter may know of its request.
+    """A request as its drafter may see it.
 
     Attributes:
         tokens: a live view of prompt and committed tokens; its last entry is the root of the next tree.
-        warp: the law that the request's own settings make of raw logits behind some drafted tokens: (drafted, logits)
-            -> law, both ``(vocab,)``; at temperature 0 that of temperature 1.
-        noise: what the acceptance rule adds to the log-law at an absolute position before it takes the argmax,
-            ``(vocab,)``; None at temperature 0, and under rules where a drafter that knew it would bias the text.
+        warp: the distribution that the request's own settings make of raw logits behind some drafted tokens: (drafted,
+            logits) -> distribution, logits and distribution ``(vocab,)``; at temperature 0 that of temperature 1.
+        noise: what the acceptance rule adds to the log-probabilities at an absolute position before it takes the
+            argmax, ``(vocab,)``; None at temperature 0, and under rules where a drafter that knew it would bias the
+            text.
     """
 
     tokens: Sequence[int]
@@ -178,7 +179,7 @@ class Drafter(ABC):
 
 
 class Engine:
-    """What a proposer's requests share; ``propose_many`` is where a draft model would run once for the batch."""
+    """The state that a proposer's requests share; in ``propose_many`` a draft model would run once for the batch."""
 
     def __init__(self, start: Callable[[Request], Drafter]) -> None:
         self._start = start

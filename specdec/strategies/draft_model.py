@@ -18,11 +18,12 @@ from specdec.tree import Budget, DraftTree
 
 
 class DraftModelProposer(Proposer):
-    """What a smaller model with a cache of its own would say next.
+    """Drafts by a smaller model with a cache of its own.
 
-    Under a rule that reads q (``rejection``, ``traversal``) and at a temperature, candidates are drawn from the
-    drafter's law, warped as the target's is; else they are its likeliest tokens. Under ``match`` the drafter is given
-    the noise of each position, so that it guesses what the target will *draw*, and ``confidence`` is that in its guess.
+    Under a rule that reads q (``rejection``, ``traversal``) and at a temperature above 0, candidates are drawn from the
+    drafter's distribution, warped as the target's is; otherwise they are its likeliest tokens. Under ``match`` the
+    drafter is given the noise of each position, so that it guesses what the target will *draw*; ``confidence`` is then
+    about that guess.
     """
 
     tunable: ClassVar[Tunable] = {

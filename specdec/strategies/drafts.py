@@ -154,7 +154,7 @@ class TextDraft(Draft):
 
 @dataclass(frozen=True, slots=True)
 class BeamOptions:
-    """How wide a beam is, how many nodes it may have, and what stands beside a sampled candidate."""
+    """The options of a beam: width, most nodes, least confidence, and what stands beside a sampled candidate."""
 
     width: int
     num_nodes: int

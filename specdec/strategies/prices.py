@@ -1,8 +1,8 @@
-"""What a draft's step costs beyond a plain one: by c(T) at first, and then as steps turn out.
+"""Prices of drafted steps: their cost beyond a plain step, by c(T) at first, and then as steps turn out.
 
 c(T) was measured for a single row and is the model's alone. Host work, masks, padding and several rows come on top, and
-are learnt: a step of w nodes for each of b rows is taken to last f(b) times what c(T) makes of a plain one's time, f
-being the median of what the last drafted steps of b rows took over that.
+are learnt: a step of w nodes for each of b rows is taken to last f(b) times what c(T) makes of a plain step's time. The
+factor f(b) is the median of what the last drafted steps of b rows took over that.
 """
 
 import statistics
@@ -34,11 +34,11 @@ class Prices:
         self._under_way: tuple[int, int] | None = None
 
     def at(self, num_rows: int, width: int) -> float:
-        """What a step of so many nodes for each row costs beyond a plain one, in plain ones."""
+        """Return the cost of a step of ``width`` nodes for each row beyond a plain step, in plain steps."""
         return self._predicted(num_rows, width) * self._factors.get(num_rows, 1.0) - 1 if width > 1 else 0.0
 
     def needs_plain(self, num_rows: int) -> bool:
-        """Whether drafted steps of so many rows have too little to be compared with."""
+        """Return True if there are too few recent plain steps of ``num_rows`` rows to compare drafted ones with."""
         return len(self._plain[num_rows]) < _FEWEST or self._num_since_plain[num_rows] >= _REFRESH
 
     def begin(self) -> None:
@@ -52,7 +52,7 @@ class Prices:
         self._ended = self._clock()
 
     def fed(self, num_rows: int, width: int) -> None:
-        """What the step that has begun is of; not said of a prompt's pass, which is like no other."""
+        """Note the size of the step that has begun; not called for a prompt's pass, which is like no other."""
         self._under_way = num_rows, width
         self._num_since_plain[num_rows] = 0 if width == 1 else self._num_since_plain[num_rows] + 1
 

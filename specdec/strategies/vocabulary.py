@@ -1,4 +1,4 @@
-"""How a drafter's tokens relate to the target's: the same ids, some shared strings, or nothing but text."""
+"""The relation of a drafter's tokens to the target's: the same ids, some shared strings, or nothing but text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

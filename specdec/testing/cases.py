@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is drawn below a node: each draw's kind, and the shape below its child.
+    """The shape of what is drawn below a node: each draw's kind, and the shape below its child.
 
-    ``sampled`` draws come from the drafter's law at the node, renormalised without earlier tokens if ``replaces`` is
-    False; the j-th ``chosen`` one is the j-th likeliest token there.
+    ``sampled`` draws come from the drafter's distribution at the node, renormalised without earlier tokens if
+    ``replaces`` is False; the j-th ``chosen`` one is the j-th likeliest token there.
     """
 
     draws: tuple[tuple[Literal["sampled", "chosen"], "Shape"], ...] = ()

@@ -1,4 +1,4 @@
-"""What a rule emits, exactly: the production code over known laws, every outcome enumerated."""
+"""The exact distribution that a rule emits: the production code over known distributions, every outcome enumerated."""
 
 from collections.abc import Callable, Sequence
 

@@ -34,7 +34,7 @@ _GAIN_OF_LOSS = 1.25  # what a kernel that loses digits must gain over one that 
 
 
 class Chosen(BaseModel, frozen=True, extra="forbid"):
-    """How to pack.
+    """The way to pack a model's weights.
 
     Attributes:
         name: the fastest kernel's, "" where stock products are faster.

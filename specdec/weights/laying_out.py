@@ -20,7 +20,7 @@ _LEAST_BYTES = 2**23  # smaller models stay in a processor's caches, where the l
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """How a model's weight matrices lie in memory.
+    """The layout of a model's weight matrices in memory.
 
     Attributes:
         kernel: the name of the kernel that multiplies by those that are packed; "" where none are.

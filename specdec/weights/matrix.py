@@ -24,7 +24,7 @@ class Matrix(ABC):
     @property
     @abstractmethod
     def kind(self) -> Hashable:
-        """How it is multiplied by: equal for matrices whose products take the same way."""
+        """A key that is equal for matrices whose products are computed in the same way."""
 
     @abstractmethod
     def multiply(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

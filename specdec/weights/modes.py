@@ -1,4 +1,4 @@
-"""What may be asked for of a model's weights."""
+"""The values that ``weights=`` may have: modes, and the names of kernels."""
 
 from specdec.errors import RequestError
 from specdec.plugins import Registry
