@@ -26,7 +26,7 @@ from specdec.errors import in_one_line
 from specdec.layout import Compiler
 from specdec.probes.own_forward import own_logits
 from specdec.probes.walk import Walk, WrongLayout, walk
-from specdec.weights.layers import is_quantised
+from specdec.weights.layers import rounds_rows
 
 _REFERENCE = 12  # tokens
 _ROUNDINGS = 4  # tried
@@ -110,7 +110,7 @@ def _judge(model: PreTrainedModel, walked: Walk) -> str:
     far = min((position for position in walked.plain if position >= len(reference)), default=len(walked.tokens))
     behind = own_logits(model, [walked.tokens], len(walked.tokens) - far)[0]
     fault = _fault(walked, reference, bounds, behind, max(bounds))
-    if fault and any(map(is_quantised, model.modules())):
+    if fault and any(map(rounds_rows, model.modules())):
         # Layers that round their input turn a number now and then, which reaches far: a few tokens may have none.
         bound = max(*bounds, *_bounds(model, walked.tokens, behind).tolist())
         fault = _fault(walked, reference, bounds, behind, bound)

@@ -54,6 +54,13 @@ def is_quantised(module: torch.nn.Module) -> bool:
     return is_linear and not (is_one and weight.is_floating_point() and weight.element_size() >= _LEAST_BYTES)
 
 
+def rounds_rows(module: torch.nn.Module) -> bool:
+    """Return True for a linear layer that may round what it multiplies: quantised, or packed by a lossy kernel."""
+    weight = getattr(module, "weight", None)
+    kernel = weight.matrix.kernel if isinstance(weight, PackedWeight) else None
+    return is_quantised(module) or (kernel is not None and bool(kernel.lossy))
+
+
 def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
     """Yield the layers of floating-point weights, one for each weight."""
     from transformers.pytorch_utils import Conv1D

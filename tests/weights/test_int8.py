@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specdec import Generator
+from specdec import Generator, demo
 from specdec.weights.int8 import Int8Kernel
 from tests import families
 
@@ -116,3 +116,11 @@ def test_every_strategy_says_what_the_rounded_model_says(model: PreTrainedModel,
     assert len(texts) == 1
     for name, each in model.named_parameters():
         assert (id(each), True) == (before[name][0], torch.equal(each, before[name][1]))
+
+
+@pytest.mark.filterwarnings("ignore:with weights='int8'")
+def test_a_trained_model_whose_rounding_reaches_far_is_exact_all_the_same() -> None:
+    model, _ = demo.load()
+    with Generator(model, proposer="prompt_lookup", weights="int8") as generator:
+        assert str(generator.numerics) == "exact, bit-exact"
+        assert generator.takes_trees
