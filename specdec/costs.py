@@ -61,9 +61,9 @@ def measure_costs(
 
     Half of a size's nodes are a chain and the others hang below the root, so that a mask is needed, as for most drafts.
     ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics. First come passes
-    that aren't timed, for ``seconds`` at most, until they are as fast as they will be. Then, when half of ``seconds``
-    are over no further size is tried, and when all are no pass is repeated; beyond the largest that was tried, or that
-    there was memory for, a pass then counts as many times as dear as it is larger.
+    that aren't timed, for ``seconds`` of each driver at most, until they are as fast as they will be. Then, when half
+    of ``seconds`` are over no further size is tried, and when all are no pass is repeated; beyond the largest that was
+    tried, or that there was memory for, a pass then counts as many times as dear as it is larger.
     """
     rng = np.random.default_rng(0)
     shapes = driver.shapes

@@ -261,11 +261,11 @@ class Generator:
                 "this generator is decoding already: exhaust or close its stream, or wait for the other thread"
             )
         try:
+            self._holding.is_decoding = True  # from here on no other generator lays the weights out otherwise
             if not self._bound.is_current(self.model):  # it was cast, moved, resized, given an adapter, …
                 former, self._bound = self._bound, self._bind()
                 former.parts.engine.close()
             self._is_closed = False
-            self._holding.is_decoding = True
             yield self._bound
         finally:
             self._holding.is_decoding = False

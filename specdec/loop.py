@@ -238,6 +238,8 @@ def answer(
 
 def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> Verdict:
     """The sequence's own commit; then, unless that was its end, it fails where the target had no answer."""
+    if sequence.is_finished:
+        return Verdict((ROOT,), ())
     num_step = sequence.stats.steps + 1
     best_two = runners_up(sequence, verdict, target, parts)  # before the text grows: a node's path begins behind it
     kept = sequence.commit(verdict) if verdict.tokens else verdict

@@ -221,6 +221,8 @@ class SequenceTarget:
         It is the draw where that is wanted, else the raw argmax. A caller's own processor that isn't path-pure is never
         asked about paths that the text may not take: the raw argmax stands in for the draw.
         """
+        if not self._rows.is_finite(node):
+            return None
         if not (wants_draw and self._warper.is_pure):
             return self._rows.argmax(node)
         try:

@@ -7,6 +7,7 @@ numerics are bit-exact there is no noise, and every difference of a bit is a def
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -62,7 +63,12 @@ def audit(
         )
     # A mask of its own may be at fault, so plain decoding has the built-in one of the same numerics.
     mask = ExactCompiler() if isinstance(generator.compiler, ExactCompiler) else DenseCompiler()
-    with Generator(generator.model, generator.tokenizer, proposer="autoregressive", mask=mask) as plain:
+    # Rounded weights are another model, which the strategy is held against; that they are lossy was said already.
+    weights = generator.weights.kernel if generator.weights.lossy else "auto"
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "with weights=", UserWarning)
+        plain = Generator(generator.model, generator.tokenizer, proposer="autoregressive", mask=mask, weights=weights)
+    with plain:
         pair = _Pair(generator, plain, given, {"seed": seed, **settings})
         findings: list[Finding] = []
         for prompt in named(demo_prompts() if prompts is None else prompts):

@@ -182,6 +182,7 @@ class HFBackend(Backend):
             with self._attention(sees_all=False):
                 logits = self._logits(layout.input_ids[nodes], layout.positions[nodes], None, None)
             rows.append(torch.nn.functional.pad(logits[0], (0, 0, 0, layout.width - num_nodes)))
+        self.is_settled = True
         return torch.stack(rows)
 
     def _logits(

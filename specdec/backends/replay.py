@@ -45,13 +45,15 @@ class _Kind:
 
         What Python decides by a size it decides by thresholds, or by remainders.
         """
-        return all(_is_between(self.trusted[name], size) for name, size in circumstances.items())
+        return all(
+            size in self.trusted[name] or (name != "context" and _is_between(self.trusted[name], size))
+            for name, size in circumstances.items()
+        )
 
 
 def _is_between(tried: Collection[int], size: int) -> bool:
-    return min(tried, default=size) <= size <= max(tried, default=size) and size % _PERIOD in {
-        one % _PERIOD for one in tried
-    }
+    is_inside = min(tried, default=size) <= size <= max(tried, default=size)
+    return is_inside and size % _PERIOD in {one % _PERIOD for one in tried}
 
 
 class Replay:
@@ -61,7 +63,7 @@ class Replay:
     against the model's own forward, bit by bit. One that differs is never used again.
 
     Attributes:
-        is_settled: False after a pass of a kind that is still to be recorded or tried.
+        is_settled: False after a pass that others like it will outrun: one of a kind that is yet to be recorded.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

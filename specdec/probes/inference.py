@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -26,7 +26,8 @@ def runs_in_inference_mode(model: "PreTrainedModel") -> bool:
 
 
 def _runs_in_inference_mode(model: "PreTrainedModel") -> bool:
-    kinds = {(type(module), type(module.weight)): module for module in model.modules() if is_quantised(module)}
+    quantised = filter(is_quantised, model.modules())
+    kinds: dict[object, Any] = {(type(module), type(getattr(module, "weight", None))): module for module in quantised}
     with without_gradients():
         try:
             for module in kinds.values():

@@ -19,7 +19,7 @@ from specdec.errors import in_one_line
 from specdec.probes.findings import facts_of
 from specdec.probes.inference import runs_in_inference_mode, without_gradients
 from specdec.probes.rows import NUM_TRIED, RowFunction, most_rows
-from specdec.weights.layers import is_quantised
+from specdec.weights.layers import is_quantised, rounds_rows
 from specdec.weights.tensor import PackedWeight
 
 _ACTIVATIONS = tuple(made[0] if isinstance(made, tuple) else made for made in ACT2CLS.values())
@@ -85,7 +85,10 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
             run = partial(_as_in_a_model, module) if is_plain else linear
             by_column = weight if isinstance(module, torch.nn.Linear) else weight.T
             widest = max(widest, by_column.shape[1])
-            product = RowFunction(run, by_column.shape[1], *common, by_column, module.bias)
+            if rounds_rows(module):  # by another matrix than it shows
+                product = RowFunction(run, by_column.shape[1], *common, is_opaque=True)
+            else:
+                product = RowFunction(run, by_column.shape[1], *common, by_column, module.bias)
             yield f"a product with a {size} matrix", product
         elif isinstance(module, _ACTIVATIONS):
             activations.setdefault(type(module), module)

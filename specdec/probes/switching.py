@@ -53,11 +53,11 @@ def why_not_switchable(model: PreTrainedModel) -> str:
 
 def _forward(model: PreTrainedModel, attention: Any, cache: DynamicCache) -> str:
     """Run a token under another attention, and return what that raised, or ""; the model is left as it was."""
-    config = model.config.get_text_config()
+    config, is_inference = model.config.get_text_config(), runs_in_inference_mode(model)
     name = f"{_NAME}_{id(attention)}"  # other models may be tried in other threads
     ALL_ATTENTION_FUNCTIONS[name] = attention
     try:
-        with switched(config, name), without_gradients(runs_in_inference_mode(model)):
+        with switched(config, name), without_gradients(is_inference):
             model(torch.ones(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
     except Exception as error:  # third-party modelling code
         return in_one_line(error)

@@ -47,6 +47,7 @@ class _JacobiDrafter(Drafter):
         # Node i of the chain predicts position i + 1; the new root stands where position len(tokens) was.
         num_committed = len(feedback.tokens)
         chain = range(num_committed, len(feedback.tree))
-        guess = [feedback.predictions.get(node) for node in chain] + [None] * self._n
+        predictions = feedback.predictions
+        guess = [predictions.get(node) for node in chain] + [None] * self._n
         filler = self.request.random_tokens(self._n)
         self._guess = [new if token is None else token for token, new in zip(guess, filler, strict=False)]

@@ -49,7 +49,8 @@ class Int8Kernel(Kernel):
         x, w = rows.double().abs(), weight.double().abs()
         of_weights = x.sum(-1, keepdim=True) * w.amax(-1) / (2 * _LARGEST)
         of_rows = x.amax(-1, keepdim=True) * w.sum(-1) / (2 * _LARGEST)
-        return super().largest_error(rows, weight) + 1.01 * (of_weights + of_rows)
+        of_both = x.shape[-1] * x.amax(-1, keepdim=True) * w.amax(-1) / (2 * _LARGEST) ** 2
+        return super().largest_error(rows, weight) + 1.01 * (of_weights + of_rows + of_both)
 
     def pack(self, weight: torch.Tensor) -> _Packed | None:
         if not self.holds(weight):
@@ -66,6 +67,7 @@ class Int8Kernel(Kernel):
             return _Packed(torch.ops.quantized.linear_prepack(quantised, None), dense)
 
     def multiply(self, rows: torch.Tensor, packed: _Packed, bias: torch.Tensor | None) -> torch.Tensor:
+        shape, rows = rows.shape[:-1], rows.reshape(-1, rows.shape[-1])
         scaled = rows.float() if rows.dtype != torch.float32 else rows.clone()
         scale = scaled.abs().amax(-1, keepdim=True).clamp_min_(_LEAST_SCALE)
         product: torch.Tensor = getattr(torch.ops.quantized, _PRODUCT).default(
@@ -74,7 +76,7 @@ class Int8Kernel(Kernel):
         product *= scale
         if bias is not None:
             product += bias
-        return product.to(rows.dtype)
+        return product.to(rows.dtype).view(*shape, -1)
 
     def unpack(self, packed: _Packed) -> torch.Tensor:
         return packed.dense.clone()

@@ -142,7 +142,7 @@ def _packed_by(
         kernel=chosen.name,
         num_packed=len(packed),
         num_layers=len(layers),
-        twice=sum(layer.weight.nbytes for layer in held),
+        twice=sum(layer.weight.nbytes * (1 + bool(kernel.lossy and layer.is_looked_up)) for layer in held),
         loss=kernel.loss(layers[0].weight.dtype),
         why=why,
         lossy=kernel.lossy,

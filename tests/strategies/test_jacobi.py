@@ -29,5 +29,5 @@ def test_a_fixed_point_is_accepted_whole() -> None:
     tree = drafter.propose(ROOMY)
     emitted = (*tree.tokens[1:], 77)
     tokens += emitted
-    drafter.observe(Feedback(tree, (0, 1, 2, 3), emitted, {1: 0, 2: 0, 3: 77}))
+    drafter.observe(Feedback(tree, (0, 1, 2, 3), emitted, {(Nodes.PROBE, What.DRAW): {1: 0, 2: 0, 3: 77}}))
     assert all(token in tokens for token in drafter.propose(ROOMY).tokens)

@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specdec import Generator, demo
+from specdec import Generator, RequestError, audit, demo
+from specdec.binding import Bound
 from specdec.weights.int8 import Int8Kernel
 from tests import families
 
@@ -116,6 +117,44 @@ def test_every_strategy_says_what_the_rounded_model_says(model: PreTrainedModel,
     assert len(texts) == 1
     for name, each in model.named_parameters():
         assert (id(each), True) == (before[name][0], torch.equal(each, before[name][1]))
+
+
+def test_a_single_row_may_come_without_a_dimension_of_its_own() -> None:
+    packed, row = KERNEL.pack(normal(24, 40)), normal(40)
+    assert torch.equal(KERNEL.multiply(row, packed, None), KERNEL.multiply(row[None], packed, None)[0])
+
+
+def test_the_stated_error_holds_where_both_are_rounded_the_same_way() -> None:
+    numbers = torch.full((1, 4096), 0.501 / 127)
+    numbers[0, 0] = 1.0
+    product = KERNEL.multiply(numbers, KERNEL.pack(numbers), None).double()
+    error = (product - numbers.double() @ numbers.double().T).abs()
+    assert 0.15 < float(error) <= float(KERNEL.largest_error(numbers, numbers))
+
+
+@pytest.mark.filterwarnings("ignore:with weights='int8'")
+def test_an_audit_holds_strategies_against_the_rounded_model(model: PreTrainedModel) -> None:
+    with Generator(model, proposer="prompt_lookup", weights="int8") as generator:
+        assert not audit(generator, [PROMPT], max_new_tokens=12).defects
+
+
+@pytest.mark.filterwarnings("ignore:with weights='int8'")
+def test_no_other_generator_rounds_the_weights_once_decoding_has_begun(model: PreTrainedModel) -> None:
+    generator = Generator(model, weights="stock")
+    refused: list[str] = []
+
+    def meanwhile(bound: Bound, of: object) -> bool:
+        try:
+            Generator(model, weights="int8")
+        except RequestError as error:
+            refused.append(str(error))
+        return True
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Bound, "is_current", meanwhile)
+        assert generator.generate(PROMPT, max_new_tokens=4).lossless
+    assert len(refused) == 1
+    assert "another generator" in refused[0]
 
 
 @pytest.mark.filterwarnings("ignore:with weights='int8'")
