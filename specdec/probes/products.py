@@ -85,10 +85,8 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
             run = partial(_as_in_a_model, module) if is_plain else linear
             by_column = weight if isinstance(module, torch.nn.Linear) else weight.T
             widest = max(widest, by_column.shape[1])
-            if rounds_rows(module):  # by another matrix than it shows
-                product = RowFunction(run, by_column.shape[1], *common, is_opaque=True)
-            else:
-                product = RowFunction(run, by_column.shape[1], *common, by_column, module.bias)
+            is_other = rounds_rows(module)  # than the matrix that it shows
+            product = RowFunction(run, by_column.shape[1], *common, by_column, module.bias, is_opaque=is_other)
             yield f"a product with a {size} matrix", product
         elif isinstance(module, _ACTIVATIONS):
             activations.setdefault(type(module), module)

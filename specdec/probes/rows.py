@@ -32,8 +32,8 @@ class RowFunction:
         run: maps rows, ``(count, width)``.
         width, dtype, device: of the rows.
         weight, bias: of a product, ``(columns, width)`` and ``(columns,)``.
-        is_opaque: it is a product, but its matrix can't be read. Rows have a large number each then, since such layers
-            were seen to treat the column of one apart, in all rows.
+        is_opaque: it is a product by a matrix that can't be read, or by another than ``weight``. Rows have a large
+            number each then, since such layers were seen to treat the column of one apart, in all rows.
     """
 
     run: Callable[[torch.Tensor], torch.Tensor]
@@ -69,13 +69,13 @@ class RowFunction:
         """
         generator = torch.Generator().manual_seed(_SEED)
         rows = torch.randn(count, self.width, generator=generator)
-        if self.weight is not None:
-            return self._cancelling(self.weight, rows.mul_(_SCALE).to(self.device, self.dtype))
-        if not self.is_opaque:
+        if self.is_opaque:
+            numbers = torch.arange(count)
+            rows[numbers, numbers % self.width] = _SCALE
+            return self._cancelling_opaquely(rows.to(self.device, self.dtype))
+        if self.weight is None:
             return rows.to(self.device, self.dtype)
-        numbers = torch.arange(count)
-        rows[numbers, numbers % self.width] = _SCALE
-        return self._cancelling_opaquely(rows.to(self.device, self.dtype))
+        return self._cancelling(self.weight, rows.mul_(_SCALE).to(self.device, self.dtype))
 
     def _cancelling(self, weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         stride = max(7, len(weight) // len(rows))  # over all columns, and not one row's beside the next one's

@@ -122,8 +122,8 @@ def _row_multiples(groups: Sequence[Sequence[ProductLayer]], kernel: Kernel) -> 
         packed = kernel.pack(matrix)
         if packed is not None:
             run = partial(kernel.multiply, packed=packed, bias=None)
-            weight = None if kernel.lossy else matrix  # a lossy kernel multiplies by another
-            rows = RowFunction(run, matrix.shape[1], matrix.dtype, matrix.device, weight, is_opaque=bool(kernel.lossy))
+            is_other = bool(kernel.lossy)  # than the matrix that it was given
+            rows = RowFunction(run, matrix.shape[1], matrix.dtype, matrix.device, matrix, is_opaque=is_other)
             multiple = rows.multiple()
             if multiple is not None and multiple > 1:
                 yield (matrix.shape[0], matrix.shape[1]), multiple

@@ -137,12 +137,12 @@ def _packed_by(
     if not packed:
         return stock_or_refuse(requested, len(layers), "its parameters are in use elsewhere", layers[0])
     used = {id(weight) for weight in packed}
-    held = [layer for layer in layers if id(layer.weight) in used and (layer.is_looked_up or kernel.lossy)]
+    held = [layer for layer in layers if id(layer.weight) in used]
     return Weights(
         kernel=chosen.name,
         num_packed=len(packed),
         num_layers=len(layers),
-        twice=sum(layer.weight.nbytes * (1 + bool(kernel.lossy and layer.is_looked_up)) for layer in held),
+        twice=sum(layer.weight.nbytes * (layer.is_looked_up + bool(kernel.lossy)) for layer in held),
         loss=kernel.loss(layers[0].weight.dtype),
         why=why,
         lossy=kernel.lossy,
