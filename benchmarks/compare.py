@@ -35,7 +35,8 @@ from benchmarks.report import command, write
 from benchmarks.summary import Row, summarize
 from benchmarks.tables import category_table, cost_table, phase_table, speed_table
 from specdec import Generator
-from specdec.costs import Costs, measure_costs
+from specdec.costs import Costs
+from specdec.probes.costs import measure_costs
 
 BASELINE = "transformers"
 COST_REPEATS = 5  # of each number of nodes

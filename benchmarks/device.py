@@ -33,8 +33,8 @@ from transformers.utils import is_flash_attn_2_available
 from benchmarks.exact_cost import tree_of
 from benchmarks.machine import facts
 from specdec import Generator
-from specdec.driver import Driver
 from specdec.errors import in_one_line
+from specdec.target import Driver
 
 # Hidden size, layers, heads, key-value heads, intermediate size: Llama 3.2 1B, Llama 2 7B and 13B.
 SHAPES = {

@@ -18,8 +18,8 @@ from transformers import AttentionInterface
 
 from benchmarks.machine import facts
 from specdec import Drafter, DraftTree, Generator, Proposer, demo
-from specdec.driver import Driver
 from specdec.strategies.base import Request
+from specdec.target import Driver
 from specdec.tree import ROOT, Budget
 
 NODES = (1, 8, 16, 32, 120)

@@ -34,7 +34,7 @@ from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model
 from specdec import Generator
 from specdec.comparison.prompts import demo_prompts, load_prompts, select
-from specdec.prompts import encode
+from specdec.requests.prompts import encode
 
 PLAIN = "autoregressive"
 STRATEGIES = (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.comparison.prompts import demo_prompts, load_prompts, select
-from specdec.prompts import encode
+from specdec.requests.prompts import encode
 
 
 @dataclass(frozen=True)

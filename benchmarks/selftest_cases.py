@@ -14,8 +14,8 @@ from specdec.backends.hf import HFBackend
 from specdec.errors import ModelError, in_one_line
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact import ExactCompiler
-from specdec.masks.split import SplitCompiler
+from specdec.masks.exact.compiler import ExactCompiler
+from specdec.masks.split.compiler import SplitCompiler
 from specdec.probes.selftest import probe
 from tests import families, planted
 

@@ -31,8 +31,8 @@ from benchmarks.prompts import EncodedPrompt, add_prompt_options, encoded_prompt
 from benchmarks.report import command, write
 from benchmarks.tables import table
 from specdec import Generator
+from specdec.decoding.result import Result
 from specdec.errors import SpecdecError
-from specdec.result import Result
 
 PLAIN = "autoregressive"
 PROPOSERS = (

@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from specdec.auditing.audit import audit
     from specdec.backends.toy import ToyModel
     from specdec.comparison import compare
+    from specdec.decoding.result import Chunk, Result
     from specdec.errors import ModelError, NumericsError, PluginError, RequestError, SpecdecError
     from specdec.generator import Generator
-    from specdec.hookspecs import hookimpl
-    from specdec.result import Chunk, Result
+    from specdec.plugins.hookspecs import hookimpl
     from specdec.settings import Settings
     from specdec.strategies.auto import AutoProposer
     from specdec.strategies.autoregressive import AutoregressiveProposer
@@ -73,8 +73,8 @@ _HOMES = {
     "specdec.comparison": ("compare",),
     "specdec.errors": ("ModelError", "NumericsError", "PluginError", "RequestError", "SpecdecError"),
     "specdec.generator": ("Generator",),
-    "specdec.hookspecs": ("hookimpl",),
-    "specdec.result": ("Chunk", "Result"),
+    "specdec.plugins.hookspecs": ("hookimpl",),
+    "specdec.decoding.result": ("Chunk", "Result"),
     "specdec.settings": ("Settings",),
     "specdec.strategies.auto": ("AutoProposer",),
     "specdec.strategies.autoregressive": ("AutoregressiveProposer",),

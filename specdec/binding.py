@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.backends.base import Backend
-from specdec.driver import Driver
+from specdec.decoding.step import Parts
 from specdec.errors import ModelError, PluginError, SpecdecError, failure
-from specdec.intake import Intake
 from specdec.layout import Compiler
 from specdec.loading import check_tokenizer, load_pretrained
-from specdec.loop import Parts
 from specdec.masks.dense import DenseCompiler
 from specdec.numerics import Driven, Mode, drive
-from specdec.plugins import Registry
+from specdec.plugins.registry import Registry
 from specdec.probes.findings import state_of
+from specdec.requests.builder import Intake
 from specdec.strategies.base import Engine, Host, Nodes, Proposer, Signal, TopK, What
+from specdec.target import Driver
 from specdec.verifiers.base import Verifier
 from specdec.weights.holding import Holding
 from specdec.weights.laying_out import Weights, stock_or_refuse

@@ -7,21 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, Self
 
-from specdec import prompts
 from specdec.binding import Bound, Choice, backend_class, bind
 from specdec.costs import Costs
-from specdec.driver import Driver
+from specdec.decoding.result import Chunk, Result
+from specdec.decoding.sequence import Sequence
+from specdec.decoding.stats import Stats
+from specdec.decoding.step import run
 from specdec.errors import RequestError
 from specdec.layout import Compiler
-from specdec.loading import OwnSettings, load_pretrained
-from specdec.loop import run
+from specdec.loading import load_pretrained
 from specdec.numerics import Mode, Numerics, checked_mode
-from specdec.plugins import load_plugins
+from specdec.plugins.registry import load_plugins
 from specdec.probes.findings import first_time
-from specdec.result import Chunk, Result
-from specdec.sequence import Sequence
-from specdec.stats import Stats
+from specdec.requests import prompts
+from specdec.requests.model_defaults import OwnSettings
 from specdec.strategies.base import Proposer
+from specdec.target import Driver
 from specdec.verifiers.base import Verifier
 from specdec.weights.holding import Holding
 from specdec.weights.laying_out import Weights

@@ -107,5 +107,11 @@ class Compiler(Protocol):
     def max_depth(self) -> int | None:
         """The greatest depth that a tree may have; None where that doesn't matter."""
 
+    def register(self) -> None:
+        """Make ``attention`` known to transformers."""
+
+    def refuses(self, dtype: torch.dtype) -> str:
+        """Return the reason why its attention doesn't serve a dtype, or "" where it does."""
+
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         """Lay out one forward pass over a tree per row."""

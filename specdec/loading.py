@@ -1,9 +1,8 @@
-"""Loading of a model's weights and tokenizer from a folder or hub, and of its own generation settings."""
+"""Loading of a model's weights and tokenizer from a folder or hub."""
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from specdec.errors import ModelError
 
@@ -65,30 +64,3 @@ def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
             f"the tokenizer has {len(tokenizer)} ids but the model's vocabulary is {vocab_size}: "
             "is it another model's? Load it from the same path as the model"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class OwnSettings:
-    """The settings that come from the model's own generation config, with a note of those that are left out."""
-
-    eos_token_ids: tuple[int, ...] = ()
-    suppressed: dict[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, model: Any, vocab_size: int) -> Self:
-        config = getattr(model, "generation_config", None)
-        if config is None:
-            return cls()
-        eos = config.eos_token_id if config.eos_token_id is not None else model.config.get_text_config().eos_token_id
-        eos_token_ids = () if eos is None else (eos,) if isinstance(eos, int) else tuple(eos)
-        names = ("suppress_tokens", "begin_suppress_tokens")
-        suppressed = {name: value for name in names if (value := getattr(config, name, None))}
-        left_out = (
-            "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty",
-            "no_repeat_ngram_size", "max_length", "max_new_tokens", "num_beams", "forced_eos_token_id", "penalty_alpha",
-        )  # fmt: skip
-        found = [f"{name}={getattr(config, name)!r}" for name in left_out if getattr(config, name, None) is not None]
-        note = f"left out of the model's generation config: {', '.join(found)}; pass generation_config to have them"
-        # A configuration class's default end-of-text may not exist in a smaller vocabulary.
-        return cls(tuple(token for token in eos_token_ids if token < vocab_size), suppressed, (note,) if found else ())

@@ -13,15 +13,16 @@ from typing import Any, Literal, cast, get_args
 import torch
 
 from specdec.backends.base import Backend, Deviation
-from specdec.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, Costs, measure_costs
-from specdec.driver import Driver
+from specdec.costs import Costs
 from specdec.errors import ModelError, RequestError, in_one_line
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact import ExactCompiler
+from specdec.masks.exact.compiler import ExactCompiler
+from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
 from specdec.probes.experts import remedy
 from specdec.probes.findings import remembered
 from specdec.probes.walk import walk
+from specdec.target import Driver
 
 Mode = Literal["auto", "exact", "fast"]
 MODES: tuple[str, ...] = get_args(Mode)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel
 from specdec.backends.base import Backend
 from specdec.backends.toy import Law
-from specdec.plugins import load_plugins
+from specdec.plugins.registry import load_plugins
 
 REGISTRY = load_plugins()
 

@@ -18,9 +18,9 @@ ROOT = Path(__file__).parent.parent
 LAWS = "tests/laws/test_exact_laws.py"
 RULES = "tests/verifiers/test_rules.py"
 DRAFTS = "tests/strategies/test_draft_model.py"
-NOISE = "tests/test_randomness.py"
-EXACT = "tests/attention/test_exact.py"
-SPLIT = "tests/attention/test_split.py"
+NOISE = "tests/sampling/test_randomness.py"
+EXACT = "tests/masks/test_exact.py"
+SPLIT = "tests/masks/test_split.py"
 SIGNALS = "tests/laws/test_signal_laws.py"
 MOST_SECONDS = 1800
 
@@ -125,25 +125,25 @@ MUTATIONS = (
     ),
     Mutation(
         "a repetition penalty from the committed prefix only",
-        "specdec/sampling.py",
+        "specdec/sampling/target.py",
         (("path = [*self._committed, *self._tree.path(node)]", "path = [*self._committed]"),),
         (LAWS,),
     ),
     Mutation(
         "noise not keyed by position",
-        "specdec/randomness.py",
+        "specdec/sampling/randomness.py",
         (("noise = self.gumbel(position, weights.numel())", "noise = self.gumbel(0, weights.numel())"),),
         (NOISE,),
     ),
     Mutation(
         "<= in place of <, with a token of probability zero",
-        "specdec/randomness.py",
+        "specdec/sampling/randomness.py",
         (("return self._acceptance.random() * q < r", "return self._acceptance.random() * q <= r"),),
         (RULES,),
     ),
     Mutation(
         "open slots summed in the order of the tree",
-        "specdec/attention/exact.py",
+        "specdec/masks/exact/kernel.py",
         (
             ("return _round_to(p, grid.weights).double()", "return p"),
             ("_round_to(values.float(), grid.values[0]).double()", "values.float()"),
@@ -153,43 +153,43 @@ MUTATIONS = (
     ),
     Mutation(
         "weights that are on no grid",
-        "specdec/attention/exact.py",
+        "specdec/masks/exact/kernel.py",
         (("return _round_to(p, grid.weights).double()", "return p.double()"),),
         (EXACT,),
     ),
     Mutation(
         "closed regions aligned to the tree's root",
-        "specdec/attention/regions.py",
+        "specdec/masks/exact/regions.py",
         (("_closed(0, length + max_depth)", "_closed(0, length)"),),
         (EXACT,),
     ),
     Mutation(
         "no open region",
-        "specdec/attention/regions.py",
+        "specdec/masks/exact/regions.py",
         (("stop = (positions + offset - OPEN) //", "stop = (positions + offset) //"),),
         (EXACT,),
     ),
     Mutation(
         "prefix and tail merged half and half",
-        "specdec/attention/split.py",
+        "specdec/masks/split/kernel.py",
         (("torch.sigmoid(part.lse - lse)", "torch.sigmoid(0 * part.lse)"),),
         (SPLIT,),
     ),
     Mutation(
         "a node whose window has left the prefix sees it",
-        "specdec/attention/split.py",
+        "specdec/masks/split/kernel.py",
         (("by_node.masked_fill_(mask.blind[:, None, None], -torch.inf)", "pass"),),
         (SPLIT,),
     ),
     Mutation(
         "a signal of another pair",
-        "specdec/loop.py",
+        "specdec/decoding/step.py",
         (("target.predict(node, what is What.DRAW and shows_draws)", "target.predict(node, shows_draws)"),),
         (SIGNALS,),
     ),
     Mutation(
         "a signal of the node before",
-        "specdec/sampling.py",
+        "specdec/sampling/target.py",
         (("self._rows.logits(node) for node in numbered", "self._rows.logits(max(0, node - 1)) for node in numbered"),),
         (SIGNALS,),
     ),

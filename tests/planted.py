@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from specdec.attention.parts import SplitMask
-from specdec.attention.regions import Region, with_regions
 from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
 from specdec.layout import Compiler, Layout, Shapes
+from specdec.masks.exact.regions import Region, with_regions
+from specdec.masks.split.parts import SplitMask
 from specdec.tree import DraftTree
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from specdec import Generator, ToyModel
 from specdec.backends.toy import ToyBackend
-from specdec.costs import Costs, measure_costs
-from specdec.driver import Driver
+from specdec.costs import Costs
 from specdec.masks.dense import DenseCompiler
+from specdec.probes.costs import measure_costs
+from specdec.target import Driver
 from specdec.tree import DraftTree
 from tests import families
 

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from specdec import Generator, RequestError, ToyModel
 from specdec.backends.toy import Law
-from specdec.plugins import load_plugins
+from specdec.plugins.registry import load_plugins
 from tests.byte_tokenizer import END, trained
 from tests.generators import proposer_of
 from tests.plain import decode_law, keyed_gumbel

@@ -74,7 +74,7 @@ def imported_at_once(module: str) -> set[str]:
 
 
 def test_the_statements_are_read() -> None:
-    assert {"contextlib", "specdec.tree", "specdec.tree.DraftTree"} <= IMPORTS["specdec.loop"]
+    assert {"contextlib", "specdec.tree", "specdec.tree.DraftTree"} <= IMPORTS["specdec.decoding.step"]
     assert "specdec.demo" in IMPORTS["specdec.cli.decode"]  # within a function
     assert {f"specdec.{stage}.base" for stage in STAGES} <= IMPORTS.keys()
 
@@ -93,8 +93,14 @@ def test_a_stage_imports_no_other_stage(stage: str) -> None:
 
 
 def test_the_loop_imports_no_plug_in_manager_not_even_through_others() -> None:
-    managers = ("pluggy", "specdec.plugins", "specdec.builtins", "specdec.hookspecs", "importlib.metadata")
-    reached = closure("specdec.loop")
+    managers = (
+        "pluggy",
+        "specdec.plugins.registry",
+        "specdec.plugins.builtins",
+        "specdec.plugins.hookspecs",
+        "importlib.metadata",
+    )
+    reached = closure("specdec.decoding.step")
     assert "specdec.strategies.base" in reached
     assert sorted(name for name in reached if any(is_inside(name, manager) for manager in managers)) == []
 
@@ -107,7 +113,10 @@ def test_the_loop_knows_contracts_and_no_implementation() -> None:
     ]
     assert len(implementations) >= 8
     assert (
-        sorted(name for name in IMPORTS["specdec.loop"] for module in implementations if is_inside(name, module)) == []
+        sorted(
+            name for name in IMPORTS["specdec.decoding.step"] for module in implementations if is_inside(name, module)
+        )
+        == []
     )
 
 
@@ -134,7 +143,13 @@ def test_transformers_comes_in_with_backends_probes_and_attention_functions_alon
     users = {
         module for module, names in IMPORTED_WITH.items() if any(is_inside(name, "transformers") for name in names)
     }
-    places = ("specdec.backends", "specdec.attention", "specdec.probes", "specdec.strategies.early_exit")
+    places = (
+        "specdec.backends",
+        "specdec.masks.exact.kernel",
+        "specdec.masks.split.kernel",
+        "specdec.probes",
+        "specdec.strategies.early_exit",
+    )
     assert users
     assert {module for module in users if not any(is_inside(module, place) for place in places)} == set()
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError, RequestError, ToyModel
-from specdec.attention import exact
 from specdec.auditing.witness import Witness
 from specdec.backends import hf as hf_module
+from specdec.masks.exact import kernel as exact
 from tests import families
 
 PROMPTS = [[5, 9, 2, 7, 1, 8, 3] * 26, [4, 4, 11, 60], list(range(1, 50))]

@@ -22,10 +22,10 @@ from specdec.comparison.results import first_difference
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact import ExactCompiler
-from specdec.prompts import encode
-from specdec.randomness import Randomness
-from specdec.sampling import warpers
+from specdec.masks.exact.compiler import ExactCompiler
+from specdec.requests.prompts import encode
+from specdec.sampling.processors import warpers
+from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 
 # Noise is the greatest of a few differences seen; another shape of pass may well go beyond, a defect goes far beyond.

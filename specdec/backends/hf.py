@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Self
 import torch
 from transformers import PreTrainedModel
 
-from specdec.attention import exact, grouped, split
-from specdec.attention.switched import switched
+from specdec.backends import grouped
 from specdec.backends.architecture import name_of, shapes_of
 from specdec.backends.base import Backend, Output
 from specdec.backends.cache import RaggedCache
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
+from specdec.backends.switched import switched
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.probes.causality import why_no_decoder
@@ -57,8 +57,7 @@ class HFBackend(Backend):
         self._replay = Replay(model)
         self._has_fused_attention = grouped.is_for(config) and not self._why_fixed()
         grouped.register()
-        exact.register()
-        split.register()
+        compiler.register()
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
         self._compiler = compiler
         self._chunk = PREFILL_CHUNK
@@ -73,7 +72,7 @@ class HFBackend(Backend):
         self._decide()
         if compiler.bit_exact and self.reason:
             no_trees = f"it can't be given trees under exact attention ({self.reason})"
-            self.inexact = exact.uncovered(model.dtype) or no_trees
+            self.inexact = compiler.refuses(model.dtype) or no_trees
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         return RaggedCache(num_layers)

@@ -168,7 +168,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
 def plugins(as_json: AsJson = False) -> None:
     """List what is installed, with each option and its default."""
-    from specdec.plugins import load_plugins, options_of
+    from specdec.plugins.registry import load_plugins, options_of
 
     registry = load_plugins()
     table = Table("kind", "name", "from", "options and defaults", box=None, pad_edge=False)

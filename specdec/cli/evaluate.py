@@ -190,7 +190,7 @@ def report(
 
 
 def _named(strategies: list[str]) -> dict[str, Any]:
-    from specdec.plugins import load_plugins
+    from specdec.plugins.registry import load_plugins
 
     registry, named = load_plugins(), dict[str, Any]()
     for given in strategies:

@@ -54,7 +54,7 @@ def check_request(
     """
     with status("starting"):  # torch is imported
         from specdec.numerics import checked_mode
-        from specdec.plugins import load_plugins
+        from specdec.plugins.registry import load_plugins
         from specdec.settings import Settings
         from specdec.weights.modes import checked_weights
 

@@ -105,7 +105,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
 def _values(given: str) -> tuple[str, list[Any]]:
     """``NAME=VALUE,VALUE,…``, each read as a strategy's options are."""
-    from specdec.plugins import read_value
+    from specdec.plugins.registry import read_value
 
     name, equals, values = given.partition("=")
     if not equals or not name or not values:

@@ -7,7 +7,7 @@ from typing import Any
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.numerics import Mode, checked_mode
-from specdec.plugins import load_plugins
+from specdec.plugins.registry import load_plugins
 from specdec.settings import Settings
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer

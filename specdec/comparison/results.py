@@ -12,8 +12,8 @@ import numpy as np
 from specdec.comparison.extras import needs
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
+from specdec.decoding.stats import PHASES
 from specdec.errors import RequestError, SpecdecError
-from specdec.stats import PHASES
 
 
 @dataclass(frozen=True, slots=True)

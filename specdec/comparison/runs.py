@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from specdec.decoding.result import Result
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.result import Result
 
 Promise = Literal["tokens", "law", "nothing"]
 Cell = tuple[str, int, int]  # strategy, prompt, repeat

@@ -13,15 +13,16 @@ from specdec.comparison.ready import Ready, check_options
 from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runfile import RunFile
 from specdec.comparison.runs import Plan, Promise, Run, decoder, measure
-from specdec.costs import Costs, measure_costs
-from specdec.driver import Driver
+from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
 from specdec.loading import load_pretrained
 from specdec.machine import machine_facts, model_facts
 from specdec.numerics import Mode
-from specdec.prompts import encode
+from specdec.probes.costs import measure_costs
+from specdec.requests.prompts import encode
 from specdec.strategies.base import Proposer
+from specdec.target import Driver
 from specdec.tree import ROOT
 from specdec.verifiers.base import Verifier
 

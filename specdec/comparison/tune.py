@@ -19,7 +19,7 @@ from specdec.comparison.session import Session
 from specdec.comparison.statistics import FEWEST_PROMPTS, Ratio
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
-from specdec.plugins import load_plugins
+from specdec.plugins.registry import load_plugins
 from specdec.strategies.base import Proposer
 
 _SCREENING, _AGAIN, _END = 0.4, 0.55, 0.98  # of the time: the ends of both screenings, and when no run begins

@@ -31,8 +31,8 @@ class MaskCompiler(BaseModel, ABC):
     """Configuration of a compiler, and its one method.
 
     Attributes:
-        attention: the name under which transformers knows the attention that reads these masks; None for the model's
-            own.
+        attention: the name under which transformers knows the attention that reads these masks, once ``register`` was
+            called; None for the model's own.
         bit_exact: whether logits are promised to have the same bits in every layout.
         max_depth: how deep a tree may be; None where that doesn't matter.
     """
@@ -42,6 +42,13 @@ class MaskCompiler(BaseModel, ABC):
     attention: ClassVar[str | None] = None
     bit_exact: ClassVar[bool] = False
     max_depth: ClassVar[int | None] = None
+
+    def register(self) -> None:
+        """Make ``attention`` known to transformers; called by backends that run transformers' layers."""
+
+    def refuses(self, dtype: torch.dtype) -> str:
+        """Return the reason why its attention doesn't serve a dtype, or "" where it does."""
+        return ""
 
     @abstractmethod
     def masks(

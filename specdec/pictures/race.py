@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specdec.comparison import results
+from specdec.decoding.result import Result
 from specdec.generator import Generator
-from specdec.result import Result
 
 
 @dataclass(slots=True)

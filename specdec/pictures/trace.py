@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import create_model
 
+from specdec.decoding.result import Chunk, Result
 from specdec.generator import Generator
-from specdec.plugins import load_plugins
-from specdec.prompts import encode
-from specdec.result import Chunk, Result
+from specdec.plugins.registry import load_plugins
+from specdec.requests.prompts import encode
 from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Signal
 from specdec.tree import ROOT, Budget, DraftTree, Role
 

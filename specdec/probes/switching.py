@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from specdec.attention.switched import switched
+from specdec.backends.switched import switched
 from specdec.errors import in_one_line
 from specdec.probes.inference import runs_in_inference_mode, without_gradients
 

@@ -13,9 +13,9 @@ from itertools import compress
 import numpy as np
 import torch
 
-from specdec.attention.regions import seen_in
 from specdec.backends.base import Backend, Deviation, OutputRow
 from specdec.layout import Compiler, Layout, Shapes, Window
+from specdec.masks.exact.regions import seen_in
 from specdec.tree import ROOT, DraftTree, Role
 
 _SEED = 2402

@@ -26,7 +26,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.costs import Costs
-from specdec.driver import Driver
+from specdec.target import Driver
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
 Tunable = Mapping[str, Sequence[Any]]

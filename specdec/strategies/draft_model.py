@@ -8,12 +8,12 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from specdec.driver import Driver
 from specdec.errors import ModelError
-from specdec.sampling import Rows
+from specdec.sampling.target import Rows
 from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Tunable
 from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
+from specdec.target import Driver
 from specdec.tree import Budget, DraftTree
 
 

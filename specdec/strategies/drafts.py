@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from specdec.errors import NumericsError
-from specdec.sampling import Rows
+from specdec.sampling.target import Rows
 from specdec.strategies.base import Request, softmax
 from specdec.strategies.vocabulary import TextVocabulary, Vocabulary
 from specdec.tree import ROOT, DraftTree, Role

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from specdec.backends.toy import Law
-from specdec.randomness import Chances
+from specdec.sampling.randomness import Chances
 from specdec.tree import ROOT, DraftTree, Role
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 
 from specdec.backends.toy import Law, ToyBackend, ToyModel
-from specdec.driver import Driver
+from specdec.decoding.sequence import TokenView
 from specdec.errors import ModelError
 from specdec.masks.dense import DenseCompiler
-from specdec.randomness import Chances, Randomness
-from specdec.sequence import TokenView
+from specdec.sampling.randomness import Chances, Randomness
 from specdec.settings import Settings
 from specdec.strategies.base import Feedback, Host, Proposer, Request
+from specdec.target import Driver
 from specdec.testing.cases import Shape, draw_tree
 from specdec.testing.emission import emitted_law, plain_law, verdict_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation

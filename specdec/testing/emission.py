@@ -7,8 +7,9 @@ import torch
 
 from specdec.backends.base import Output
 from specdec.backends.toy import Law
-from specdec.randomness import Chances
-from specdec.sampling import SequenceTarget, Warper
+from specdec.sampling.processors import Warper
+from specdec.sampling.randomness import Chances
+from specdec.sampling.target import SequenceTarget
 from specdec.settings import Settings
 from specdec.testing.enumeration import outcomes
 from specdec.tree import ROOT, DraftTree

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from specdec.randomness import Chances
+from specdec.sampling.randomness import Chances
 
 T = TypeVar("T", bound=Hashable)
 EXACT = 1e-12  # float64 rounding over a few thousand outcomes

@@ -25,8 +25,8 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.errors import PluginError
-from specdec.randomness import Chances
-from specdec.sampling import Target
+from specdec.sampling.randomness import Chances
+from specdec.sampling.target import Target
 from specdec.tree import ROOT, DraftTree
 
 

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
-from specdec.randomness import Chances
-from specdec.sampling import NO_TOKEN, Target
+from specdec.sampling.randomness import Chances
+from specdec.sampling.target import NO_TOKEN, Target
 from specdec.tree import ROOT, DraftTree
 from specdec.verifiers.base import Verdict, Verifier, probability, shortfall
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 
-from specdec.randomness import Chances
-from specdec.sampling import Target
+from specdec.sampling.randomness import Chances
+from specdec.sampling.target import Target
 from specdec.tree import ROOT, DraftTree
 from specdec.verifiers.base import Verdict, Verifier
 

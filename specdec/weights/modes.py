@@ -1,7 +1,7 @@
 """The values that ``weights=`` may have: modes, and the names of kernels."""
 
 from specdec.errors import RequestError
-from specdec.plugins import Registry
+from specdec.plugins.registry import Registry
 
 MODES = "auto", "packed", "stock"
 

@@ -12,7 +12,7 @@ from specdec.backends.cache import RaggedCache
 from specdec.layout import Layout, Shapes
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact import ExactCompiler
+from specdec.masks.exact.compiler import ExactCompiler
 from specdec.tree import DraftTree
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier

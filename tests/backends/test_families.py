@@ -12,7 +12,7 @@ from specdec.backends.base import Output
 from specdec.backends.hf import HFBackend
 from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.split import SplitCompiler
+from specdec.masks.split.compiler import SplitCompiler
 from tests import families
 from tests.generators import open_row, path_to, random_tree
 

@@ -13,11 +13,11 @@ from specdec import DraftTree, Generator
 from specdec.backends.cache import RaggedCache
 from specdec.backends.hf import HFBackend
 from specdec.backends.replay import Replay
-from specdec.costs import measure_costs
-from specdec.driver import Driver
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact import ExactCompiler
+from specdec.masks.exact.compiler import ExactCompiler
 from specdec.probes import findings
+from specdec.probes.costs import measure_costs
+from specdec.target import Driver
 from specdec.tree import ROOT
 from tests import families
 from tests.plain import decode_model

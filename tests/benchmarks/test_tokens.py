@@ -14,7 +14,7 @@ from benchmarks import tokens
 from benchmarks.prompts import EncodedPrompt
 from benchmarks.tokens import Run, decode, num_ended, runs_of, summarize, tables
 from specdec import Generator, ToyModel
-from specdec.result import Result
+from specdec.decoding.result import Result
 
 VOCAB = 12
 

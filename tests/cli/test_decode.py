@@ -17,9 +17,9 @@ from rich.console import Console
 
 from specdec import AutoregressiveProposer, Chunk, Generator, Proposer, Result, demo, hookimpl
 from specdec.cli.decode import print_stream
+from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
-from specdec.plugins import load_plugins
-from specdec.stats import Stats
+from specdec.plugins.registry import load_plugins
 
 PROMPT = "def add(a, b):\n"
 FEW = ("--max-new-tokens", "12")
@@ -62,7 +62,7 @@ def test_plugins_reports_a_broken_distribution_on_standard_error(
     run: Any, monkeypatch: pytest.MonkeyPatch, as_json: tuple[str, ...]
 ) -> None:
     broken = SimpleNamespace(dist=SimpleNamespace(name="their-dist"), load=lambda: 1 // 0)
-    monkeypatch.setattr("specdec.plugins.entry_points", lambda **_: [broken])
+    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: [broken])
     code, out, err = run("plugins", *as_json)
     assert (code, err) == (0, "broken: their-dist: ZeroDivisionError: integer division or modulo by zero\n")
     assert "their-dist" not in out
@@ -94,7 +94,7 @@ def test_plugins_lists_each_by_the_name_that_works_and_says_why_it_is_a_longer_o
     monkeypatch.setenv("COLUMNS", "200")
     modules = {"a-dist": offering("mine"), "b-dist": offering("mine", "jacobi", "other"), "c-dist": offering("mine")}
     entry_points = [entry_point(name, lambda module=module: module) for name, module in modules.items()]
-    monkeypatch.setattr("specdec.plugins.entry_points", lambda **_: entry_points)
+    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: entry_points)
     code, out, err = run("plugins", *as_json)
     listed = [json.loads(line)["name"] if as_json else line.split()[1] for line in out.splitlines()[not as_json :]]
     theirs = ["a-dist/mine", "b-dist/mine", "b-dist/jacobi", "other", "c-dist/mine"]
@@ -133,7 +133,7 @@ def test_every_command_mentions_broken_distributions_where_a_name_is_not_found(
     run: Any, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     broken = [entry_point("their-dist", lambda: 1 // 0), entry_point("other-dist", lambda: {}["key"])]
-    monkeypatch.setattr("specdec.plugins.entry_points", lambda **_: broken)
+    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: broken)
     code, out, err = run(*arguments)
     first, *lines = err.splitlines()
     assert (code, out) == (2, "")

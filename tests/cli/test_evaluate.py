@@ -10,7 +10,7 @@ import pytest
 
 from specdec import MatchVerifier, hookimpl
 from specdec.verifiers.base import Verdict, Verifier
-from tests.test_plugins import FakeEntryPoint
+from tests.plugins.test_registry import FakeEntryPoint
 
 FEW = ("--max-new-tokens", "8", "--per-category", "2", "--repeats", "1")
 
@@ -108,7 +108,7 @@ def specdec_verifiers() -> dict[str, type[Verifier]]:
 
 def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, monkeypatch: Any) -> None:
     entry = FakeEntryPoint("wrong", lambda: SimpleNamespace(specdec_verifiers=specdec_verifiers))
-    monkeypatch.setattr("specdec.plugins.entry_points", lambda **_: [entry])
+    monkeypatch.setattr("specdec.plugins.registry.entry_points", lambda **_: [entry])
     code, out, _ = run("compare", "jacobi", "--verifier", "wrong", *FEW, "--category", "arithmetic")
     assert code == 1
     assert " of 2 texts " in out

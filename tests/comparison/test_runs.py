@@ -10,8 +10,8 @@ from specdec import RequestError, Result
 from specdec.comparison import Comparison
 from specdec.comparison.runfile import RunFile, merge, read
 from specdec.comparison.runs import Plan, Run, measure
+from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
-from specdec.stats import Stats
 from tests.comparison.made import TEXT, plan_of, run_of, runs_of
 
 

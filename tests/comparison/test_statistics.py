@@ -11,8 +11,8 @@ from specdec import Result
 from specdec.comparison import Comparison
 from specdec.comparison.runs import Decode, measure
 from specdec.comparison.statistics import speed_ratio
+from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
-from specdec.stats import Stats
 from tests.comparison.made import TEXT, plan_of
 
 

@@ -15,7 +15,7 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.static import StaticBackend
 from specdec.backends.toy import ToyBackend
 from specdec.masks.dense import DenseCompiler
-from specdec.plugins import load_plugins
+from specdec.plugins.registry import load_plugins
 from tests import families
 from tests.generators import path_to, random_tree
 

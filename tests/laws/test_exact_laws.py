@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import ROOT, DraftTree, Settings
-from specdec.plugins import load_plugins
-from specdec.randomness import Chances
+from specdec.plugins.registry import load_plugins
+from specdec.sampling.randomness import Chances
 from specdec.testing import (
     EXACT,
     Shape,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specdec import DraftTree, Role
 from specdec.layout import Shapes, Window
 from specdec.masks.kept import KeptMasks, Marks
-from specdec.plugins import load_plugins
+from specdec.plugins.registry import load_plugins
 from specdec.testing import trees
 from tests.generators import MASKS, path_to
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftTree, Feedback, Generator, ToyModel
-from specdec.plugins import load_plugins
-from specdec.randomness import Randomness
-from specdec.sequence import TokenView
+from specdec.decoding.sequence import TokenView
+from specdec.plugins.registry import load_plugins
+from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Drafter, Request, select
 from specdec.testing import check_proposer, toy_host
 from tests.generators import PROPOSERS, budgets, prompts, proposer_of, toy_models

@@ -11,9 +11,10 @@ from scipy import stats
 
 from specdec import ROOT, DraftTree, Role, Settings, ToyModel
 from specdec.backends.base import Output
-from specdec.plugins import load_plugins
-from specdec.randomness import Randomness
-from specdec.sampling import SequenceTarget, Warper
+from specdec.plugins.registry import load_plugins
+from specdec.sampling.processors import Warper
+from specdec.sampling.randomness import Randomness
+from specdec.sampling.target import SequenceTarget
 from specdec.testing import trees
 from tests.generators import VERIFIERS
 from tests.plain import decode_law

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from specdec import Chunk, Generator, Result, ToyModel
+from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
 from specdec.pictures import race as module
 from specdec.pictures.race import Lane, first_difference, race
-from specdec.stats import Stats
 
 
 class _Clock:

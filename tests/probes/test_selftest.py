@@ -10,7 +10,7 @@ from specdec import ModelError
 from specdec.backends import hf
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact import ExactCompiler
+from specdec.masks.exact.compiler import ExactCompiler
 from specdec.probes.selftest import probe
 from tests import families, planted
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from specdec import ROOT, DraftTree
-from specdec.attention.regions import Region, with_regions
 from specdec.backends.hf import HFBackend
 from specdec.backends.toy import ToyBackend, ToyModel
 from specdec.layout import Layout, Shapes, Window
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact import ExactCompiler
-from specdec.masks.split import SplitCompiler
+from specdec.masks.exact.compiler import ExactCompiler
+from specdec.masks.exact.regions import Region, with_regions
+from specdec.masks.split.compiler import SplitCompiler
 from specdec.probes.walk import WrongLayout, fault_of, walk
 from tests import families, planted
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from specdec import Budget, Drafter, DraftTree, Engine, Feedback, Generator, Request, Role, ToyModel
 from specdec.costs import Costs
-from specdec.randomness import Randomness
-from specdec.sequence import TokenView
+from specdec.decoding.sequence import TokenView
+from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import Account, AutoProposer, _AutoEngine, best_size, first_nodes
 from specdec.strategies.prices import Prices
 from specdec.testing import toy_host, trees

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftModelProposer, DraftTree, Generator, ModelError, PluginError, ToyModel, demo
-from specdec.driver import Driver
-from specdec.plugins import load_plugins
-from specdec.randomness import Randomness
-from specdec.sequence import TokenView
+from specdec.decoding.sequence import TokenView
+from specdec.plugins.registry import load_plugins
+from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.strategies.base import Request
+from specdec.target import Driver
 from specdec.testing import TableLaw, check_drafting, toy_host
 from tests import families
 from tests.byte_tokenizer import trained

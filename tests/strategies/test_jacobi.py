@@ -1,8 +1,8 @@
 """Jacobi iteration against its definition: y_i <- f(x, y_1 … y_(i-1)), all at once."""
 
 from specdec import ROOT, Budget, Feedback, JacobiProposer, Nodes, Request, What
-from specdec.randomness import Randomness
-from specdec.sequence import TokenView
+from specdec.decoding.sequence import TokenView
+from specdec.sampling.randomness import Randomness
 
 ROOMY = Budget(num_nodes=512, depth=512, num_tokens=512)
 

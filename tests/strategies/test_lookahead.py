@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from specdec import ROOT, Budget, DraftTree, Feedback, LookaheadProposer, Nodes, Request, Role, What
 from specdec.costs import Costs
-from specdec.randomness import Randomness
-from specdec.sequence import TokenView
+from specdec.decoding.sequence import TokenView
+from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Drafter
 from specdec.strategies.ngram_pool import NgramPool
 from specdec.testing import toy_host

@@ -21,7 +21,7 @@ from specdec import (
     TraversalVerifier,
     TypicalVerifier,
 )
-from specdec.randomness import Randomness
+from specdec.sampling.randomness import Randomness
 from specdec.testing import Shape, TableLaw, draw_tree, emitted_law, plain_law, total_variation
 from specdec.tree import Draw, merge
 from specdec.verifiers.typical import entropy

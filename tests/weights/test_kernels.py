@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec.plugins import load_plugins
+from specdec.plugins.registry import load_plugins
 from specdec.weights.base import Kernel
 from specdec.weights.fbgemm import FBGEMMKernel
 

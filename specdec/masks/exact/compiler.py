@@ -7,22 +7,32 @@ import numpy as np
 import torch
 from pydantic import PrivateAttr
 
-from specdec.attention.regions import ATTENTION, OPEN, Region, closed_behind, regions_of, with_regions
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
+from specdec.masks.exact.regions import ATTENTION, OPEN, Region, closed_behind, regions_of, with_regions
 from specdec.masks.kept import KeptMasks, Marks
 from specdec.masks.visibility import first_seen, visibility, within
 from specdec.tree import DraftTree
 
 
 class ExactCompiler(MaskCompiler):
-    """Masks of shape (rows, 1, width, slots), True where visible, for ``specdec/attention/exact.py``."""
+    """Masks of shape (rows, 1, width, slots), True where visible, for ``specdec/masks/exact/kernel.py``."""
 
     attention: ClassVar[str | None] = ATTENTION
     bit_exact: ClassVar[bool] = True
     max_depth: ClassVar[int | None] = OPEN
 
     _kept: KeptMasks = PrivateAttr(default_factory=KeptMasks)
+
+    def register(self) -> None:
+        from specdec.masks.exact import kernel  # imports transformers, which takes seconds
+
+        kernel.register()
+
+    def refuses(self, dtype: torch.dtype) -> str:
+        from specdec.masks.exact import kernel
+
+        return kernel.uncovered(dtype)
 
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes

@@ -9,15 +9,15 @@ from itertools import chain
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from specdec import prompts
+from specdec.decoding.detokenizer import TextDecoder
+from specdec.decoding.sequence import Sequence
 from specdec.errors import RequestError, in_one_line
 from specdec.layout import Shapes
-from specdec.loading import OwnSettings
-from specdec.randomness import Randomness
-from specdec.sampling import Warper, impure, processor_name
-from specdec.sequence import Sequence
+from specdec.requests import prompts
+from specdec.requests.model_defaults import OwnSettings
+from specdec.sampling.processors import Warper, impure, processor_name
+from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
-from specdec.text import TextDecoder
 from specdec.verifiers.base import Verifier
 
 

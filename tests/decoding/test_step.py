@@ -59,7 +59,7 @@ def test_figures_add_up() -> None:
 
 
 def test_each_position_is_drawn_once_even_where_the_proposer_wants_the_draws(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    from specdec.randomness import Randomness
+    from specdec.sampling.randomness import Randomness
 
     original, drawn = Randomness.categorical, list[int]()
 

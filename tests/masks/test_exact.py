@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from specdec import DraftTree, Generator, ModelError
-from specdec.attention import exact
-from specdec.attention.grouped import grouped_attention
-from specdec.attention.regions import BLOCK, OPEN, found_regions
+from specdec.backends.grouped import grouped_attention
 from specdec.layout import Shapes, Window
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact import ExactCompiler
+from specdec.masks.exact import kernel as exact
+from specdec.masks.exact.compiler import ExactCompiler
+from specdec.masks.exact.regions import BLOCK, OPEN, found_regions
 from tests import families
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]

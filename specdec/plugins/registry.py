@@ -13,10 +13,10 @@ from typing import Any, Self
 import pluggy
 from pydantic import BaseModel, ValidationError
 
-from specdec import builtins, hookspecs
 from specdec.backends.base import Backend
 from specdec.errors import PluginError, in_one_line
 from specdec.masks.base import MaskCompiler
+from specdec.plugins import builtins, hookspecs
 from specdec.settings import describe
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier

@@ -24,8 +24,8 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
-from specdec.attention.regions import ATTENTION, Region, found_regions, with_regions
 from specdec.errors import ModelError
+from specdec.masks.exact.regions import ATTENTION, Region, found_regions, with_regions
 from specdec.one_call import one_call
 
 _ROWS = 4  # products of fewer rows take other ways through the libraries, with other bits

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec import RequestError
-from specdec.prompts import as_list, encode
+from specdec.requests.prompts import as_list, encode
 from tests.byte_tokenizer import trained
 
 VOCAB = 10

@@ -28,7 +28,7 @@ from specdec import (
 from specdec.comparison.tune import Tuner
 from specdec.masks.dense import DenseCompiler
 from specdec.pictures.trace import Recorder
-from specdec.plugins import Registry, load_plugins, options_of
+from specdec.plugins.registry import Registry, load_plugins, options_of
 from specdec.testing import check_proposer
 
 
@@ -89,7 +89,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, *entry_points: FakeEntryPoint) ->
     def found(group: str) -> list[FakeEntryPoint]:
         return list(entry_points) if group == "specdec" else []
 
-    monkeypatch.setattr("specdec.plugins.entry_points", found)
+    monkeypatch.setattr("specdec.plugins.registry.entry_points", found)
     return load_plugins()
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from specdec.decoding.sequence import FinishReason
+from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
-from specdec.sequence import FinishReason
-from specdec.stats import Stats
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import torch
 from transformers import AttentionInterface
 
 from specdec import DraftTree, ModelError
-from specdec.attention import grouped
+from specdec.backends import grouped
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from tests import families

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from specdec.backends.base import Backend, Output
+from specdec.decoding.sequence import Sequence
+from specdec.decoding.stats import Clock
 from specdec.errors import PluginError, SpecdecError, failure
 from specdec.layout import Compiler
-from specdec.sampling import NO_TOKEN, SequenceTarget
-from specdec.sequence import Sequence
-from specdec.stats import Clock
+from specdec.sampling.target import NO_TOKEN, SequenceTarget
 from specdec.strategies.base import Drafter, Engine, Feedback, Signal, TopK, What, select, wanted
 from specdec.tree import ROOT, Budget, DraftTree
 from specdec.verifiers.base import Verdict, Verifier

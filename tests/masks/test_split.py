@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from specdec import DraftTree, ModelError
-from specdec.attention import grouped, split
-from specdec.attention.parts import SplitMask
+from specdec.backends import grouped
 from specdec.backends.hf import HFBackend
 from specdec.layout import Layout, Shapes, Window
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.split import SplitCompiler
+from specdec.masks.split import kernel as split
+from specdec.masks.split.compiler import SplitCompiler
+from specdec.masks.split.parts import SplitMask
 from tests import families
 from tests.devices import DEVICES
 from tests.generators import open_row, random_tree

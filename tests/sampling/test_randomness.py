@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from specdec.randomness import Randomness
+from specdec.sampling.randomness import Randomness
 from tests.plain import keyed_gumbel
 
 P = np.array([0.4, 0.25, 0.2, 0.1, 0.05, 0.0])

@@ -18,8 +18,8 @@ from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from transformers import AttentionInterface
 from transformers.utils import is_flash_attn_2_available
 
-from specdec.attention.parts import ATTENTION, SplitMask
 from specdec.errors import ModelError
+from specdec.masks.split.parts import ATTENTION, SplitMask
 from specdec.one_call import one_call
 
 

@@ -1,8 +1,8 @@
 """No mask over the prefix: where all nodes of a row see the same committed slots, only the tail behind needs one.
 
 So there is no mask as long as the context to build and to move, and the prefix goes through kernels that take none,
-FlashAttention among them (``specdec/attention/split.py``). There is no compiler for FlexAttention beside this one: its
-block masks take milliseconds to make, for every tree anew, and without compilation it holds all scores at once.
+FlashAttention among them (``kernel.py``). There is no compiler for FlexAttention beside this one: its block masks take
+milliseconds to make, for every tree anew, and without compilation it holds all scores at once.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from specdec.attention.parts import ATTENTION, SplitMask
 from specdec.layout import Shapes, Window
 from specdec.masks.base import MaskCompiler
+from specdec.masks.split.parts import ATTENTION, SplitMask
 from specdec.masks.visibility import ancestors, first_seen, needs_no_mask
 from specdec.tree import DraftTree
 
@@ -30,6 +30,11 @@ class SplitCompiler(MaskCompiler):
         ge=1,
         description="slots; shorter prefixes go into the tail, as a part of their own costs more than it saves",
     )
+
+    def register(self) -> None:
+        from specdec.masks.split import kernel  # imports transformers, which takes seconds
+
+        kernel.register()
 
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes

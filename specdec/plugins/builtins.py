@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from specdec.backends.base import Backend
-from specdec.hookspecs import hookimpl
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
-from specdec.masks.exact import ExactCompiler
-from specdec.masks.split import SplitCompiler
+from specdec.masks.exact.compiler import ExactCompiler
+from specdec.masks.split.compiler import SplitCompiler
+from specdec.plugins.hookspecs import hookimpl
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer

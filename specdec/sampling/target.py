@@ -8,22 +8,11 @@ from typing import Protocol
 import torch
 
 from specdec.errors import NumericsError, SpecdecError, failure
-from specdec.randomness import Chances
-from specdec.settings import Processor, Settings
+from specdec.sampling.processors import Warper
+from specdec.sampling.randomness import Chances
 from specdec.tree import DraftTree
 
 NO_TOKEN = -1
-
-# transformers' processors whose scores are a function of the path they are given. Those that keep state between calls
-# (watermarking, classifier-free guidance) are not among them.
-_PATH_PURE = (
-    "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
-    "EpsilonLogitsWarper", "EtaLogitsWarper", "RepetitionPenaltyLogitsProcessor", "NoRepeatNGramLogitsProcessor",
-    "NoBadWordsLogitsProcessor", "SequenceBiasLogitsProcessor", "MinLengthLogitsProcessor",
-    "MinNewTokensLengthLogitsProcessor", "SuppressTokensLogitsProcessor", "SuppressTokensAtBeginLogitsProcessor",
-    "ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor", "ExponentialDecayLengthPenalty",
-    "EncoderRepetitionPenaltyLogitsProcessor", "InfNanRemoveLogitsProcessor", "LogitNormalization",
-)  # fmt: skip
 
 
 class Rows(Protocol):
@@ -56,108 +45,6 @@ class Target(Protocol):
 
     def position(self, node: int) -> int:
         """The absolute position of the next token at a node."""
-
-
-class Warper:
-    """The settings' processors in transformers' order: penalties and constraints, the caller's own, then warpers."""
-
-    def __init__(
-        self, settings: Settings, prompt_length: int, eos_token_ids: ReadOnly[int], device: torch.device
-    ) -> None:
-        self.temperature = settings.temperature
-        self._device = device
-        self.is_pure = not impure(settings)
-        first, last = constraints(settings, prompt_length, list(eos_token_ids), str(device)), warpers(settings)
-        self._processors = [*first, *settings.logits_processor, *last]
-        self._pure_processors = self._processors if self.is_pure else [*first, *last]
-
-    @property
-    def has_processors(self) -> bool:
-        """True if any logits processor applies, so that scores differ from logits."""
-        return bool(self._processors)
-
-    @property
-    def is_plain_argmax(self) -> bool:
-        """True if the emitted token is the argmax of the raw logits."""
-        return self.temperature == 0.0 and not self._processors
-
-    def scores(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
-        """Warped scores, shape ``(vocab,)``, float32 or better, at the end of ``path`` (prompt included)."""
-        return _processed(path, logits, self._processors)
-
-    def draft_law(self, path: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
-        """Return the distribution that the settings make of a drafter's logits, on the target's device.
-
-        A caller's own processors take part only where all of them are path-pure: no other kind is asked about tokens
-        that may never be written.
-        """
-        return _processed(path, logits.to(self._device), self._pure_processors).softmax(-1)
-
-
-def _processed(path: ReadOnly[int], logits: torch.Tensor, processors: ReadOnly[Processor]) -> torch.Tensor:
-    """Return the scores that processors make of logits, shape ``(vocab,)``, float32 or better."""
-    # A copy, since processors may write in place and the logits are the whole batch's.
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
-    if processors:
-        input_ids = torch.tensor([list(path)], device=scores.device)
-        for processor in processors:
-            scores = processor(input_ids, scores)
-    return scores[0]
-
-
-def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int], device: str) -> list[Processor]:
-    """Penalties and forbidden tokens: transformers' own processors, so that they mean the same."""
-    from transformers.generation import logits_process as hf
-
-    chosen: list[Processor] = []
-    if settings.repetition_penalty != 1.0:
-        chosen.append(hf.RepetitionPenaltyLogitsProcessor(settings.repetition_penalty))
-    if settings.no_repeat_ngram_size is not None:
-        chosen.append(hf.NoRepeatNGramLogitsProcessor(settings.no_repeat_ngram_size))
-    if settings.bad_words_ids:
-        chosen.append(hf.NoBadWordsLogitsProcessor(list(map(list, settings.bad_words_ids)), eos_token_ids or None))
-    if settings.min_new_tokens is not None and eos_token_ids:
-        least = settings.min_new_tokens
-        chosen.append(hf.MinNewTokensLengthLogitsProcessor(prompt_length, least, eos_token_ids, device=device))
-    if settings.suppress_tokens:
-        chosen.append(hf.SuppressTokensLogitsProcessor(settings.suppress_tokens, device=device))
-    if settings.begin_suppress_tokens:
-        at_begin = settings.begin_suppress_tokens
-        chosen.append(hf.SuppressTokensAtBeginLogitsProcessor(at_begin, prompt_length, device=device))
-    return chosen
-
-
-def warpers(settings: Settings) -> list[Processor]:
-    """Temperature and truncation, transformers' own as well."""
-    from transformers.generation import logits_process as hf
-
-    chosen: list[Processor] = []
-    if settings.temperature not in (0.0, 1.0):
-        chosen.append(hf.TemperatureLogitsWarper(settings.temperature))
-    if settings.top_k is not None:
-        chosen.append(hf.TopKLogitsWarper(settings.top_k))
-    if settings.top_p is not None:
-        chosen.append(hf.TopPLogitsWarper(settings.top_p))
-    if settings.min_p is not None:
-        chosen.append(hf.MinPLogitsWarper(settings.min_p))
-    return chosen
-
-
-def impure(settings: Settings) -> list[Processor]:
-    """The caller's processors that may depend on more than the path they are asked about."""
-    from transformers.generation import logits_process as hf
-
-    known = tuple(getattr(hf, name) for name in _PATH_PURE)
-    return [
-        processor
-        for processor in settings.logits_processor
-        if not (isinstance(processor, known) or getattr(processor, "is_path_pure", False))
-    ]
-
-
-def processor_name(processor: Processor) -> str:
-    """The name of a processor's function or class."""
-    return str(getattr(processor, "__name__", type(processor).__name__))
 
 
 class SequenceTarget:

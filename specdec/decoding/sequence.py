@@ -7,12 +7,12 @@ from typing import Literal, overload
 
 import torch
 
-from specdec.randomness import Randomness
-from specdec.sampling import Warper
+from specdec.decoding.detokenizer import TextDecoder
+from specdec.decoding.stats import Stats
+from specdec.sampling.processors import Warper
+from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
-from specdec.stats import Stats
 from specdec.strategies.base import Drafter, Request
-from specdec.text import TextDecoder
 from specdec.verifiers.base import Verdict
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]

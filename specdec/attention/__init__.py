@@ -1,1 +1,0 @@
-"""Attention functions of specdec's own, for where a model's own can't do what a layout asks, or not as fast."""

@@ -1,0 +1,1 @@
+"""Requests: from a caller's prompts and settings to checked sequences."""
