@@ -80,7 +80,7 @@ def describe(folder: Path, dtype: str, with_costs: bool) -> tuple[str, Costs | N
     model = load(folder, dtype)
     if not with_costs:
         return description(model), None
-    driver = Generator(model, proposer="autoregressive", numerics="fast").driver()
+    driver = Generator(model, proposer="autoregressive", numerics="fast").open_target()
     return description(model), measure_costs(driver, repeats=COST_REPEATS)
 
 

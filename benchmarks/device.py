@@ -136,7 +136,7 @@ def measured(shape: str, arguments: argparse.Namespace, timer: Timer) -> dict[st
         if "steps" not in arguments.only and backend != "hf":
             continue
         try:
-            driver = Generator(model, proposer="autoregressive", backend=backend, mask=mask).driver()
+            driver = Generator(model, proposer="autoregressive", backend=backend, mask=mask).open_target()
             if "steps" in arguments.only:
                 row[name] = {size: 1e3 * seconds for size, seconds in passes(driver, contexts[0], timer).items()}
             if "attention" in arguments.only and backend == "hf":

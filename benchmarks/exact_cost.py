@@ -123,7 +123,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for dtype in DTYPES:
         model = demo.load(dtype)[0]
-        drivers = [Generator(model, numerics=mode).driver() for mode in MODES]
+        drivers = [Generator(model, numerics=mode).open_target() for mode in MODES]
         for context in CONTEXTS:
             for size in NODES:
                 repeats = arguments.repeats if size < NODES[-1] else max(5, arguments.repeats // 3)

@@ -130,7 +130,7 @@ class Runs:
         copies = 1
         if self.numerics == "exact":
             model.set_attn_implementation("specdec_exact")
-            copies = generator.driver().shapes.row_multiple
+            copies = generator.open_target().shapes.row_multiple
         model.generation_config.eos_token_id = None
         for index, prompt in enumerate(self.prompts):
             key = Key(self.numerics, self.dtype, strategy, 1, 0.0, index)

@@ -100,7 +100,7 @@ def main() -> None:
     generator = Generator(model, proposer="autoregressive", weights=arguments.weights, numerics=arguments.numerics)
     made = time.perf_counter() - began
     tokens = random.Random(0).choices(range(VOCAB), k=LENGTH)
-    driver = generator.driver()
+    driver = generator.open_target()
     different, tried = differing(driver, tokens, plain_rows(driver, tokens), arguments.num_rows)
     shape = f"{arguments.width} x {arguments.intermediate}, {arguments.layers} layers, {arguments.dtype}"
     print(f"{facts()}; {shape}; {generator.weights}; {generator.numerics}; made in {made:.1f} s")

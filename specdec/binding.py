@@ -1,11 +1,12 @@
 """A generator's parts, made for a model in its present state."""
 
 from collections.abc import Callable, Hashable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from specdec.backends.base import Backend
-from specdec.decoding.step import Parts
+from specdec.decoding.plan import Strategy
 from specdec.errors import ModelError, PluginError, SpecdecError, failure
 from specdec.layout import Compiler
 from specdec.loading import check_tokenizer, load_pretrained
@@ -14,14 +15,13 @@ from specdec.numerics import Driven, Mode, drive
 from specdec.plugins.registry import Registry
 from specdec.probes.findings import state_of
 from specdec.requests.builder import Intake
-from specdec.strategies.base import Engine, Host, Nodes, Proposer, Signal, TopK, What
-from specdec.target import Driver
+from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, TopK, What
+from specdec.target import Target
 from specdec.verifiers.base import Verifier
 from specdec.weights.holding import Holding
 from specdec.weights.laying_out import Weights, stock_or_refuse
 
-# A limit against runaway proposers; the largest published lookahead setting has 480 nodes.
-MAX_NODES = 512
+_MOST_STRATEGIES = 8  # kept bound beside a generator's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +36,58 @@ class Choice:
     weights: str
 
 
+class Strategies:
+    """Proposers bound to one target: each when it is first asked for, and the last ones kept.
+
+    Raises:
+        ModelError, PluginError: when the generator's own proposer can't be bound.
+    """
+
+    def __init__(self, host: Host, own: Proposer) -> None:
+        self._host = host
+        self._bound: list[tuple[Proposer, Strategy]] = []
+        self.own = self.of(own)
+
+    def of(self, proposer: Proposer) -> Strategy:
+        """The strategy that a proposer makes; an equal one shares it."""
+        for known, strategy in self._bound:
+            if known is proposer or known == proposer:
+                return strategy
+        strategy = _bound_to(self._host, proposer)
+        self._bound.append((proposer, strategy))
+        return strategy
+
+    def trim(self) -> None:
+        """Close all but the generator's own and the last few; nothing may be decoding."""
+        while len(self._bound) > 1 + _MOST_STRATEGIES:
+            self._bound.pop(1)[1].engine.close()
+
+    def close(self) -> None:
+        """Release what the engines hold."""
+        with ExitStack() as engines:
+            for _, strategy in self._bound:
+                engines.callback(strategy.engine.close)
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The parts made for a model, and the model's state at that time."""
+    """The parts made for a model, and the model's state at that time.
+
+    ``fallback`` decides about drafts that a rule which reads q can't rely on.
+    """
 
     state: Hashable
     weights: Weights
     load: Callable[[Compiler], Backend]
     driven: Driven
-    parts: Parts
+    strategies: Strategies
+    fallback: Verifier
     intake: Intake
+
+    @property
+    def target(self) -> Target:
+        """The target that all requests share."""
+        return self.driven.target
 
     def is_current(self, model: object) -> bool:
         """True while the model computes as it did when it was bound."""
@@ -65,22 +107,30 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
         loaded: Backend = chosen.load(model, compiler)
         return loaded
 
+    def open_target(other: Any) -> Target:
+        compiler = DenseCompiler()  # a draft's last bits are nobody's concern
+        drafting = backend_class(registry, "auto", other)
+        if drafting.runs_layers:
+            holding.lay_out_draft(other)
+        return Target(drafting.load(other, compiler), compiler)
+
     weights, driven = _drive(model, choice, holding, load, chosen.runs_layers, chosen.__name__)
-    state, shapes = state_of(model), driven.backend.shapes
+    state, shapes = state_of(model), driven.target.shapes
     check_tokenizer(tokenizer, shapes.vocab_size)
-    engine, wants = _bind_proposer(model, tokenizer, choice, registry, driven, holding)
-    parts = Parts(
-        engine=engine,
-        proposer_name=type(choice.proposer).__name__,
-        wants=wants,
-        compiler=driven.compiler,
-        backend=driven.backend,
-        verifier=choice.verifier,
-        fallback=registry.make("verifiers", "match"),
-        max_nodes=MAX_NODES,
-        flags_ties=driven.numerics.noise > 0.0,
+    host = Host(
+        model=model,
+        tokenizer=tokenizer,
+        vocab_size=shapes.vocab_size,
+        reads_q=choice.verifier.reads_q,
+        is_keyed=choice.verifier.is_keyed,
+        takes_trees=shapes.takes_trees,
+        load=load_pretrained,
+        open=open_target,
+        costs=driven.costs,
     )
-    return Bound(state, weights, load, driven, parts, Intake(model, tokenizer, shapes, choice.verifier))
+    strategies = Strategies(host, choice.proposer)
+    intake = Intake(model, tokenizer, shapes, choice.verifier)
+    return Bound(state, weights, load, driven, strategies, registry.make("verifiers", "match"), intake)
 
 
 def _drive(
@@ -117,32 +167,11 @@ def _drive(
     return holding.lay_out(model), drive(load, model, choice.numerics, choice.compiler)
 
 
-def _bind_proposer(
-    model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, driven: Driven, holding: Holding
-) -> tuple[Engine, frozenset[Signal]]:
-    """Return the proposer's engine for the model, and the signals that it wants."""
-
-    def open_driver(other: Any) -> Driver:
-        compiler = DenseCompiler()  # a draft's last bits are nobody's concern
-        chosen = backend_class(registry, "auto", other)
-        if chosen.runs_layers:
-            holding.lay_out_draft(other)
-        return Driver(chosen.load(other, compiler), compiler)
-
-    host = Host(
-        model=model,
-        tokenizer=tokenizer,
-        vocab_size=driven.backend.shapes.vocab_size,
-        reads_q=choice.verifier.reads_q,
-        is_keyed=choice.verifier.is_keyed,
-        takes_trees=driven.backend.shapes.takes_trees,
-        load=load_pretrained,
-        open=open_driver,
-        costs=driven.costs,
-    )
-    name = type(choice.proposer).__name__
+def _bound_to(host: Host, proposer: Proposer) -> Strategy:
+    """Return a proposer's engine for the target, with the signals that it wants."""
+    name = type(proposer).__name__
     try:
-        engine, wants = choice.proposer.bind(host), frozenset(choice.proposer.wants())
+        engine, wants = proposer.bind(host), frozenset(proposer.wants())
     except SpecdecError:
         raise
     except Exception as error:  # a third party's code
@@ -153,7 +182,7 @@ def _bind_proposer(
         if not _is_signal(wanted):
             pair = "a pair such as (Nodes.PATH, What.ARGMAX) or (Nodes.ALL, TopK(8))"
             raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
-    return engine, wants
+    return Strategy(name, engine, wants)
 
 
 def _is_signal(wanted: object) -> bool:
@@ -162,6 +191,8 @@ def _is_signal(wanted: object) -> bool:
             return True
         case (Nodes(), TopK(k)):
             return isinstance(k, int) and k > 0
+        case (Nodes(), Hidden(layers)):
+            return isinstance(layers, tuple) and bool(layers) and all(isinstance(layer, int) for layer in layers)
         case _:
             return False
 

@@ -3,18 +3,21 @@
 import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, Self
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self, overload
 
 from specdec.binding import Bound, Choice, backend_class, bind
 from specdec.costs import Costs
+from specdec.decoding.plan import Strategy
+from specdec.decoding.record import StepRecord
 from specdec.decoding.result import Chunk, Result
+from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence
 from specdec.decoding.stats import Stats
-from specdec.decoding.step import run
 from specdec.errors import RequestError
-from specdec.layout import Compiler
+from specdec.layout import Compiler, Shapes
 from specdec.loading import load_pretrained
 from specdec.numerics import Mode, Numerics, checked_mode
 from specdec.plugins.registry import load_plugins
@@ -22,11 +25,24 @@ from specdec.probes.findings import first_time
 from specdec.requests import prompts
 from specdec.requests.model_defaults import OwnSettings
 from specdec.strategies.base import Proposer
-from specdec.target import Driver
+from specdec.target import Target
 from specdec.verifiers.base import Verifier
 from specdec.weights.holding import Holding
 from specdec.weights.laying_out import Weights
 from specdec.weights.modes import checked_weights
+
+Strategic = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
+OnStep = Callable[[StepRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The arguments of a call that are no settings."""
+
+    proposer: Strategic
+    generation_config: Any | None
+    on_step: OnStep | None
+    wants_text: bool = False
 
 
 class Generator:
@@ -45,6 +61,7 @@ class Generator:
             ones wherever they are faster; or the name of an installed kernel, such as "int8", which is lossy. ``close``
             gives the model back as it was.
         max_batch_size: requests of a list decoded side by side; the others wait.
+        max_cache_bytes: of keys and values that requests side by side may need; one alone may need more.
 
     Raises:
         ModelError: when the model or tokenizer can't be driven, with the reason.
@@ -66,9 +83,11 @@ class Generator:
         mask: Any = None,
         backend: str = "auto",
         max_batch_size: int = 8,
+        max_cache_bytes: int | None = None,
     ) -> None:
-        if not isinstance(max_batch_size, int) or max_batch_size < 1:
-            raise RequestError(f"max_batch_size={max_batch_size!r}: it must be an integer of at least 1")
+        for name, limit in (("max_batch_size", max_batch_size), ("max_cache_bytes", max_cache_bytes or 1)):
+            if not isinstance(limit, int) or limit < 1:
+                raise RequestError(f"{name}={limit!r}: it must be an integer of at least 1")
         self._registry = load_plugins()
         compiler = None if mask is None else self._registry.make("masks", mask)
         self._choice = Choice(
@@ -93,7 +112,7 @@ class Generator:
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.model, self.tokenizer = model, tokenizer
         self._bound = self._bind()
-        self._max_batch_size = max_batch_size
+        self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes
         self._lock = threading.Lock()  # held while it decodes; a stream may be closed by another thread than began it
         self._has_noted = False
         self._is_closed = False
@@ -123,13 +142,13 @@ class Generator:
         driven = self._bound.driven
         return (
             f"Generator({type(self.model).__name__}, proposer={self.proposer!r}, verifier={self.verifier!r}, "
-            f"mask={driven.compiler!r}, numerics={str(driven.numerics_now())!r})"
+            f"mask={driven.target.compiler!r}, numerics={str(driven.numerics_now())!r})"
         )
 
     @property
     def compiler(self) -> Compiler:
         """The mask compiler that lays out its passes."""
-        return self._present().driven.compiler
+        return self._present().target.compiler
 
     @property
     def numerics(self) -> Numerics:
@@ -151,26 +170,71 @@ class Generator:
             return bound.driven.costs()
 
     @property
+    def shapes(self) -> Shapes:
+        """The facts of the model: vocabulary, positions, dtype, device, and whether it takes trees."""
+        return self._present().target.shapes
+
+    @property
     def vocab_size(self) -> int:
         """Entries of the model's logits."""
-        return self._present().driven.backend.shapes.vocab_size
+        return self.shapes.vocab_size
 
-    def driver(self) -> Driver:
+    def open_target(self) -> Target:
         """The same model driven beside this generator, with a cache of its own: to measure or question it."""
         bound = self._present()
-        return Driver(bound.load(bound.driven.compiler), bound.driven.compiler)
+        return Target(bound.load(bound.target.compiler), bound.target.compiler)
 
     @property
     def takes_trees(self) -> bool:
         """True if the model passed the self-test with trees; otherwise drafts are cut to chains."""
-        return self._present().driven.backend.shapes.takes_trees
+        return self.shapes.takes_trees
 
-    def generate(self, prompt: Any, *, generation_config: Any | None = None, **settings: Any) -> Any:
+    @overload
+    def generate(
+        self,
+        prompt: str | list[int],
+        *,
+        proposer: Proposer | str | None = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> Result: ...
+    @overload
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> list[Result]: ...
+    @overload
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> Any: ...
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> Any:
         """Decode one prompt, or each of a list.
 
         Args:
             prompt: text, chat messages, token ids or a tensor; a list of those (or a 2-D tensor) is a batch.
+            proposer: the strategy for this call, or a list of them, one for each prompt; by default the generator's.
             generation_config: a transformers GenerationConfig, honoured as it stands; ``settings`` go before it.
+            on_step: called with the record of each pass as it ends: trees, accepted paths, tokens, seconds.
             settings: see ``Settings``. ``seed`` may be a list, one for each prompt.
 
         Returns:
@@ -181,7 +245,8 @@ class Generator:
             SpecdecError: for settings that are refused, and for a single prompt that can't be served.
         """
         results: dict[int, Result] = {}
-        for chunk in self._decode(prompt, generation_config, settings, wants_text=False):
+        call = _Call(proposer, generation_config, on_step)
+        for chunk in self._decode(prompt, call, settings):
             if chunk.result is not None:
                 results[chunk.index] = chunk.result
         if prompts.as_list(prompt)[1]:
@@ -190,14 +255,23 @@ class Generator:
             raise results[0].error
         return results[0]
 
-    def stream(self, prompt: Any, *, generation_config: Any | None = None, **settings: Any) -> Iterator[Chunk]:
+    def stream(
+        self,
+        prompt: Any,
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> Iterator[Chunk]:
         """Decode as ``generate`` does, and yield what each step commits.
 
         Closing the iterator cancels what is under way. For a single prompt an error is raised, for a list it is in the
         request's last chunk.
         """
         is_list = prompts.as_list(prompt)[1]
-        for chunk in self._decode(prompt, generation_config, settings, wants_text=self.tokenizer is not None):
+        call = _Call(proposer, generation_config, on_step, wants_text=self.tokenizer is not None)
+        for chunk in self._decode(prompt, call, settings):
             if chunk.result is not None and chunk.result.error is not None and not is_list:
                 raise chunk.result.error
             yield chunk
@@ -209,7 +283,7 @@ class Generator:
             SpecdecError: for settings that are refused.
         """
         with self._alone() as bound:
-            requests = bound.intake.sequences(prompts, None, settings, wants_text=False)
+            requests = bound.intake.sequences(prompts, None, settings, [bound.strategies.own])
         return [request if isinstance(request, Exception) else None for request in requests]
 
     def close(self) -> None:
@@ -218,7 +292,7 @@ class Generator:
         Weights that another generator decodes with stay packed for that one.
         """
         try:
-            self._bound.parts.engine.close()
+            self._bound.strategies.close()
         finally:
             self._is_closed = True
             if self._lock.acquire(blocking=False):  # else a stream is open, at whose end it is given back
@@ -238,16 +312,46 @@ class Generator:
             "a generator can't be copied or pickled, as it holds a cache and a lock: make another one of its model"
         )
 
-    def _decode(self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool) -> Iterator[Chunk]:
+    def _decode(self, prompt: Any, call: "_Call", given: dict[str, Any]) -> Iterator[Chunk]:
         with self._alone() as bound:
-            requests = bound.intake.sequences(prompt, config, given, wants_text)
+            strategies = self._strategies(bound, call.proposer)
+            requests = bound.intake.sequences(prompt, call.generation_config, given, strategies, call.wants_text)
             numerics = bound.driven.numerics_now()
             for index, request in enumerate(requests):
                 if isinstance(request, Exception):
                     yield Chunk((), "", index, Result((), None, "error", Stats(), 0, numerics, request))
-            sequences = [request for request in requests if isinstance(request, Sequence)]
-            for advanced in run(sequences, bound.parts, self._max_batch_size):
-                yield from map(self._chunk, advanced)
+            for record in self._run(bound, requests):
+                if call.on_step is not None:
+                    call.on_step(record)
+                for outcome in record.outcomes:
+                    if record.kind != "chunk" or outcome.finish_reason is not None:
+                        yield self._chunk(outcome.request)
+
+    def _strategies(self, bound: Bound, proposer: Strategic) -> list[Strategy]:
+        """Bind the strategies of a call: one for all prompts, or one for each."""
+        if proposer is None:
+            return [bound.strategies.own]
+        each = proposer if isinstance(proposer, list | tuple) else [proposer]
+        return [bound.strategies.of(self._registry.make("proposers", one)) for one in each]
+
+    def _run(self, bound: Bound, requests: Iterable[Sequence | Exception]) -> Iterator[StepRecord]:
+        """Decode requests, as many side by side as fit; whatever is under way when the caller stops is cancelled."""
+        scheduler = Scheduler(
+            bound.target,
+            bound.fallback,
+            max_batch_size=self._max_batch_size,
+            max_cache_bytes=self._max_cache_bytes,
+            flags_ties=bound.driven.numerics.noise > 0.0,
+        )
+        for request in requests:
+            if isinstance(request, Sequence):
+                scheduler.add(request)
+        try:
+            while (record := scheduler.advance()) is not None:
+                yield record
+        finally:
+            scheduler.close()
+            bound.strategies.trim()
 
     @contextmanager
     def _alone(self) -> Iterator[Bound]:
@@ -265,7 +369,7 @@ class Generator:
             self._holding.is_decoding = True  # from here on no other generator lays the weights out otherwise
             if not self._bound.is_current(self.model):  # it was cast, moved, resized, given an adapter, …
                 former, self._bound = self._bound, self._bind()
-                former.parts.engine.close()
+                former.strategies.close()
             self._is_closed = False
             yield self._bound
         finally:
@@ -314,4 +418,4 @@ class Generator:
             return ()
         self._has_noted = True
         weights = (f"weights {self._bound.weights}",) if self._bound.weights.is_worth_a_note else ()
-        return weights + OwnSettings.of(self.model, self._bound.driven.backend.shapes.vocab_size).notes
+        return weights + OwnSettings.of(self.model, self._bound.target.shapes.vocab_size).notes

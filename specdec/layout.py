@@ -28,7 +28,8 @@ class Shapes:
     ``attention`` names each kind of attention layer, with its window if it has one. ``max_positions`` of None means no
     limit. A backend that takes chains only is never given a branching tree. ``row_multiple``: the number of rows in a
     matrix product must be a multiple of it, lest a row get other bits; layouts are padded to it. ``widths``: the
-    widths, ascending, that layouts are padded to first where a backend has fixed shapes.
+    widths, ascending, that layouts are padded to first where a backend has fixed shapes. ``chunk``: tokens of a prompt
+    that are read in one pass; chunks begin at its multiples, so that a prompt is always computed in the same way.
     """
 
     vocab_size: int
@@ -39,6 +40,7 @@ class Shapes:
     device: torch.device
     row_multiple: int = 1
     widths: tuple[int, ...] = ()
+    chunk: int = 256
 
     def padded(self, width: int) -> int:
         """Return the number of nodes that are fed for each row where ``width`` are wanted."""
@@ -68,7 +70,9 @@ class Layout:
     or additive (0 where visible), or a ``PartialMask``; empty where each row is a chain that the model's own causal
     mask serves.
     ``columns``: the nodes whose logits are wanted in any row, ascending. ``attention``: the name of the attention that
-    reads the masks, None for the model's own.
+    reads the masks, None for the model's own. ``first``: the number of the first row; the others lie behind it.
+    ``hidden``: the layers whose hidden states are wanted, as transformers numbers them: 0 for the embeddings, -1 for
+    the last layer behind its norm.
     """
 
     lengths: tuple[int, ...]
@@ -78,6 +82,8 @@ class Layout:
     masks: Mapping[str, torch.Tensor]
     columns: tuple[int, ...]
     attention: str | None = None
+    first: int = 0
+    hidden: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:

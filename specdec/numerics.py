@@ -22,7 +22,7 @@ from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LO
 from specdec.probes.experts import remedy
 from specdec.probes.findings import remembered
 from specdec.probes.walk import walk
-from specdec.target import Driver
+from specdec.target import Target
 
 Mode = Literal["auto", "exact", "fast"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -51,13 +51,12 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True)
 class Driven:
-    """A backend with the compiler that it was loaded for.
+    """A model's target, and what was found out about its numerics.
 
     ``why_not_exact`` is the reason for fast numerics where exact ones were wanted, or "".
     """
 
-    backend: Backend
-    compiler: Compiler
+    target: Target
     numerics: Numerics
     num_threads: int
     model: Any
@@ -69,16 +68,16 @@ class Driven:
         Raises:
             RequestError: while rows are open.
         """
-        if self.backend.costs is not None:
-            return self.backend.costs
-        if self.backend.num_rows:
+        target = self.target
+        if target.backend.costs is not None:
+            return target.backend.costs
+        if target.rows:
             raise RequestError("costs can't be measured while something is decoded: ask for them while binding")
-        driver = Driver(self.backend, self.compiler)
-        question = "costs", type(self.backend), repr(self.compiler)
+        question = "costs", type(target.backend), repr(target.compiler)
         return remembered(
             self.model,
             question,
-            lambda: measure_costs(driver, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD),
+            lambda: measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD),
         )
 
     def numerics_now(self) -> Numerics:
@@ -130,11 +129,12 @@ def drive(load: Callable[[Compiler], Backend], model: Any, requested: Mode, mask
 def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compiler) -> Driven:
     """A model loaded for one compiler, and what the probe says of the pair."""
     backend = load(compiler)
+    target = Target(backend, compiler)
     inexact, deviation = backend.inexact, backend.deviation
     question = type(backend), repr(compiler)
     if deviation is None:
         try:
-            deviation = remembered(model, ("walk", *question), lambda: walk(backend, compiler).deviation())
+            deviation = remembered(model, ("walk", *question), lambda: walk(target).deviation())
         except Exception as fault:  # a third party's backend: decoding may do without what this pass asked for
             inexact, deviation = inexact or f"the probe's passes raised {in_one_line(fault)}", Deviation("", 0.0)
     if deviation.where and not inexact:
@@ -147,10 +147,10 @@ def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compi
         numerics = Numerics("exact", inexact, deviation.noise)
     else:
         numerics = Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
-    return Driven(backend, compiler, numerics, torch.get_num_threads(), model)
+    return Driven(target, numerics, torch.get_num_threads(), model)
 
 
 def _is_exact(load: Callable[[Compiler], Backend], compiler: Compiler) -> bool:
     """Return True where a model, loaded as it is now since backends may keep graphs, gives the same bits everywhere."""
     backend = load(compiler)
-    return not backend.inexact and not (backend.deviation or walk(backend, compiler).deviation()).where
+    return not backend.inexact and not (backend.deviation or walk(Target(backend, compiler)).deviation()).where

@@ -76,6 +76,7 @@ class Settings(BaseModel):
     stop: tuple[str, ...] = ()
     seed: int | None = Field(None, ge=0, lt=2**63)
     logits_processor: tuple[Processor, ...] = ()
+    keeps_scores: bool = False  # records of steps tell the scores that tokens were decided by
 
     @field_validator("eos_token_id", "stop", "logits_processor", mode="before")
     @classmethod

@@ -1,65 +1,163 @@
-"""A model of a proposer's own, driven as the target is: rows of committed tokens, and trees forwarded behind them."""
+"""The target: a model with the compiler that lays out its passes, and the rows of its cache.
 
-from collections.abc import Sequence
+The loop, draft models, probes and measurements all drive models through it. A row is a handle that stays the same
+while others come and go.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from specdec.backends.base import Backend, OutputRow
 from specdec.layout import Compiler, Layout, Shapes
-from specdec.tree import ROOT, DraftTree
+from specdec.tree import ROOT, DraftTree, Role
+
+_NO_TRUNKS: Mapping["Row", Sequence[int]] = {}
 
 
-class Driver:
-    """Numbered rows without gaps; row b holds ``lengths[b]`` committed tokens.
+class Row:
+    """A sequence in the cache, from ``open`` to ``release``; ``length`` tokens are committed."""
 
-    Trees are forwarded for all rows at once and committed, or dropped, by ``keep``; ``rollback`` takes tokens back.
+    __slots__ = ("capacity", "length")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.length = 0
+
+    def __repr__(self) -> str:
+        return f"Row({self.length} of {self.capacity})"
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One forward pass, laid out.
+
+    Attributes:
+        rows: those that it covers; one without a tree lies between others, and goes along with a node that is dropped.
+        trunks: by row, the number of nodes before the tree's own.
     """
 
+    layout: Layout
+    rows: tuple[Row, ...]
+    trunks: Mapping[Row, int]
+
+    @property
+    def num_positions(self) -> int:
+        """Slots that the longest row's nodes can see."""
+        return max(self.layout.lengths) + self.layout.width
+
+
+class Target:
+    """A backend and a mask compiler, as one object that is driven by rows and trees."""
+
     def __init__(self, backend: Backend, compiler: Compiler) -> None:
-        self._backend = backend
-        self._compiler = compiler
-        self.lengths: list[int] = []
+        self.backend = backend
+        self.compiler = compiler
+        self._rows: list[Row] = []  # in the backend's order
 
     @property
     def shapes(self) -> Shapes:
         """The facts of the model that drafts and layouts need: vocabulary, positions, dtype, device."""
-        return self._backend.shapes
+        return self.backend.shapes
 
     @property
     def is_settled(self) -> bool:
         """False after a pass such that others like it will be faster later."""
-        return self._backend.is_settled
+        return self.backend.is_settled
 
-    def open(self, tokens: Sequence[int], capacity: int) -> OutputRow:
-        """Open the next row with tokens, at least one; ``capacity`` is the number that it may grow to.
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The rows that are open."""
+        return tuple(self._rows)
 
-        Returns the logits behind them, as those of the root.
+    def open(self, capacity: int) -> Row:
+        """Open an empty row that may grow to ``capacity`` committed tokens."""
+        row = Row(capacity)
+        self.backend.open(capacity)
+        self._rows.append(row)
+        return row
+
+    def compile(
+        self,
+        trees: Mapping[Row, DraftTree],
+        trunks: Mapping[Row, Sequence[int]] = _NO_TRUNKS,
+        hidden: Sequence[int] = (),
+    ) -> Pass:
+        """Lay out one pass over a tree for each of some rows, behind the row's committed tokens.
+
+        Args:
+            trees: by row; their roots come behind what is committed.
+            trunks: by row, committed text before the tree's root that the cache doesn't hold yet.
+            hidden: the layers whose hidden states are wanted.
         """
-        self.lengths.append(len(tokens))
-        output = self._backend.prefill(tokens, DraftTree(tokens[-1]), capacity)
-        self._backend.keep([*(() for _ in self.lengths[:-1]), (ROOT,)])
-        return output.row(0)
+        numbers = [self._rows.index(row) for row in trees]
+        first = min(numbers)
+        rows = tuple(self._rows[first : max(numbers) + 1])
+        grown = [trees[row].below(trunks.get(row, ())) if row in trees else DraftTree(0) for row in rows]
+        layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
+        if first or hidden:
+            layout = replace(layout, first=first, hidden=tuple(hidden))
+        return Pass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})
 
-    def forward(self, trees: Sequence[DraftTree]) -> list[OutputRow]:
-        """One pass over a tree for each row, whose root comes behind the row's committed tokens."""
-        output = self._backend.forward(self.lay_out(trees, self.lengths))
-        return [output.row(row) for row in range(len(trees))]
+    def forward(self, planned: Pass) -> dict[Row, OutputRow]:
+        """Run a pass; the answers by row, addressed by the nodes of its tree."""
+        output = self.backend.forward(planned.layout)
+        return {
+            row: OutputRow(output, number, planned.trunks[row])
+            for number, row in enumerate(planned.rows)
+            if row in planned.trunks
+        }
 
-    def lay_out(self, trees: Sequence[DraftTree], lengths: Sequence[int]) -> Layout:
-        """Return the layout of a forward over a tree per row, that of row b behind ``lengths[b]`` committed tokens."""
-        return self._compiler.compile(trees, lengths, self.shapes)
+    def keep(self, planned: Pass, paths: Mapping[Row, Sequence[int]]) -> None:
+        """Commit the trunk and a path of the tree, root first, for each of some rows of the last pass.
 
-    def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Commit each row's path of the last forward, root first; an empty path commits nothing."""
-        self._backend.keep(paths)
-        for row, path in enumerate(paths):
-            self.lengths[row] += len(path)
+        A row that isn't among them keeps nothing.
+        """
+        kept = [
+            [*range(planned.trunks[row]), *(node + planned.trunks[row] for node in paths[row])] if row in paths else []
+            for row in planned.rows
+        ]
+        self.backend.keep(kept)
+        for row, path in zip(planned.rows, kept, strict=True):
+            row.length += len(path)
 
-    def rollback(self, row: int, length: int) -> None:
+    def chunk_behind(self, row: Row, tokens: Sequence[int]) -> Sequence[int]:
+        """Return the next whole chunk of a text that a row holds the beginning of; empty where less is left.
+
+        The text's last token is a tree's root, which no chunk contains.
+        """
+        end = row.length - row.length % self.shapes.chunk + self.shapes.chunk
+        return tokens[row.length : end] if end < len(tokens) else ()
+
+    def read(self, row: Row, tokens: Sequence[int], wanted: Sequence[int] = (ROOT,)) -> OutputRow:
+        """Commit tokens behind a row's in one pass; the answers at some of them, by default the first."""
+        chain = DraftTree(tokens[0])
+        nodes = [ROOT, *chain.add_chain(ROOT, tokens[1:], Role.SUPPORT)]
+        chain.wanted = wanted
+        planned = self.compile({row: chain})
+        answers = self.forward(planned)[row]
+        self.keep(planned, {row: nodes})
+        return answers
+
+    def read_all(self, row: Row, tokens: Sequence[int]) -> OutputRow:
+        """Commit a text to an empty row, chunk by chunk; the answers at its last token, as a root's."""
+        while chunk := self.chunk_behind(row, tokens):
+            self.read(row, chunk)
+        planned = self.compile({row: DraftTree(tokens[-1])}, {row: tokens[row.length : -1]})
+        answers = self.forward(planned)[row]
+        self.keep(planned, {row: (ROOT,)})
+        return answers
+
+    def rollback(self, row: Row, length: int) -> None:
         """Take a row's committed tokens back to the first ``length``."""
-        self._backend.rollback(row, length)
-        self.lengths[row] = length
+        self.backend.rollback(self._rows.index(row), length)
+        row.length = length
 
-    def release(self, row: int) -> None:
-        """Close a row; the last one takes its number."""
-        self._backend.release(row)
-        self.lengths[row] = self.lengths[-1]
-        self.lengths.pop()
+    def clear(self, row: Row) -> None:
+        """Overwrite what a row's dropped nodes left behind, where a mask can't hide it: NaN reaches any sum."""
+        self.backend.clear(self._rows.index(row))
+
+    def release(self, row: Row) -> None:
+        """Close a row."""
+        number = self._rows.index(row)
+        del self._rows[number]
+        self.backend.release(number)

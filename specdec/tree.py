@@ -4,7 +4,7 @@ Node 0 is the root, the last committed token. A node's position is the root's pl
 prefix, its ancestors and itself. A chain is a tree with one branch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from operator import index
@@ -59,11 +59,12 @@ class DraftTree:
         draws: by parent, in the order in which a rule is to try them.
         wanted: the nodes whose logits are read, ascending; None, as a proposer leaves it, for the root, candidates and
             probes. The core sets it by what the proposer declared that it wants.
+        sources: the trees that ``graft`` copied nodes from, each with the place that its nodes have here.
         has_true_laws: every draw's q is the law it was drawn from. A proposer that drops or re-ranks *sampled* nodes by
             what was drawn must set this to False; rules that read q then leave the tree to ``match``.
     """
 
-    __slots__ = ("_index", "depths", "draws", "has_true_laws", "parents", "roles", "tokens", "wanted")
+    __slots__ = ("_index", "depths", "draws", "has_true_laws", "parents", "roles", "sources", "tokens", "wanted")
 
     def __init__(self, root: int) -> None:
         self.tokens: list[int] = [root]
@@ -73,6 +74,7 @@ class DraftTree:
         self.draws: dict[int, list[Draw]] = {}
         self.has_true_laws = True
         self.wanted: Sequence[int] | None = None
+        self.sources: list[tuple[DraftTree, Mapping[int, int]]] = []
         self._index: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
@@ -150,15 +152,57 @@ class DraftTree:
         """True if no node has two children."""
         return self.parents == list(range(-1, len(self) - 1))
 
+    def graft(self, tree: "DraftTree", nodes: Iterable[int], onto: Mapping[int, int]) -> Mapping[int, int]:
+        """Copy nodes of another tree, with their draws, and note where they went: the one way to rebuild a tree.
+
+        Args:
+            tree: where the nodes come from.
+            nodes: ascending, each behind its parent.
+            onto: the place here of nodes that need no copy, such as the root.
+
+        Returns:
+            The place here of each node; a copy that meets an equal node becomes one with it.
+        """
+        place = dict(onto)
+        for node in nodes:
+            if node not in place:
+                place[node] = self._place(place[tree.parents[node]], tree.tokens[node], tree.roles[node])
+        for parent, draws in tree.draws.items():
+            kept = [Draw(place[draw.child], draw.q) for draw in draws if draw.child in place]
+            if kept:
+                self.draws.setdefault(place[parent], []).extend(kept)
+        self.sources.append((tree, place))
+        return place
+
+    def place_of(self, source: "DraftTree") -> Mapping[int, int] | None:
+        """Return the place here of each node of a tree that this one was made of, None for any other tree."""
+        if source is self:
+            return {node: node for node in range(len(self))}
+        for tree, place in self.sources:
+            inner = tree.place_of(source)
+            if inner is not None:
+                return {node: place[between] for node, between in inner.items() if between in place}
+        return None
+
+    def part(self, nodes: Iterable[int]) -> "DraftTree":
+        """A tree of some nodes, ascending, each behind its parent; the root is always one of them.
+
+        Where sampled nodes were left out, what is left no longer has true laws.
+        """
+        part = DraftTree(self.tokens[ROOT])
+        place = part.graft(self, nodes, {ROOT: ROOT})
+        part.has_true_laws = self.has_true_laws and (len(place) == len(self) or not self.has_sampled_draws)
+        return part
+
     def below(self, trunk: Sequence[int]) -> "DraftTree":
-        """These nodes, without their draws, below a chain of committed tokens; their numbers grow by its length."""
+        """The whole tree below a chain of committed tokens."""
         if not trunk:
             return self
         grown = DraftTree(trunk[0])
-        place = grown.add_chain(ROOT, trunk[1:], Role.SUPPORT)[-1:] or [ROOT]
-        for parent, token, role in zip(self.parents, self.tokens, self.roles, strict=True):
-            place.append(grown._place(place[parent + 1], token, role))
-        grown.wanted = [place[node + 1] for node in self.nodes_wanted()]
+        last = grown.add_chain(ROOT, trunk[1:], Role.SUPPORT)[-1:] or [ROOT]
+        root = grown._place(last[0], self.tokens[ROOT], self.roles[ROOT])
+        place = grown.graft(self, range(1, len(self)), {ROOT: root})
+        grown.wanted = [place[node] for node in self.nodes_wanted()]
         return grown
 
     def longest_chain(self) -> "DraftTree":
@@ -167,11 +211,7 @@ class DraftTree:
             return self
         candidates = self.nodes_with(Role.CANDIDATE)
         node = max(candidates, key=lambda node: (self.depths[node], -node), default=ROOT)
-        chain = DraftTree(self.tokens[ROOT])
-        chain.has_true_laws = self.has_true_laws and not self.has_sampled_draws
-        for link in self.lineage(node)[1:]:
-            chain.add(len(chain) - 1, self.tokens[link], self.roles[link])
-        return chain
+        return self.part(self.lineage(node))
 
     def check(self, root: int, vocab_size: int, budget: Budget, author: str) -> None:
         """Refuse a tree that breaks a proposer's laws.
@@ -255,9 +295,5 @@ def merge(trees: Iterable[DraftTree]) -> DraftTree:
     )
     for tree in (first, *others):
         assert tree.tokens[ROOT] == merged.tokens[ROOT], "trees to merge share their root"
-        place = [ROOT]
-        for node in range(1, len(tree)):
-            place.append(merged._place(place[tree.parents[node]], tree.tokens[node], tree.roles[node]))
-        for parent, draws in tree.draws.items():
-            merged.draws.setdefault(place[parent], []).extend(Draw(place[draw.child], draw.q) for draw in draws)
+        merged.graft(tree, range(1, len(tree)), {ROOT: ROOT})
     return merged

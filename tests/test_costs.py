@@ -104,7 +104,7 @@ def test_where_time_is_short_sizes_are_spread_and_larger_ones_count_in_proportio
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_no_row_is_left_open_where_a_pass_fails(error: type[BaseException]) -> None:
     generator = Generator(ToyModel.random(6), proposer="autoregressive")
-    driver = generator.driver()
+    driver = generator.open_target()
 
     def fail(_: Any) -> None:
         raise error

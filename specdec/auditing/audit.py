@@ -16,9 +16,10 @@ import torch
 
 from specdec.auditing.findings import Audit, Finding
 from specdec.auditing.noise import measure_noise
-from specdec.auditing.witness import Witness
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
 from specdec.comparison.results import first_difference
+from specdec.decoding.record import StepRecord
+from specdec.decoding.result import Result
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.masks.dense import DenseCompiler
@@ -146,21 +147,18 @@ class _Pair:
         return replace(finding, verdict="defect", reason=reason)
 
     def _decode(self, generator: Generator, ids: list[int]) -> _Text:
-        """The text of an ordinary run, and the scores of a watched one as far as its text is the same.
+        """A prompt's text, and the scores that it was decided by, as the records of its steps tell them."""
+        length, scores = len(ids), dict[int, torch.Tensor]()
 
-        Watching may change what the proposer hears, and so the trees, but not what is decided.
-        """
-        if not generator.verifier.stays_on_the_text:
-            return _Text(ids, _result(generator, ids, self.given), {})
-        witness = Witness()
-        own = self.given.get("logits_processor", ())
-        tokens = _result(generator, ids, {**self.given, "logits_processor": [*own, witness]})
-        if generator is self.plain:
-            return _Text(ids, tokens, witness.scores)
-        ordinary = _result(generator, ids, self.given)
-        parting = first_difference(ordinary, tokens)
-        last = len(ids) + (len(tokens) if parting is None else parting)
-        return _Text(ids, ordinary, {length: scores for length, scores in witness.scores.items() if length <= last})
+        def note(record: StepRecord) -> None:
+            nonlocal length
+            for outcome in record.outcomes:
+                known = enumerate(outcome.scores, length)
+                scores.update((place, shown) for place, shown in known if shown is not None)
+                length += len(outcome.tokens)
+
+        result: Result = generator.generate(ids, on_step=note, **{**self.given, "keeps_scores": True})
+        return _Text(ids, result.token_ids, scores)
 
     def _noise(self, text: _Text, agreed: int) -> torch.Tensor:
         """The noise at each new token up to the first that differs; none where bits are promised."""
@@ -183,11 +181,6 @@ class _Pair:
             return scores
         noise = Randomness(self.settings.seed or 0).gumbel(len(path), len(scores))
         return (scores.softmax(-1).log() + noise) * self.settings.temperature
-
-
-def _result(generator: Generator, ids: list[int], settings: dict[str, Any]) -> tuple[int, ...]:
-    tokens: tuple[int, ...] = generator.generate(ids, **settings).token_ids
-    return tokens
 
 
 def _deviations(text: _Text, expected: _Text, agreed: int) -> dict[int, float]:

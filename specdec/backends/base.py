@@ -1,6 +1,7 @@
 """The backend's contract.
 
-A backend owns the model and its cache. Rows are the sequences of the batch, numbered from 0 without gaps.
+A backend owns the model and its cache. Rows are sequences, numbered from 0 without gaps; a pass is over rows that lie
+side by side.
 
 Laws:
 - A tree forward equals forwarding each root-to-node path alone.
@@ -11,55 +12,98 @@ Laws:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from specdec.costs import Costs
 from specdec.layout import Compiler, Layout, Shapes
-from specdec.tree import DraftTree
 
 
 class Output:
-    """The logits of one forward pass: (rows, columns, vocab), the columns as the layout wanted them."""
+    """The answers of one forward pass, on the model's device until they are asked for.
 
-    def __init__(self, logits: torch.Tensor, columns: Sequence[int]) -> None:
+    Attributes:
+        logits: (rows, columns, vocab), the columns as the layout wanted them.
+        hidden: by layer that the layout wanted, (rows, width, size).
+    """
+
+    def __init__(
+        self, logits: torch.Tensor, columns: Sequence[int], hidden: Mapping[int, torch.Tensor] | None = None
+    ) -> None:
         self.logits = logits
+        self.hidden = hidden or {}
         self.column_of = {node: column for column, node in enumerate(columns)}
-        greatest, ids = logits.max(dim=-1)
-        # The one copy to the host that a greedy step needs: ids, below zero where the greatest logit is no number.
-        self._ids: list[list[int]] = torch.where(greatest.isfinite(), ids, ~ids).tolist()
+        self._ids: list[list[int]] | None = None
+        self._top: dict[int, tuple[list[Any], list[Any]]] = {}
+        self._fetched: dict[tuple[int, int], torch.Tensor] = {}
 
     def greatest(self, row: int, node: int) -> int:
         """The id of the greatest logit, the lowest of equals; its complement, below zero, where that is no number."""
+        if self._ids is None:  # the one copy to the host that a greedy step needs
+            greatest, ids = self.logits.max(dim=-1)
+            self._ids = torch.where(greatest.isfinite(), ids, ~ids).tolist()
         return self._ids[row][self.column_of[node]]
 
-    def row(self, row: int) -> "OutputRow":
-        """One sequence's part."""
-        return OutputRow(self, row)
+    def top(self, k: int) -> tuple[list[Any], list[Any]]:
+        """The ids of the ``k`` greatest logits and their probabilities, (rows, columns, k) each; copied once a pass."""
+        if k not in self._top:
+            laws = self.logits.softmax(-1, dtype=torch.promote_types(self.logits.dtype, torch.float32))
+            chances, ids = laws.topk(min(k, laws.shape[-1]))
+            both = torch.stack([ids.double(), chances.double()]).cpu()
+            self._top[k] = both[0].long().tolist(), both[1].tolist()
+        return self._top[k]
+
+    def fetch(self, places: Sequence[tuple[int, int]]) -> None:
+        """Copy the logits of some (row, node) to the host, all at once, where they are read from then on."""
+        if self.logits.is_cpu or not places:
+            return
+        rows, nodes = zip(*places, strict=True)
+        copied = self.logits[list(rows), [self.column_of[node] for node in nodes]].cpu()
+        self._fetched.update(zip(places, copied, strict=True))
+
+    def at(self, row: int, node: int) -> torch.Tensor:
+        """The logits at a node, ``(vocab,)``: on the host where they were fetched, else on the model's device."""
+        fetched = self._fetched.get((row, node))
+        return self.logits[row, self.column_of[node]] if fetched is None else fetched
 
 
 @dataclass(frozen=True, slots=True)
 class OutputRow:
-    """One sequence's part of an output, addressed by node."""
+    """One row's part of an output, addressed by the nodes of its tree; ``trunk`` nodes were forwarded before them."""
 
     output: Output
     row: int
+    trunk: int = 0
 
     def argmax(self, node: int) -> int:
         """The id of the greatest logit at a node, the lowest of equals."""
-        found = self.output.greatest(self.row, node)
+        found = self.output.greatest(self.row, node + self.trunk)
         return found if found >= 0 else ~found
-
-    def logits(self, node: int) -> torch.Tensor:
-        """The raw logits at a node, shape ``(vocab,)``."""
-        return self.output.logits[self.row, self.output.column_of[node]]
 
     def is_finite(self, node: int) -> bool:
         """Return True if the node's greatest logit is finite."""
-        return self.output.greatest(self.row, node) >= 0
+        return self.output.greatest(self.row, node + self.trunk) >= 0
+
+    def logits(self, node: int) -> torch.Tensor:
+        """The raw logits at a node, shape ``(vocab,)``."""
+        return self.output.at(self.row, node + self.trunk)
+
+    def likeliest(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
+        """The ``k`` likeliest next tokens at a node by the raw logits, likeliest first, each with its probability."""
+        ids, chances = self.output.top(k)
+        column = self.output.column_of[node + self.trunk]
+        return tuple(zip(ids[self.row][column], chances[self.row][column], strict=True))
+
+    def place(self, node: int) -> tuple[int, int]:
+        """The (row, node) of the output that a node of the tree is."""
+        return self.row, node + self.trunk
+
+    def hidden(self, node: int, layers: Sequence[int]) -> torch.Tensor:
+        """The hidden states of some layers at a node, (layers, size), on the model's device."""
+        return torch.stack([self.output.hidden[layer][self.row, node + self.trunk] for layer in layers])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +148,16 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
-        """Open the next row with a prompt, and forward with it a tree whose root is the prompt's last token.
-
-        What comes before the root is committed; the tree's nodes wait for ``keep``, as after ``forward``. ``capacity``
-        is the number of committed tokens that the row may grow to. The row is open even if this fails.
-        """
+    def open(self, capacity: int) -> None:
+        """Open the next row, empty; ``capacity`` is the number of committed tokens that it may grow to."""
 
     @abstractmethod
     def forward(self, layout: Layout) -> Output:
-        """One pass over every row's nodes; their keys and values wait behind the row's committed slots for ``keep``."""
+        """One pass over the layout's rows; keys and values of its nodes wait behind the committed ones for ``keep``."""
 
     @abstractmethod
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Commit each row's path of the last forward, root first, in the row's next slots; drop its other nodes.
+        """Commit a path of the last forward for each of its rows, root first, and drop all its other nodes.
 
         An empty path commits nothing.
         """
@@ -128,7 +168,11 @@ class Backend(ABC):
 
     @abstractmethod
     def release(self, row: int) -> None:
-        """Close a row; the last row takes its number."""
+        """Close a row; those behind it move up by one."""
+
+    def cache_bytes(self, capacities: Sequence[int]) -> int:
+        """Bytes that rows of these capacities need for keys and values, 0 where that isn't known."""
+        return 0
 
     def clear(self, row: int) -> None:  # noqa: B027 - optional
         """Overwrite what a row's uncommitted nodes left behind, where a mask can't hide it: NaN reaches any sum."""

@@ -41,10 +41,12 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
     def __init__(self, placement: Placement) -> None:
         super().__init__()
         self.placement = placement
+        self.slot_bytes = 0  # of a token's keys and values; not known before the first pass
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self.keys = key_states.new_zeros(0, key_states.shape[1], 0, key_states.shape[3])
         self.values = value_states.new_zeros(0, value_states.shape[1], 0, value_states.shape[3])
+        self.slot_bytes = key_states[0, :, 0].nbytes + value_states[0, :, 0].nbytes
         self.is_initialized = True
 
     @one_call
@@ -83,10 +85,10 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
             buffer[row, :, to : to + len(slots)] = buffer[row].index_select(1, slots)
 
     def vacate(self, row: int, last: int) -> None:
-        """Move the last row into a free one, and clear where it was: a mask hides any number but NaN."""
+        """Move the rows behind a free one up, and clear the last: a mask hides any number but NaN."""
         for buffer in (self.keys, self.values):
-            if row != last:
-                buffer[row] = buffer[last]
+            for moved in range(row, last):
+                buffer[moved] = buffer[moved + 1]
             buffer[last] = 0
 
     def clear(self, row: int, start: int) -> None:
@@ -135,15 +137,20 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             for layer in held:
                 layer.gather(row, slots, self.lengths[row] - len(moved))
 
+    def open(self, capacity: int) -> None:
+        """Open the next row, and say how much room it will need; made when the next forward writes."""
+        self.lengths.append(0)
+        self.placement.num_rows = max(self.placement.num_rows, len(self.lengths))
+        self.placement.num_slots = max(self.placement.num_slots, capacity)
+
     def release(self, row: int) -> None:
-        """Close a row; the last one takes its place, and the memory goes when none is left, unless it is to be kept."""
+        """Close a row; those behind move up, and the memory goes when none is left, unless it is to be kept."""
         last = len(self.lengths) - 1
         if last or self._keeps_memory:
             for layer in self.layers:
                 if layer.is_initialized:
                     layer.vacate(row, last)
-        self.lengths[row] = self.lengths[last]
-        self.lengths.pop()
+        del self.lengths[row]
         if not self.lengths and not self._keeps_memory:
             self.placement.num_rows, self.placement.num_slots = 1, 0
             for layer in self.layers:
@@ -155,6 +162,14 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         for layer in self.layers:
             if layer.is_initialized:
                 layer.clear(row, self.lengths[row])
+
+    def bytes_for(self, capacities: Sequence[int]) -> int:
+        """Bytes that rows of these capacities need, each as long as the longest; 0 before the first pass."""
+        if not capacities:
+            return 0
+        slots = -(-(max(capacities) + _SPARE_SLOTS) // _SLOT_ROUNDING) * _SLOT_ROUNDING
+        slot_bytes: int = sum(layer.slot_bytes for layer in self.layers)
+        return len(capacities) * slots * slot_bytes
 
     @property
     def row_bytes(self) -> int:

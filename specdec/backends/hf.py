@@ -24,7 +24,7 @@ from specdec.probes.inference import runs_in_inference_mode, without_gradients
 from specdec.probes.products import Products, probe_products
 from specdec.probes.selftest import Tried, probe
 from specdec.probes.switching import why_not_switchable
-from specdec.tree import ROOT, DraftTree, Role
+from specdec.target import Target
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
 _PROBE_SECONDS = 0.5
@@ -51,8 +51,9 @@ class HFBackend(Backend):
         config = model.config.get_text_config()
         self._model, self._config = model, config
         self._parameters = inspect.signature(model.forward).parameters
-        self.shapes = shapes_of(model, self.widths)
+        self.shapes = replace(shapes_of(model, self.widths), chunk=PREFILL_CHUNK)
         self._cache = self._make_cache(config.num_hidden_layers)
+        self._first = 0  # row of the last pass
         self._is_inference = runs_in_inference_mode(model)
         self._replay = Replay(model)
         self._has_fused_attention = grouped.is_for(config) and not self._why_fixed()
@@ -60,13 +61,12 @@ class HFBackend(Backend):
         compiler.register()
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
         self._compiler = compiler
-        self._chunk = PREFILL_CHUNK
         if compiler.bit_exact:
             products = self._products()
             self.inexact = products.inexact
-            self.shapes = replace(self.shapes, row_multiple=products.row_multiple)
-            # The prompt's last chunk has a tree behind it.
-            self._chunk = min(PREFILL_CHUNK, products.most_rows // 2)
+            # A prompt's last pass has a tree behind less than a chunk.
+            chunk = min(PREFILL_CHUNK, products.most_rows // 2)
+            self.shapes = replace(self.shapes, row_multiple=products.row_multiple, chunk=chunk)
         if compiler.attention is not None:
             self._require_switching(compiler)
         self._decide()
@@ -108,8 +108,8 @@ class HFBackend(Backend):
     def _try_out(self) -> Tried:
         """Return what the self-test finds, once for a model and all backends of this kind."""
         shapes = self.shapes
-        question = "self-test", type(self), repr(self._compiler), shapes.takes_trees, shapes.row_multiple, self._chunk
-        return remembered(self._model, question, lambda: probe(self, self._model, self._compiler))
+        question = "self-test", type(self), repr(self._compiler), shapes.takes_trees, shapes.row_multiple, shapes.chunk
+        return remembered(self._model, question, lambda: probe(Target(self, self._compiler), self._model))
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -121,85 +121,88 @@ class HFBackend(Backend):
             raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
         return cls(model, compiler)
 
-    def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
-        # One row at a time, in chunks at fixed positions: what a prompt computes doesn't depend on its neighbours.
+    def open(self, capacity: int) -> None:
         with lock_of(self._model):
             self._replay.refresh()
-        row = len(self._cache.lengths)
-        self._cache.lengths.append(0)
-        self._cache.placement.num_rows = max(self._cache.placement.num_rows, row + 1)
-        self._cache.placement.num_slots = max(self._cache.placement.num_slots, capacity)
-        whole = (len(tokens) - 1) // self._chunk * self._chunk
-        for start in range(0, whole, self._chunk):
-            chunk = DraftTree(tokens[start])
-            chunk.add_chain(ROOT, tokens[start + 1 : start + self._chunk], Role.SUPPORT)
-            self._pass(row, self._compiler.compile([chunk], [start], self.shapes), [ROOT])
-        self._cache.lengths[row] = len(tokens) - 1
-        trunk = tokens[whole:-1]
-        layout = self._compiler.compile([tree.below(trunk)], [whole], self.shapes)
-        columns = [column for column in layout.columns if column >= len(trunk)]
-        logits = self._pass(row, layout, columns)
-        return Output(logits, [column - len(trunk) for column in columns])
+        self._cache.open(capacity)
 
     def forward(self, layout: Layout) -> Output:
-        return Output(self._pass(0, layout, layout.columns), layout.columns)
-
-    def _pass(self, first: int, layout: Layout, columns: Sequence[int]) -> torch.Tensor:
-        """The logits of a layout whose rows are those from ``first`` on, at some columns."""
+        self._first = layout.first
         if not self.shapes.takes_trees:
-            return self._pass_over_chains(first, layout)[:, list(columns)]
-        self._cache.place(first, layout.lengths)
-        wanted = None
+            return self._pass_over_chains(layout)
+        return self._pass(layout)
+
+    def _pass(self, layout: Layout) -> Output:
+        self._cache.place(layout.first, layout.lengths)
+        columns, wanted = layout.columns, None
         if layout.width > 1:  # the head is a product too: its rows are made as many as a row's bits ask for
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
         inputs = Inputs(layout.input_ids, layout.positions, layout.masks, wanted)
         with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
-            return self._replayed(inputs, max(layout.lengths))[:, : len(columns)]
+            logits, hidden = self._answers(inputs, max(layout.lengths), layout.hidden)
+        return Output(logits[:, : len(columns)], columns, hidden)
 
-    def _replayed(self, inputs: Inputs, length: int) -> torch.Tensor:
-        """The logits of a pass over slots of a cache, recorded or not, (rows, columns, vocab)."""
+    def _answers(
+        self, inputs: Inputs, length: int, layers: Sequence[int]
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """The logits of a pass over slots of a cache, (rows, columns, vocab), and hidden states by layer."""
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else dict(masks) or None
+        if layers:  # recordings don't have them
+            self.is_settled = True
+            return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layers)
 
         def forward() -> torch.Tensor:
-            return self._logits(inputs.input_ids, inputs.positions, mask, inputs.columns)
+            return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns)[0]
 
         attention = self._config._attn_implementation, tuple(masks)
         with without_gradients(self._is_inference):
             logits = self._replay.logits(forward, attention, inputs, self._cache.layers, length)
         self.is_settled = self._replay.is_settled
-        return logits
+        return logits, {}
 
-    def _pass_over_chains(self, first: int, layout: Layout) -> torch.Tensor:
-        """Row by row under the model's own causal mask, which a slot-ordered bias agrees with; at all columns."""
-        rows = []
+    def _pass_over_chains(self, layout: Layout) -> Output:
+        """Row by row under the model's own causal mask, which a slot-ordered bias agrees with."""
+        rows, states = [], dict[int, list[torch.Tensor]]()
         for row, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
-            self._cache.place(first + row, [length])
+            self._cache.place(layout.first + row, [length])
             nodes = slice(row, row + 1), slice(0, num_nodes)
             with self._attention(sees_all=False):
-                logits = self._logits(layout.input_ids[nodes], layout.positions[nodes], None, None)
-            rows.append(torch.nn.functional.pad(logits[0], (0, 0, 0, layout.width - num_nodes)))
+                logits, hidden = self._run(layout.input_ids[nodes], layout.positions[nodes], None, None, layout.hidden)
+            padding = 0, 0, 0, layout.width - num_nodes
+            rows.append(torch.nn.functional.pad(logits[0], padding)[list(layout.columns)])
+            for layer, state in hidden.items():
+                states.setdefault(layer, []).append(torch.nn.functional.pad(state[0], padding))
         self.is_settled = True
-        return torch.stack(rows)
+        stacked = {layer: torch.stack(each) for layer, each in states.items()}
+        return Output(torch.stack(rows), layout.columns, stacked)
 
-    def _logits(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, mask: Any, columns: torch.Tensor | None
-    ) -> torch.Tensor:
-        """The model's logits, (rows, columns, vocab); ``columns`` of None means all."""
+    def _run(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        mask: Any,
+        columns: torch.Tensor | None,
+        layers: Sequence[int] = (),
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """The model's logits, (rows, columns, vocab), and some hidden states; ``columns`` of None means all."""
         extra: dict[str, Any] = {}
         if "position_ids" in self._parameters:
             extra["position_ids"] = positions
         keeps_columns = columns is not None and "logits_to_keep" in self._parameters
         if keeps_columns:
             extra["logits_to_keep"] = columns
+        if layers:
+            extra["output_hidden_states"] = True
         with without_gradients(self._is_inference):
             output = self._model(
                 input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
             )
             logits: torch.Tensor = output.logits
-            return logits if columns is None or keeps_columns else logits[:, columns]
+            hidden = {layer: output.hidden_states[layer] for layer in layers}
+            return (logits if columns is None or keeps_columns else logits[:, columns]), hidden
 
     @contextmanager
     def _attention(self, sees_all: bool, name: str | None = None) -> Iterator[None]:
@@ -215,7 +218,7 @@ class HFBackend(Backend):
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         with without_gradients(self._is_inference):
-            for row, path in enumerate(paths):
+            for row, path in enumerate(paths, self._first):
                 self._cache.keep(row, path)
 
     def rollback(self, row: int, length: int) -> None:
@@ -228,6 +231,9 @@ class HFBackend(Backend):
     def clear(self, row: int) -> None:
         with without_gradients(self._is_inference):
             self._cache.clear(row)
+
+    def cache_bytes(self, capacities: Sequence[int]) -> int:
+        return self._cache.bytes_for(capacities)
 
     @property
     def num_rows(self) -> int:

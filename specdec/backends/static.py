@@ -10,7 +10,7 @@ Not measured on a GPU.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -106,6 +106,7 @@ class StaticBackend(HFBackend):
         self._placement = StaticPlacement()
         self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
         self._pool: Any = None  # of the graphs' memory
+        self._seen: set[tuple[int, ...]] = set()
         self._captured: torch.Tensor | None = None  # the buffer that they read
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
@@ -119,26 +120,25 @@ class StaticBackend(HFBackend):
         if not self.shapes.takes_trees:
             raise ModelError(f"the static backend has no chains of varying length: {self.reason}; use backend='hf'")
 
-    def forward(self, layout: Layout) -> Output:
-        inputs = self._prepared(0, layout, layout.columns)
-        return Output(self._step(inputs)[:, : len(layout.columns)], layout.columns)
+    def _pass(self, layout: Layout) -> Output:
+        if layout.hidden:
+            raise ModelError("the static backend gives no hidden states: use backend='hf'")
+        logits = self._replayed(self._prepared(layout))
+        return Output(logits[:, : len(layout.columns)], layout.columns)
 
-    def _pass(self, first: int, layout: Layout, columns: Sequence[int]) -> torch.Tensor:
-        return self._run(self._prepared(first, layout, columns))[:, : len(columns)]
-
-    def _prepared(self, first: int, layout: Layout, columns: Sequence[int]) -> Inputs:
+    def _prepared(self, layout: Layout) -> Inputs:
         """Make room, and say where the next pass writes."""
-        place = self._placement
+        place, first = self._placement, layout.first
         place.first, place.visible = first, _bucket(max(layout.lengths) + layout.width)
         # Buffers that grow move, and what was captured is lost with them: they grow seldom, and by much.
         place.num_slots = _bucket(max(place.num_slots, place.visible))
         place.num_rows = _next(max(place.num_rows, first + len(layout.lengths)))
-        return self._inputs(first, layout, columns)
+        return self._inputs(layout)
 
-    def _step(self, inputs: Inputs) -> torch.Tensor:
-        """A step over rows that are open: on CUDA a graph's replay."""
+    def _replayed(self, inputs: Inputs) -> torch.Tensor:
+        """The logits of a pass: on CUDA a graph's replay, from the second pass of a shape on."""
         if self.shapes.device.type != "cuda":
-            return self._run(inputs)
+            return self._call(inputs)
         place, layers = self._placement, self._cache.layers
         for layer in layers:
             layer.reserve(place.num_rows, place.num_slots)
@@ -146,17 +146,20 @@ class StaticBackend(HFBackend):
             self._graphs.clear()
             self._captured = layers[0].keys
         shape = *inputs.input_ids.shape, place.visible, len(inputs.columns)
+        if shape not in self._seen:  # as most prompts' last passes will be
+            self._seen.add(shape)
+            return self._call(inputs)
         graph = self._graphs.pop(shape, None)
         if graph is None:
             with torch.cuda.device(self.shapes.device):
                 self._pool = self._pool or torch.cuda.graph_pool_handle()
-                graph = Graph(self._run, inputs, self._pool)
+                graph = Graph(self._call, inputs, self._pool)
         self._graphs[shape] = graph
         if len(self._graphs) > _MOST_GRAPHS:
             self._graphs.popitem(last=False)  # the one used longest ago
         return graph(inputs)
 
-    def _inputs(self, first: int, layout: Layout, columns: Sequence[int]) -> Inputs:
+    def _inputs(self, layout: Layout) -> Inputs:
         device, visible = self.shapes.device, self._placement.visible
         starts = torch.tensor(layout.lengths, device=device)[:, None]
         masks = {}
@@ -173,6 +176,7 @@ class StaticBackend(HFBackend):
             else:  # one node behind everything, or a chain from the start: slots are positions
                 mask.masked_fill_(torch.arange(visible, device=device) <= layout.positions[:, None, :, None], 0.0)
             masks[kind] = mask
+        first, columns = layout.first, layout.columns
         padded = [*columns, *(columns[-1] for _ in range(min(_next(len(columns)), layout.width) - len(columns)))]
         return Inputs(
             input_ids=layout.input_ids,
@@ -183,12 +187,12 @@ class StaticBackend(HFBackend):
             masks=masks,
         )
 
-    def _run(self, inputs: Inputs) -> torch.Tensor:
+    def _call(self, inputs: Inputs) -> torch.Tensor:
         self._placement.rows, self._placement.slots = inputs.rows, inputs.slots
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
         with self._attention(sees_all=True):
-            return self._logits(inputs.input_ids, inputs.positions, mask, inputs.columns)
+            return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns)[0]
 
 
 def _next(count: int) -> int:

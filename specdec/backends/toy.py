@@ -12,7 +12,6 @@ from specdec.backends.base import Backend, Output
 from specdec.costs import Costs
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout, Shapes
-from specdec.tree import DraftTree
 
 Law = Callable[[tuple[int, ...]], Sequence[float]]
 
@@ -47,9 +46,8 @@ class ToyBackend(Backend):
 
     def __init__(self, model: ToyModel, compiler: Compiler) -> None:
         self._model = model
-        self._compile = compiler.compile
         self._rows: list[list[int]] = []  # committed tokens by slot
-        self._fed: list[list[int]] = []  # the nodes of the last pass
+        self._first, self._fed = 0, list[list[int]]()  # the first row of the last pass, and its nodes
         self.shapes = Shapes(
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
@@ -69,36 +67,30 @@ class ToyBackend(Backend):
             raise ModelError(f"the toy backend drives a ToyModel, not a {type(model).__name__}")
         return cls(model, compiler)
 
-    def prefill(self, tokens: Sequence[int], tree: DraftTree, capacity: int) -> Output:
-        self._rows.append(list(tokens[:-1]))
-        layout = self._compile([tree], [len(tokens) - 1], self.shapes)
-        self._fed = [*([] for _ in self._rows[:-1]), tree.tokens]
-        return self._output(layout, self._rows[-1:])
+    def open(self, capacity: int) -> None:
+        self._rows.append([])
 
     def forward(self, layout: Layout) -> Output:
-        self._fed = layout.input_ids.tolist()
-        return self._output(layout, self._rows)
-
-    def _output(self, layout: Layout, committed: Sequence[Sequence[int]]) -> Output:
+        self._first, self._fed = layout.first, layout.input_ids.tolist()
         rows = [
-            torch.stack([self._logits(context(layout, row, node, tokens)) for node in layout.columns])
-            for row, tokens in enumerate(committed)
+            torch.stack([self._logits(context(layout, row, node, committed)) for node in layout.columns])
+            for row, committed in enumerate(self._rows[layout.first :][: len(layout.lengths)])
         ]
-        return Output(torch.stack(rows), layout.columns)
+        hidden = {layer: _states(layout, layer) for layer in layout.hidden}
+        return Output(torch.stack(rows), layout.columns, hidden)
 
     def _logits(self, context: tuple[int, ...]) -> torch.Tensor:
         return torch.tensor(list(self._model.law(context)), dtype=torch.float64).log()
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        for row, path in enumerate(paths):
-            self._rows[row] += [self._fed[row][node] for node in path]
+        for row, (fed, path) in enumerate(zip(self._fed, paths, strict=True), self._first):
+            self._rows[row] += [fed[node] for node in path]
 
     def rollback(self, row: int, length: int) -> None:
         del self._rows[row][length:]
 
     def release(self, row: int) -> None:
-        self._rows[row] = self._rows[-1]
-        self._rows.pop()
+        del self._rows[row]
 
     @property
     def num_rows(self) -> int:
@@ -107,6 +99,12 @@ class ToyBackend(Backend):
     @property
     def row_bytes(self) -> int:
         return 0
+
+
+def _states(layout: Layout, layer: int) -> torch.Tensor:
+    """Stand-ins for hidden states, (rows, width, 3): the layer, and each node's token and position."""
+    numbers = layout.input_ids, layout.positions
+    return torch.stack([torch.full_like(layout.input_ids, layer), *numbers], dim=-1).double()
 
 
 def context(layout: Layout, row: int, node: int, committed: Sequence[int]) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ def demo(
     with before_anything_runs():
         if category is not None and category not in chosen:
             raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
-        settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
         check_request(proposer, numerics=numerics, weights=weights, settings=settings)
         from specdec.generator import Generator
 
@@ -125,7 +125,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
     A line of figures on standard error stands at the end.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "temperature": temperature,
         "top_k": top_k,

@@ -68,7 +68,7 @@ def mask(
     with refusing(), status("decoding"), recorder.generator:
         trace = recorder.trace(prompt, max_new_tokens=max_new_tokens, seed=0)
         number = telling_step(trace) if step is None else step
-        picture = MaskPicture.of(trace, number, recorder.generator.driver().shapes)
+        picture = MaskPicture.of(trace, number, recorder.generator.shapes)
         if out is not None:
             save(picture, out)
     console = Console(highlight=False)

@@ -22,7 +22,7 @@ from specdec.numerics import Mode
 from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode
 from specdec.strategies.base import Proposer
-from specdec.target import Driver
+from specdec.target import Target
 from specdec.tree import ROOT
 from specdec.verifiers.base import Verifier
 
@@ -104,8 +104,8 @@ class Session:
 
     def costs(self) -> Costs:
         """Measure the costs of passes in the strategies' numerics, and of an ordinary plain step beside them."""
-        plain = None if self.plan.reference == self.plan.baseline else self.generators[self.plan.baseline].driver()
-        return measure_costs(self.generators[self.plan.reference].driver(), plain=plain)
+        plain = None if self.plan.reference == self.plan.baseline else self.generators[self.plan.baseline].open_target()
+        return measure_costs(self.generators[self.plan.reference].open_target(), plain=plain)
 
     @property
     def num_runs(self) -> int:
@@ -163,19 +163,20 @@ class Session:
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
         known = comparison.differences[:_MOST_MARGINS]
         names = {self.plan.reference_of(found.strategy) for found in known}
-        drivers = {name: self.generators[name].driver() for name in names}
+        targets = {name: self.generators[name].open_target() for name in names}
         comparison.differences[:_MOST_MARGINS] = [
-            self._with_margin(found, drivers[self.plan.reference_of(found.strategy)]) for found in known
+            self._with_margin(found, targets[self.plan.reference_of(found.strategy)]) for found in known
         ]
         return comparison
 
-    def _with_margin(self, found: Difference, driver: Driver) -> Difference:
+    def _with_margin(self, found: Difference, target: Target) -> Difference:
         """The same, with what the model itself says about the two tokens, driven as the reference is."""
         if found.token is None or found.expected is None:
             return found
         text = [*self.plan.prompts[found.prompt][2], *found.agreed]
-        logits = driver.open(text, len(text)).logits(ROOT)
-        driver.release(0)
+        row = target.open(len(text))
+        logits = target.read_all(row, text).logits(ROOT)
+        target.release(row)
         return replace(found, margin=float(logits[found.expected] - logits[found.token]))
 
 

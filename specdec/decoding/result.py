@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specdec.decoding.sequence import FinishReason
+from specdec.decoding.record import FinishReason
 from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
 

@@ -1,21 +1,24 @@
 """One request while it is decoded: its tokens, randomness, stopping and commit."""
 
 import time
+from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass, field
-from typing import Literal, overload
+from functools import partial
+from typing import Any, overload
 
 import torch
 
 from specdec.decoding.detokenizer import TextDecoder
+from specdec.decoding.plan import Plan
+from specdec.decoding.record import FinishReason
 from specdec.decoding.stats import Stats
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
-from specdec.strategies.base import Drafter, Request
+from specdec.strategies.base import Answers, Drafter, Request, Signal
+from specdec.target import Row
 from specdec.verifiers.base import Verdict
-
-FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
 class TokenView(ReadOnly[int]):
@@ -45,13 +48,15 @@ class Sequence:
     """
 
     tokens: list[int]
-    settings: Settings
+    plan: Plan
     eos_token_ids: frozenset[int]
     randomness: Randomness
     warper: Warper
     decoder: TextDecoder | None  # only where text is needed while decoding: stop strings and streaming
     index: int = 0  # the request's place in the caller's list
+    row: Row | None = None  # while it is in the cache
     drafter: Drafter | None = None
+    prompt_signals: dict[Signal, list[tuple[int, Mapping[int, Any]]]] = field(default_factory=dict)
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     stats: Stats = field(default_factory=Stats)
@@ -63,6 +68,26 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.tokens)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of its plan."""
+        return self.plan.settings
+
+    @property
+    def capacity(self) -> int:
+        """The number of tokens that it may grow to."""
+        return self.prompt_length + self.settings.max_new_tokens
+
+    @property
+    def is_reading(self) -> bool:
+        """True until its first step."""
+        return len(self.tokens) == self.prompt_length
+
+    @property
+    def trunk(self) -> list[int]:
+        """The committed tokens before the root that the cache doesn't hold: what is left of the prompt."""
+        return self.tokens[0 if self.row is None else self.row.length : -1]
 
     @property
     def new_tokens(self) -> list[int]:
@@ -79,9 +104,9 @@ class Sequence:
         """True if no token will follow."""
         return self.finish_reason is not None
 
-    def request(self, vocab_size: int, purpose: str, shows_noise: bool) -> Request:
+    def request(self, vocab_size: int) -> Request:
         """Return this sequence's request, as its drafter may see it."""
-        tokens, warper = self.tokens, self.warper
+        tokens, warper, shows_noise = self.tokens, self.warper, self.plan.verifier.is_keyed
 
         def warp(drafted: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
             return warper.draft_law([*tokens, *drafted] if warper.has_processors else (), logits)
@@ -95,7 +120,7 @@ class Sequence:
             vocab_size=vocab_size,
             eos_token_ids=self.eos_token_ids,
             temperature=self.settings.temperature,
-            rng=self.randomness.stream(purpose),
+            rng=self.randomness.stream(self.plan.strategy.name),
             warp=warp,
             noise=noise if shows_noise and self.settings.temperature > 0.0 else None,
         )
@@ -113,8 +138,7 @@ class Sequence:
                 self.finish_reason = "length"
             if self.is_finished:
                 break
-        self.stats.accepted_lengths.append(num_committed)
-        if self.stats.steps == 1:
+        if not self.stats.steps:
             self.stats.seconds_to_first_token = time.perf_counter() - self.began
         # The last token is the next root, so the path keeps one node per token: the old root and all but the last.
         return Verdict(verdict.path[:num_committed], verdict.tokens[:num_committed])
@@ -134,6 +158,15 @@ class Sequence:
         self.num_taken += len(taken)
         return taken
 
+    def take_prompt_signals(self) -> dict[Signal, Mapping[int, Any]]:
+        """The answers about the prompt, by position; told once."""
+        taken, self.prompt_signals = self.prompt_signals, {}
+        return {signal: Answers(partial(_by_position, parts)) for signal, parts in taken.items()}
+
     def fail(self, error: Exception) -> None:
         """End this sequence alone; of several errors the first counts."""
         self.finish_reason, self.error = "error", self.error or error
+
+
+def _by_position(parts: ReadOnly[tuple[int, Mapping[int, Any]]]) -> dict[int, Any]:
+    return {start + node: answer for start, told in parts for node, answer in told.items()}

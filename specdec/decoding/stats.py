@@ -1,11 +1,11 @@
-"""Statistics of a request: what its steps did, and where their time went."""
+"""Statistics of a request, read off the records of its steps."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-PHASES = ("propose", "compile", "forward", "verify", "commit")
+from specdec.decoding.record import PHASES, Outcome, StepRecord
 
 
 @dataclass(slots=True)
@@ -14,9 +14,9 @@ class Stats:
 
     ``accepted_lengths`` has the tokens emitted by each step, the bonus token included; the first step's pass is the
     prompt's. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one.
-    ``num_fallbacks`` counts the steps whose drafts carried no true laws, so that ``match`` decided in place of a rule
-    that reads them. ``seconds`` is by phase; sequences of a batch share their steps, so each reports the whole step's
-    time.
+    ``num_fallbacks`` counts the steps whose drafts carried no true distributions, so that ``match`` decided in place of
+    a rule that reads them. ``seconds`` is by phase; sequences of a batch share their steps, so each reports the whole
+    step's time.
     """
 
     accepted_lengths: list[int] = field(default_factory=list)
@@ -51,19 +51,28 @@ class Stats:
         """New tokens over the seconds of all phases."""
         return self.num_tokens / self.total_seconds if self.total_seconds else 0.0
 
+    def note(self, record: StepRecord, outcome: Outcome) -> None:
+        """Add a step that the request took part in."""
+        for phase, seconds in record.seconds.items():
+            self.seconds[phase] += seconds
+        self.peak_cache_bytes = max(self.peak_cache_bytes, record.row_bytes)
+        self.num_nodes += outcome.num_nodes
+        self.num_fallbacks += outcome.has_fallen_back
+        if outcome.tokens:
+            self.accepted_lengths.append(len(outcome.tokens))
+
 
 class Clock:
-    """Adds the time of each phase of a step to the figures of the sequences that took part in it."""
+    """The seconds of a step, by phase."""
 
-    def __init__(self, stats: Iterable[Stats]) -> None:
-        self._stats = list(stats)
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """Add the time of what is done within."""
         began = time.perf_counter()
         try:
             yield
         finally:
-            spent = time.perf_counter() - began
-            for stats in self._stats:
-                stats.seconds[name] += spent
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began

@@ -1,304 +1,301 @@
-"""The step: propose, compile, forward, verify, commit, observe. It knows the order of things and nothing else."""
+"""The step: propose, compile, forward, verify, commit, keep, observe. It knows the order of things and nothing else."""
 
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnly
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 
-from specdec.backends.base import Backend, Output
+from specdec.backends.base import OutputRow
+from specdec.decoding.guard import guard
+from specdec.decoding.plan import Strategy
+from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import Sequence
+from specdec.decoding.signals import answers, layers_of, select, wanted
 from specdec.decoding.stats import Clock
-from specdec.errors import PluginError, SpecdecError, failure
-from specdec.layout import Compiler
+from specdec.errors import PluginError
 from specdec.sampling.target import NO_TOKEN, SequenceTarget
-from specdec.strategies.base import Drafter, Engine, Feedback, Signal, TopK, What, select, wanted
-from specdec.tree import ROOT, Budget, DraftTree
+from specdec.strategies.base import Feedback
+from specdec.target import Pass, Row, Target
+from specdec.tree import ROOT, Budget, DraftTree, Role
 from specdec.verifiers.base import Verdict, Verifier
 
+MAX_NODES = 512  # a limit against runaway proposers; the largest published lookahead setting has 480
 UNLIMITED = 1 << 20  # positions, for models that name no limit
+NOTHING = Verdict((ROOT,), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The objects a run is made of: one plug-in per stage, and what the proposer wants to hear.
+class Batch:
+    """The requests of one pass, each with its own plan.
 
-    ``fallback`` serves the trees whose draws a verifier that reads q can't rely on; it reads none. ``flags_ties``: two
+    ``fallback`` decides about trees whose draws a rule that reads q can't rely on; it reads none. ``flags_ties``: two
     scores that lie close together might change places in a pass of another shape, so they are kept.
     """
 
-    engine: Engine
-    proposer_name: str
-    wants: frozenset[Signal]
-    compiler: Compiler
-    backend: Backend
-    verifier: Verifier
+    target: Target
+    sequences: ReadOnly[Sequence]
     fallback: Verifier
-    max_nodes: int
     flags_ties: bool = False
+    clock: Clock = field(default_factory=Clock)
+
+    @property
+    def author_of_passes(self) -> str:
+        """The plug-ins behind whatever a pass raises: modelling code, a mask compiler, a lack of memory."""
+        return f"backend {type(self.target.backend).__name__} with {type(self.target.compiler).__name__}"
 
 
-def step(sequences: ReadOnly[Sequence], parts: Parts) -> None:
-    """One forward pass for the whole batch; each sequence advances by as many tokens as its own tree earned."""
-    clock = Clock(sequence.stats for sequence in sequences)
-    with clock.phase("propose"):
-        trees = propose(sequences, parts)
-    output: Output | None = None
-    with fail_together(sequences, author_of_passes(parts)):
-        trees, output = forward(sequences, trees, parts, clock)
-    if output is None:
-        return
-    commits = conclude(sequences, trees, output, parts, clock)
-    with clock.phase("commit"), fail_together(sequences, author_of_passes(parts)):
-        parts.backend.keep([commit.path for commit in commits])
+@dataclass(slots=True)
+class Turn:
+    """One request's part of a step, as it comes about.
 
-
-def forward(
-    sequences: ReadOnly[Sequence], trees: ReadOnly[DraftTree], parts: Parts, clock: Clock
-) -> tuple[ReadOnly[DraftTree], Output]:
-    """One pass over the trees; a second one where drafts spoiled it (``is_spoiled``), with roots in their place."""
-    with clock.phase("compile"):
-        lengths = [len(sequence.tokens) - 1 for sequence in sequences]
-        layout = parts.compiler.compile(trees, lengths, parts.backend.shapes)
-    with clock.phase("forward"):
-        output = parts.backend.forward(layout)
-    spoiled = [row for row, tree in enumerate(trees) if is_spoiled(tree, output, row)]
-    if not spoiled:
-        return trees, output
-    parts.backend.keep([()] * len(trees))
-    for row in spoiled:
-        sequences[row].stats.num_nodes += len(trees[row])
-        parts.backend.clear(row)
-    roots = [DraftTree(tree.tokens[ROOT]) if row in spoiled else tree for row, tree in enumerate(trees)]
-    return forward(sequences, roots, parts, clock)
-
-
-def is_spoiled(tree: DraftTree, output: Output, row: int) -> bool:
-    """True where a root has no logits, and may have some without its draft: masks hide any number but NaN."""
-    return len(tree) > 1 and not output.row(row).is_finite(ROOT)
-
-
-def prefill(sequence: Sequence, parts: Parts) -> None:
-    """A sequence's first step: its tree goes along with the prompt, in one pass."""
-    clock = Clock([sequence.stats])
-    with clock.phase("propose"):
-        start(sequence, parts)
-        has_failed = sequence.is_finished  # it goes along with its root alone, as one whose proposal fails
-        trees = [DraftTree(sequence.tokens[-1])] if has_failed else propose([sequence], parts)
-    with clock.phase("forward"), fails_alone(sequence, author_of_passes(parts)):
-        capacity = sequence.prompt_length + sequence.settings.max_new_tokens
-        output = parts.backend.prefill(sequence.tokens, trees[0], capacity)
-        if is_spoiled(trees[0], output, 0):  # as in a step
-            sequence.stats.num_nodes += len(trees[0])
-            parts.backend.release(parts.backend.num_rows - 1)
-            trees = [DraftTree(sequence.tokens[-1])]
-            output = parts.backend.prefill(sequence.tokens, trees[0], capacity)
-    if sequence.is_finished:
-        return
-    commits = conclude([sequence], trees, output, parts, clock)
-    with clock.phase("commit"), fails_alone(sequence, author_of_passes(parts)):
-        parts.backend.keep([*(() for _ in range(parts.backend.num_rows - 1)), commits[0].path])
-
-
-def conclude(
-    sequences: ReadOnly[Sequence], trees: ReadOnly[DraftTree], output: Output, parts: Parts, clock: Clock
-) -> list[Verdict]:
-    """From logits to committed tokens: verify, commit, observe."""
-    with clock.phase("verify"):
-        targets = [
-            SequenceTarget(tree, output.row(row), sequence.tokens, sequence.warper, sequence.randomness)
-            for row, (tree, sequence) in enumerate(zip(trees, sequences, strict=True))
-        ]
-        verdicts = [verify(*item, parts) for item in zip(sequences, trees, targets, strict=True)]
-        signals = [answer(*item, parts) for item in zip(sequences, trees, targets, verdicts, strict=True)]
-    with clock.phase("commit"):
-        commits = [commit(*item, parts) for item in zip(sequences, verdicts, targets, strict=True)]
-    with clock.phase("propose"):
-        for sequence, tree, kept, told in zip(sequences, trees, commits, signals, strict=True):
-            sequence.stats.num_nodes += len(tree)
-            observe(sequence, Feedback(tree, kept.path, kept.tokens, told), parts)
-    return commits
-
-
-def run(waiting: Iterable[Sequence], parts: Parts, max_batch_size: int) -> Iterator[list[Sequence]]:
-    """Decode until all sequences are finished; yields those that advanced, after each prefill and each step.
-
-    A finished sequence leaves the batch at once and a waiting one takes its place. Whatever is under way when the
-    caller stops asking is cancelled.
+    ``proposed`` is the proposer's tree, ``tree`` what of it is fed and verified, ``kept`` the verdict up to the end of
+    the text.
     """
-    queue, active = deque(waiting), list[Sequence]()
+
+    sequence: Sequence
+    proposed: DraftTree
+    tree: DraftTree
+    num_spoiled: int = 0  # nodes that were fed in vain
+    target: SequenceTarget | None = None
+    verdict: Verdict = NOTHING
+    kept: Verdict = NOTHING
+    has_fallen_back: bool = False
+    scores: tuple[torch.Tensor | None, ...] = ()
+
+
+def step(batch: Batch) -> StepRecord:
+    """One forward pass for the whole batch; each request advances by as many tokens as its own tree earned.
+
+    What the cache doesn't hold of a prompt goes along with a request's first tree.
+    """
+    is_prompt = any(sequence.is_reading for sequence in batch.sequences)
+    with batch.clock.phase("propose"):
+        turns = propose(batch)
+    planned = None
+    with guard(batch.author_of_passes, batch.sequences):
+        planned, rows = forward(batch, turns)
+    if planned is not None:
+        with batch.clock.phase("verify"):
+            verify(batch, turns, rows)
+        with batch.clock.phase("commit"):
+            commit(batch, turns)
+            with guard(batch.author_of_passes, batch.sequences):
+                batch.target.keep(planned, {row_of(turn): turn.kept.path for turn in turns})
+        with batch.clock.phase("propose"):
+            observe(turns)
+    record = recorded(batch, turns, planned, is_prompt)
+    learn(record)
+    return record
+
+
+def propose(batch: Batch) -> list[Turn]:
+    """One checked tree per request; a request whose proposal fails ends, and goes along with its root alone."""
+    turns = {}
+    for strategy in dict.fromkeys(sequence.plan.strategy for sequence in batch.sequences):
+        asking = [sequence for sequence in batch.sequences if sequence.plan.strategy is strategy]
+        budgets = [budget(batch.target, sequence) for sequence in asking]
+        for sequence, limits, tree in zip(asking, budgets, ask(strategy, asking, budgets), strict=True):
+            root = DraftTree(sequence.tokens[-1])
+            turns[sequence] = Turn(sequence, root, root)
+            with guard(f"proposer {strategy.name}", [sequence]):
+                proposed = checked(tree, sequence, limits, batch.target.shapes.vocab_size)
+                fed = proposed if batch.target.shapes.takes_trees else proposed.longest_chain()
+                fed.wanted = wanted(fed, strategy.wants)
+                turns[sequence] = Turn(sequence, proposed, fed)
+    return [turns[sequence] for sequence in batch.sequences]
+
+
+def budget(target: Target, sequence: Sequence) -> Budget:
+    """The size that a request's tree may have."""
+    most_depth, most_positions = target.compiler.max_depth, target.shapes.max_positions
+    return Budget(
+        num_nodes=MAX_NODES,
+        depth=min(
+            UNLIMITED if most_depth is None else most_depth,
+            (UNLIMITED if most_positions is None else most_positions) - len(sequence.tokens),
+        ),
+        num_tokens=sequence.num_remaining,
+    )
+
+
+def ask(strategy: Strategy, asking: ReadOnly[Sequence], budgets: ReadOnly[Budget]) -> ReadOnly[DraftTree | Exception]:
+    """One proposal per request; an engine that fails as a whole fails each of them."""
+    drafters = [sequence.drafter for sequence in asking if sequence.drafter is not None]
+    assert len(drafters) == len(asking), "a request without a drafter has failed, and takes part in no step"
     try:
-        while queue or active:
-            if queue and len(active) < max_batch_size:
-                advanced = [queue.popleft()]
-                active += advanced
-                prefill(advanced[0], parts)
-            else:
-                advanced = list(active)
-                step(active, parts)
-            retire(active, parts)
-            yield advanced
-    finally:
-        for sequence in [*queue, *active]:
-            sequence.finish_reason = "cancelled"
-        retire(active, parts)
-
-
-def start(sequence: Sequence, parts: Parts) -> None:
-    """Begin the sequence's drafting."""
-    request = sequence.request(parts.backend.shapes.vocab_size, parts.proposer_name, parts.verifier.is_keyed)
-    with fails_alone(sequence, f"proposer {parts.proposer_name}"):
-        sequence.drafter = parts.engine.start(request)
-
-
-def propose(sequences: ReadOnly[Sequence], parts: Parts) -> ReadOnly[DraftTree]:
-    """One checked tree per sequence; a sequence whose proposal fails ends, and goes along with its root alone."""
-    shapes = parts.backend.shapes
-    most_depth = UNLIMITED if parts.compiler.max_depth is None else parts.compiler.max_depth
-    most_positions = UNLIMITED if shapes.max_positions is None else shapes.max_positions
-    budgets = [
-        Budget(
-            num_nodes=parts.max_nodes,
-            depth=min(most_depth, most_positions - len(sequence.tokens)),
-            num_tokens=sequence.num_remaining,
-        )
-        for sequence in sequences
-    ]
-    drafters = [sequence.drafter for sequence in sequences if sequence.drafter is not None]
-    assert len(drafters) == len(sequences), "a sequence without a drafter has failed, and failed ones are retired"
-    trees = []
-    for sequence, budget, tree in zip(sequences, budgets, ask(parts, drafters, budgets), strict=True):
-        root = sequence.tokens[-1]
-        checked = DraftTree(root)
-        with fails_alone(sequence, f"proposer {parts.proposer_name}"):
-            if isinstance(tree, Exception):
-                raise tree
-            if not isinstance(tree, DraftTree):
-                raise PluginError(f"proposer {parts.proposer_name} returned {tree!r}, which is not a DraftTree")
-            tree.check(root, shapes.vocab_size, budget, parts.proposer_name)
-            if parts.verifier.reads_q and tree.has_true_laws:
-                tree.check_draws(shapes.vocab_size, parts.proposer_name)
-            checked = tree if shapes.takes_trees else tree.longest_chain()
-            checked.wanted = wanted(checked, parts.wants)
-        trees.append(checked)
-    return trees
-
-
-def ask(parts: Parts, drafters: ReadOnly[Drafter], budgets: ReadOnly[Budget]) -> ReadOnly[DraftTree | Exception]:
-    """One proposal per drafter; an engine that fails as a whole fails each of them."""
-    try:
-        proposals = list(parts.engine.propose_many(drafters, budgets))
+        proposals = list(strategy.engine.propose_many(drafters, budgets))
     except Exception as error:  # a third party's code
         return [error] * len(drafters)
     if len(proposals) != len(drafters):
-        fault = f"proposer {parts.proposer_name} returned {len(proposals)} trees for {len(drafters)} requests"
+        fault = f"proposer {strategy.name} returned {len(proposals)} trees for {len(drafters)} requests"
         return [PluginError(fault)] * len(drafters)
     return proposals
 
 
-def verify(sequence: Sequence, tree: DraftTree, target: SequenceTarget, parts: Parts) -> Verdict:
-    """The verifier's verdict, up to where the target has no answer; an empty one for a sequence that has failed."""
-    if not sequence.is_finished:
-        verifier = parts.verifier
-        if verifier.reads_q and not tree.has_true_laws:
-            verifier = parts.fallback
-            sequence.stats.num_fallbacks += 1
-        with fails_alone(sequence, f"verifier {type(verifier).__name__}"):
-            verdict = verifier.verify(tree, target, sequence.randomness)
-            verdict.check(tree)
-            return verdict if verdict.tokens[-1] != NO_TOKEN else Verdict(verdict.path, verdict.tokens[:-1])
-    return Verdict((ROOT,), ())
+def checked(proposal: DraftTree | Exception, sequence: Sequence, limits: Budget, vocab_size: int) -> DraftTree:
+    """Return a proposal that keeps a proposer's laws; raises what is wrong with any other."""
+    name, verifier = sequence.plan.strategy.name, sequence.plan.verifier
+    if isinstance(proposal, Exception):
+        raise proposal
+    if not isinstance(proposal, DraftTree):
+        raise PluginError(f"proposer {name} returned {proposal!r}, which is not a DraftTree")
+    proposal.check(sequence.tokens[-1], vocab_size, limits, name)
+    if verifier.reads_q and proposal.has_true_laws:
+        proposal.check_draws(vocab_size, name)
+    return proposal
 
 
-def answer(
-    sequence: Sequence, tree: DraftTree, target: SequenceTarget, verdict: Verdict, parts: Parts
-) -> dict[Signal, dict[int, Any]]:
-    """The signals that the proposer declared it wants, each by itself.
-
-    Draws tell what the noise of later positions will be; under a rule that isn't keyed by position a proposer that knew
-    it would bias the text, and hears the argmax instead.
-    """
-    if not verdict.tokens:
-        return {}
-    shows_draws = parts.verifier.is_keyed or sequence.settings.temperature == 0.0
-    signals = dict[Signal, dict[int, Any]]()
-    with fails_alone(sequence, f"what proposer {parts.proposer_name} wants to hear"):
-        for nodes, what in parts.wants:
-            chosen = select(nodes, tree, verdict.path)
-            if isinstance(what, TopK):
-                signals[nodes, what] = target.likeliest(chosen, what.k)
-            else:
-                told = {node: target.predict(node, what is What.DRAW and shows_draws) for node in chosen}
-                signals[nodes, what] = {node: token for node, token in told.items() if token is not None}
-    return signals
+def forward(batch: Batch, turns: ReadOnly[Turn]) -> tuple[Pass, Mapping[Row, OutputRow]]:
+    """One pass over the trees; a second one where drafts spoiled it (``is_spoiled``), with roots in their place."""
+    target = batch.target
+    with batch.clock.phase("compile"):
+        trees = {row_of(turn): turn.tree for turn in turns}
+        trunks = {row_of(turn): turn.sequence.trunk for turn in turns if turn.sequence.is_reading}
+        layers = set[int]().union(*(layers_of(turn.sequence.plan.strategy.wants) for turn in turns))
+        planned = target.compile(trees, trunks, sorted(layers))
+    with batch.clock.phase("forward"):
+        rows = target.forward(planned)
+        spoiled = [turn for turn in turns if is_spoiled(turn.tree, rows[row_of(turn)])]
+    if not spoiled:
+        return planned, rows
+    target.keep(planned, {})
+    for turn in spoiled:
+        target.clear(row_of(turn))
+        turn.num_spoiled += len(turn.tree)
+        turn.tree = turn.proposed.part([])
+    return forward(batch, turns)
 
 
-def commit(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> Verdict:
-    """The sequence's own commit; then, unless that was its end, it fails where the target had no answer."""
-    if sequence.is_finished:
-        return Verdict((ROOT,), ())
-    num_step = sequence.stats.steps + 1
-    best_two = runners_up(sequence, verdict, target, parts)  # before the text grows: a node's path begins behind it
-    kept = sequence.commit(verdict) if verdict.tokens else verdict
-    sequence.best_two += best_two[: len(kept.tokens)]
-    last = verdict.path[-1]
-    fault = target.faults.get(last) if len(verdict.tokens) < len(verdict.path) else None
-    is_certain = last == ROOT or target.has_logits(last)  # else it is the next root, and may fare better alone
-    if fault is not None and is_certain and not sequence.is_finished:
-        told = type(fault)(f"step {num_step}: {fault}")
-        told.__cause__ = fault.__cause__
-        sequence.fail(told)
-    return kept
+def is_spoiled(tree: DraftTree, row: OutputRow) -> bool:
+    """True where a root has no logits, and may have some without its draft: masks hide any number but NaN."""
+    return len(tree) > 1 and not row.is_finite(ROOT)
 
 
-def runners_up(sequence: Sequence, verdict: Verdict, target: SequenceTarget, parts: Parts) -> list[torch.Tensor | None]:
-    """Each new token's score and its runner-up's, where ties are to be told; not under rules that draw by laws."""
-    if not parts.flags_ties or not (parts.verifier.is_keyed or sequence.settings.temperature == 0.0):
-        return []
-    return [target.best_two(node, sequence.randomness.gumbel) for node in verdict.path[: len(verdict.tokens)]]
+def verify(batch: Batch, turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
+    """Each request's verdict by its own rule, up to where the target has no answer."""
+    fetch_logits(turns, rows)
+    for turn in turns:
+        sequence, verifier = turn.sequence, turn.sequence.plan.verifier
+        turn.target = SequenceTarget(
+            turn.tree, rows[row_of(turn)], sequence.tokens, sequence.warper, sequence.randomness
+        )
+        if verifier.reads_q and not turn.tree.has_true_laws:
+            verifier, turn.has_fallen_back = batch.fallback, True
+        with guard(f"verifier {type(verifier).__name__}", [sequence]):
+            verdict = verifier.verify(turn.tree, turn.target, sequence.randomness)
+            verdict.check(turn.tree)
+            has_bonus = verdict.tokens[-1] != NO_TOKEN
+            turn.verdict = verdict if has_bonus else Verdict(verdict.path, verdict.tokens[:-1])
 
 
-def observe(sequence: Sequence, feedback: Feedback, parts: Parts) -> None:
-    """Tell the drafter, unless no token will follow."""
-    if not sequence.is_finished and sequence.drafter is not None:
-        with fails_alone(sequence, f"proposer {parts.proposer_name}"):
-            sequence.drafter.observe(feedback)
+def fetch_logits(turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
+    """Copy all logits to the host that distributions will be made of, at once: waiting for a device costs most."""
+    fetched = [
+        rows[row_of(turn)].place(node)
+        for turn in turns
+        if turn.sequence.warper.decides_on_host
+        for node in (ROOT, *turn.tree.nodes_with(Role.CANDIDATE))
+    ]
+    rows[row_of(turns[0])].output.fetch(fetched)
 
 
-def retire(active: list[Sequence], parts: Parts) -> None:
-    """Let finished sequences leave the batch; as in the backend, the last row takes a free one's place."""
-    for row in reversed(range(len(active))):
-        sequence = active[row]
-        if sequence.is_finished:
-            # Buffers never shrink while rows are open, so what is held at the end is the peak.
-            sequence.stats.peak_cache_bytes = parts.backend.row_bytes
-            active[row] = active[-1]
-            active.pop()
-            parts.backend.release(row)
-            if sequence.drafter is not None:
-                with fails_alone(sequence, f"proposer {parts.proposer_name}"):
-                    sequence.drafter.stop()
+def commit(batch: Batch, turns: ReadOnly[Turn]) -> None:
+    """Each request's own commit; then, unless that was its end, it fails where the target had no answer."""
+    for turn in turns:
+        sequence, verdict, target = turn.sequence, turn.verdict, turn.target
+        if sequence.is_finished or target is None:
+            continue
+        deciding = verdict.path[: len(verdict.tokens)]
+        if batch.flags_ties and sequence.plan.shows_draws:  # not under rules that draw by distributions
+            best_two = [target.best_two(node, sequence.randomness.gumbel) for node in deciding]
+        else:
+            best_two = []
+        num_step = sequence.stats.steps + 1
+        turn.kept = sequence.commit(verdict) if verdict.tokens else verdict
+        sequence.best_two += best_two[: len(turn.kept.tokens)]
+        if sequence.settings.keeps_scores:
+            shown = [target.shown(node) for node in deciding[: len(turn.kept.tokens)]]
+            turn.scores = tuple(None if one is None else one.to("cpu", torch.float32, copy=True) for one in shown)
+        last = verdict.path[-1]
+        fault = target.faults.get(last) if len(verdict.tokens) < len(verdict.path) else None
+        is_certain = last == ROOT or target.has_logits(last)  # else it is the next root, and may fare better alone
+        if fault is not None and is_certain and not sequence.is_finished:
+            told = type(fault)(f"step {num_step}: {fault}")
+            told.__cause__ = fault.__cause__
+            sequence.fail(told)
 
 
-def fails_alone(sequence: Sequence, author: str) -> AbstractContextManager[None]:
-    """Whatever a plug-in raises ends its own sequence and names the plug-in."""
-    return fail_together([sequence], author)
+def observe(turns: ReadOnly[Turn]) -> None:
+    """Tell each drafter what became of its own tree, unless no token will follow."""
+    for turn in turns:
+        sequence, strategy, target = turn.sequence, turn.sequence.plan.strategy, turn.target
+        if sequence.is_finished or sequence.drafter is None or target is None:
+            continue
+        with guard(f"proposer {strategy.name}", [sequence]):
+            shows_draws = sequence.plan.shows_draws
+            signals = {
+                (nodes, what): answers(what, select(nodes, turn.tree, turn.verdict.path), target, shows_draws)
+                for nodes, what in strategy.wants
+            }
+            signals |= sequence.take_prompt_signals()
+            feedback = Feedback(turn.tree, turn.kept.path, turn.kept.tokens, signals)
+            sequence.drafter.observe(feedback.about(turn.proposed))
 
 
-@contextmanager
-def fail_together(sequences: ReadOnly[Sequence], author: str) -> Iterator[None]:
-    """Whatever is raised ends these sequences, and names its author where that is a third party."""
-    try:
-        yield
-    except Exception as error:
-        fault = error if isinstance(error, SpecdecError) else failure(author, error)
-        for sequence in sequences:
-            sequence.fail(fault)
+def recorded(batch: Batch, turns: ReadOnly[Turn], planned: Pass | None, is_prompt: bool) -> StepRecord:
+    """The record of a step, whose ended requests leave, and its figures."""
+    row_bytes = batch.target.backend.row_bytes if any(turn.sequence.is_finished for turn in turns) else 0
+    for turn in turns:
+        if turn.sequence.is_finished:
+            leave(turn.sequence, batch.target)
+    outcomes = tuple(
+        Outcome(
+            request=turn.sequence,
+            tree=turn.tree,
+            path=turn.kept.path,
+            tokens=turn.kept.tokens,
+            num_nodes=turn.num_spoiled + len(turn.tree),
+            has_fallen_back=turn.has_fallen_back,
+            finish_reason=turn.sequence.finish_reason,
+            error=turn.sequence.error,
+            scores=turn.scores,
+        )
+        for turn in turns
+    )
+    record = StepRecord(
+        kind="prompt" if is_prompt else "step",
+        outcomes=outcomes,
+        seconds=batch.clock.seconds,
+        width=0 if planned is None else planned.layout.width,
+        num_positions=0 if planned is None else planned.num_positions,
+        row_bytes=row_bytes,
+    )
+    for outcome in outcomes:
+        outcome.request.stats.note(record, outcome)
+    return record
 
 
-def author_of_passes(parts: Parts) -> str:
-    """The plug-ins behind whatever a pass raises: modelling code, a mask compiler, a lack of memory."""
-    return f"backend {type(parts.backend).__name__} with {type(parts.compiler).__name__}"
+def learn(record: StepRecord) -> None:
+    """Tell each engine of the step that its requests took part in."""
+    for strategy in dict.fromkeys(outcome.request.plan.strategy for outcome in record.outcomes):
+        own = [outcome for outcome in record.outcomes if outcome.request.plan.strategy is strategy]
+        with guard(f"proposer {strategy.name}", [outcome.request for outcome in own]):
+            strategy.engine.learn(record, own)
+
+
+def leave(sequence: Sequence, target: Target) -> None:
+    """Take a request that has ended out of the cache, and stop its drafting."""
+    row, drafter = sequence.row, sequence.drafter
+    sequence.row = sequence.drafter = None
+    if row is not None:
+        target.release(row)
+    if drafter is not None:
+        with guard(f"proposer {sequence.plan.strategy.name}", [sequence]):
+            drafter.stop()
+
+
+def row_of(turn: Turn) -> Row:
+    """The row of a request that takes part in a step."""
+    assert turn.sequence.row is not None, "a request that takes part in a step is in the cache"
+    return turn.sequence.row

@@ -1,11 +1,11 @@
 """Two strategies side by side on one machine, each as if it had the machine for itself."""
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from specdec.comparison import results
+from specdec.decoding.record import StepRecord
 from specdec.decoding.result import Result
 from specdec.generator import Generator
 
@@ -21,6 +21,11 @@ class Lane:
     num_steps: int = 0
     seconds: float = 0.0
     result: Result | None = None
+
+    def note(self, record: StepRecord) -> None:
+        """Count a pass and its time."""
+        self.num_steps += record.kind != "chunk"
+        self.seconds += record.total_seconds
 
     @property
     def tokens_per_second(self) -> float:
@@ -38,17 +43,14 @@ def race(lanes: Sequence[Lane], prompt: Any, **settings: Any) -> Iterator[Lane]:
 
     The lane whose own seconds are fewest takes the next step, so the lanes keep abreast in time, not in steps.
     """
-    streams: list[Any] = [lane.generator.stream(prompt, **settings) for lane in lanes]
+    streams: list[Any] = [lane.generator.stream(prompt, on_step=lane.note, **settings) for lane in lanes]
     try:
         while running := [place for place, lane in enumerate(lanes) if lane.result is None]:
             place = min(running, key=lambda place: lanes[place].seconds)
             lane = lanes[place]
-            began = time.perf_counter()
             chunk = next(streams[place])
-            lane.seconds += time.perf_counter() - began
             lane.token_ids += chunk.token_ids
             lane.text += chunk.text
-            lane.num_steps += 1
             lane.result = chunk.result
             yield lane
     finally:

@@ -4,53 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import create_model
-
+from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.result import Chunk, Result
 from specdec.generator import Generator
-from specdec.plugins.registry import load_plugins
 from specdec.requests.prompts import encode
-from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Signal
-from specdec.tree import ROOT, Budget, DraftTree, Role
-
-
-class _Recording(Proposer):
-    """Another proposer, whose drafts are appended to ``trees`` as they are made."""
-
-    inner: Any
-    trees: Any  # the caller's list itself: validating a list would copy it
-
-    def wants(self) -> frozenset[Signal]:
-        return frozenset(self.inner.wants())
-
-    def bind(self, host: Host) -> Engine:
-        return _RecordingEngine(self.inner.bind(host), self.trees)
-
-    def start(self, request: Request) -> Drafter:
-        drafter: Drafter = self.inner.start(request)
-        return drafter
-
-
-class _RecordingEngine(Engine):
-    def __init__(self, inner: Engine, trees: list[DraftTree | Exception]) -> None:
-        super().__init__(inner.start)
-        self._inner = inner
-        self._trees = trees
-
-    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
-        proposals = list(self._inner.propose_many(drafters, budgets))
-        self._trees += proposals
-        return proposals
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def recording(proposer: Proposer, trees: list[Any]) -> Proposer:
-    """The same strategy, with every draft (or the exception in place of one) appended to ``trees``."""
-    # A class of the strategy's own name: errors name it, and the random stream that it drafts with is derived from it.
-    named = create_model(type(proposer).__name__, __base__=_Recording)
-    return named(inner=proposer, trees=trees)
+from specdec.strategies.base import Proposer
+from specdec.tree import ROOT, DraftTree, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +110,7 @@ class Trace:
 
 
 class Recorder:
-    """A generator whose drafts are kept.
+    """A generator whose steps are kept.
 
     Raises:
         ModelError: when the model or tokenizer can't be driven.
@@ -159,10 +118,8 @@ class Recorder:
     """
 
     def __init__(self, model: Any, tokenizer: Any | None, proposer: Proposer | str) -> None:
-        self._trees: list[Any] = []
         self._name = proposer if isinstance(proposer, str) else repr(proposer)
-        strategy = load_plugins().make("proposers", proposer)
-        self.generator = Generator(model, tokenizer, proposer=recording(strategy, self._trees))
+        self.generator = Generator(model, tokenizer, proposer=proposer)
 
     def trace(self, prompt: Any, **settings: Any) -> Trace:
         """Decode one prompt, as ``Generator.generate`` does, and keep every step.
@@ -172,13 +129,14 @@ class Recorder:
         """
         tokenizer = self.generator.tokenizer
         tokens = encode(prompt, tokenizer, self.generator.vocab_size)
-        self._trees.clear()
-        chunks = list(self.generator.stream(tokens, **settings))
+        records: list[StepRecord] = []
+        chunks = list(self.generator.stream(tokens, on_step=records.append, **settings))
+        outcomes = [record.outcomes[0] for record in records if record.kind != "chunk"]
         steps = []
-        for tree, chunk in zip(self._trees, chunks, strict=True):
-            verified = tree if self.generator.takes_trees else tree.longest_chain()
-            steps.append(_step(verified, tokens, chunk, tokenizer))
-            tokens += chunk.token_ids
+        for outcome, chunk in zip(outcomes, chunks, strict=True):
+            if outcome.tree is not None:
+                steps.append(_step(outcome, tokens, chunk, tokenizer))
+                tokens += chunk.token_ids
         result = chunks[-1].result
         assert result is not None, "the last chunk of a request has its result"
         return Trace(self._name, str(prompt), tuple(steps), result)
@@ -190,14 +148,13 @@ def role_names(tree: DraftTree, node: int) -> tuple[str, ...]:
     return (*(("root",) if node == ROOT else ()), *(role.name.lower() for role in Role if role & roles and role.name))
 
 
-def _step(tree: DraftTree, tokens: Sequence[int], chunk: Chunk, tokenizer: Any | None) -> TraceStep:
+def _step(outcome: Outcome, tokens: Sequence[int], chunk: Chunk, tokenizer: Any | None) -> TraceStep:
     """The step that led from ``tokens`` to them and the chunk's."""
-    path = [ROOT]
-    for token in chunk.token_ids:
-        child = tree.child(path[-1], token)
-        if child is None:
-            break
-        path.append(child)
+    tree = outcome.tree
+    assert tree is not None, "a step that verified nothing is left out"
+    path = list(outcome.path)
+    if len(outcome.tokens) == len(path) and (last := tree.child(path[-1], outcome.tokens[-1])) is not None:
+        path.append(last)  # its token was committed as well, as the bonus or where the text ends
     root = _label(tokens[-1], tokens[-2] if len(tokens) > 1 else None, tokenizer)
     drafted = [
         _label(token, tree.tokens[parent], tokenizer)

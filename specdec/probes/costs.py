@@ -3,13 +3,15 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from specdec.costs import Costs
-from specdec.target import Driver
+from specdec.target import Pass, Row, Target
 from specdec.tree import ROOT, DraftTree
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -21,38 +23,37 @@ _SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be ti
 
 
 def measure_costs(
-    driver: Driver,
+    target: Target,
     sizes: Sequence[int] = SIZES,
     context: int = CONTEXT,
     repeats: int = 9,
     clock: Callable[[], float] = time.perf_counter,
-    plain: Driver | None = None,
+    plain: Target | None = None,
     seconds: float = math.inf,
 ) -> Costs:
     """Time passes of several sizes behind a context, interleaved; medians.
 
     Half of a size's nodes are a chain and the others hang below the root, so that a mask is needed, as for most drafts.
-    ``plain`` drives the model as ordinary plain decoding does, where ``driver`` has other numerics. First come passes
-    that aren't timed, for ``seconds`` of each driver at most, until they are as fast as they will be. Then, when half
+    ``plain`` drives the model as ordinary plain decoding does, where ``target`` has other numerics. First come passes
+    that aren't timed, for ``seconds`` of each target at most, until they are as fast as they will be. Then, when half
     of ``seconds`` are over no further size is tried, and when all are no pass is repeated; beyond the largest that was
     tried, or that there was memory for, a pass then counts as many times as dear as it is larger.
     """
     rng = np.random.default_rng(0)
-    shapes = driver.shapes
+    shapes = target.shapes
     context = min(context, (shapes.max_positions or context * 2) // 2)
     most_deep = (shapes.max_positions or math.inf) - context - 2
     if shapes.takes_trees:
         most_deep = min(most_deep, context)
     tokens = rng.integers(shapes.vocab_size, size=context).tolist()
     trees = {size: _tree(rng, shapes.vocab_size, size, shapes.takes_trees, most_deep) for size in sizes}
-    with ExitStack() as rows:
-        for opened in (driver,) if plain is None else (driver, plain):
-            rows.callback(opened.release, 0)
-            opened.open(tokens, 2 * context)
+    with ExitStack() as opened:
+        drafted = opened.enter_context(_Timer.opened(target, tokens, clock))
+        ordinary = drafted if plain is None else opened.enter_context(_Timer.opened(plain, tokens, clock))
         if plain is not None:
-            _settle(plain, [DraftTree(0)], clock, seconds)
-        _settle(driver, trees.values(), clock, seconds)
-        times, times_of_plain = _times(driver, trees, plain or driver, repeats, clock, seconds)
+            ordinary.settle([DraftTree(0)], seconds)
+        drafted.settle(trees.values(), seconds)
+        times, times_of_plain = _times(drafted, trees, ordinary, repeats, seconds)
     # The first pass of a shape makes room and plans. A larger pass is never cheaper.
     medians = {size: statistics.median(taken[1:] or taken) for size, taken in sorted(times.items())}
     spent = dict(zip(medians, np.maximum.accumulate(list(medians.values())).tolist(), strict=True))
@@ -66,61 +67,81 @@ def measure_costs(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Timer:
+    """Times passes over trees in one row of a target."""
+
+    target: Target
+    row: Row
+    clock: Callable[[], float]
+
+    @classmethod
+    @contextmanager
+    def opened(cls, target: Target, tokens: Sequence[int], clock: Callable[[], float]) -> Iterator[Self]:
+        """A timer with a row that holds some tokens, and is closed afterwards."""
+        row = target.open(2 * len(tokens))
+        try:
+            target.read_all(row, tokens)
+            yield cls(target, row, clock)
+        finally:
+            target.release(row)
+
+    def seconds(self, tree: DraftTree, settles: bool = True) -> float:
+        """The seconds of a pass; ``settles``: a large one leaves caches in which the next is slower."""
+        if settles:
+            self._run(DraftTree(tree.tokens[ROOT]))
+        began = self.clock()
+        self._run(tree)
+        return self.clock() - began
+
+    def settle(self, trees: Iterable[DraftTree], seconds: float) -> None:
+        """Run passes over trees until others like them won't be faster, behind contexts of two lengths by turns."""
+        length, end, pending = self.row.length, self.clock() + seconds, list(trees)
+        for index in range(_MOST_ROUNDS):
+            waiting, pending = pending, []
+            for tree in waiting:
+                if self.clock() > end:
+                    break
+                try:
+                    planned = self._run(tree)
+                except RuntimeError:  # torch's, of memory too: the passes that are timed deal with it
+                    break
+                pending += [] if self.target.is_settled else [tree]
+            if not pending:
+                break
+            if index % 2:
+                self.target.rollback(self.row, length)
+            else:
+                self.target.keep(planned, {self.row: (ROOT,)})
+        self.target.rollback(self.row, length)
+
+    def _run(self, tree: DraftTree) -> Pass:
+        planned = self.target.compile({self.row: tree})
+        self.target.forward(planned)
+        return planned
+
+
 def _times(
-    driver: Driver,
-    trees: Mapping[int, DraftTree],
-    plain: Driver,
-    repeats: int,
-    clock: Callable[[], float],
-    seconds: float,
+    drafted: _Timer, trees: Mapping[int, DraftTree], ordinary: _Timer, repeats: int, seconds: float
 ) -> tuple[dict[int, list[float]], list[float]]:
     """Seconds of each size's passes, and of ordinary plain ones."""
+    clock = drafted.clock
     start = clock()
-    times, times_of_plain = dict[int, list[float]](), [_timed(plain, DraftTree(0), clock, settles=False)]
+    times, times_of_plain = dict[int, list[float]](), [ordinary.seconds(DraftTree(0), settles=False)]
     for size in sorted(trees, key=lambda size: size not in _SPREAD):
         if len(times) < 3 or clock() - start <= seconds / 2:
             try:
-                times[size] = [_timed(driver, trees[size], clock, settles=False)]
+                times[size] = [drafted.seconds(trees[size], settles=False)]
             except RuntimeError:  # torch's, of memory too
                 if not times:
                     raise
                 break
     for _ in range(repeats):
         if clock() - start <= seconds:
-            times_of_plain.append(_timed(plain, DraftTree(0), clock))
+            times_of_plain.append(ordinary.seconds(DraftTree(0)))
             for size in sorted(times):
-                times[size].append(_timed(driver, trees[size], clock))
+                times[size].append(drafted.seconds(trees[size]))
     return times, times_of_plain
-
-
-def _settle(driver: Driver, trees: Iterable[DraftTree], clock: Callable[[], float], seconds: float) -> None:
-    """Run passes over trees until others like them won't be faster, behind contexts of two lengths by turns."""
-    length, end, pending = driver.lengths[0], clock() + seconds, list(trees)
-    for index in range(_MOST_ROUNDS):
-        waiting, pending = pending, []
-        for tree in waiting:
-            if clock() > end:
-                break
-            try:
-                driver.forward([tree])
-            except RuntimeError:  # torch's, of memory too: the passes that are timed deal with it
-                break
-            pending += [] if driver.is_settled else [tree]
-        if not pending:
-            break
-        if index % 2:
-            driver.rollback(0, length)
-        else:
-            driver.keep([(ROOT,)])
-    driver.rollback(0, length)
-
-
-def _timed(driver: Driver, tree: DraftTree, clock: Callable[[], float], settles: bool = True) -> float:
-    if settles:  # a large pass leaves caches in which the next one is slower
-        driver.forward([DraftTree(tree.tokens[ROOT])])
-    began = clock()
-    driver.forward([tree])
-    return clock() - began
 
 
 def _tree(rng: np.random.Generator, vocab_size: int, size: int, takes_trees: bool, most_deep: float) -> DraftTree:

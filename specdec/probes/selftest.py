@@ -21,11 +21,11 @@ from statistics import median_high, median_low
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends.base import Backend, Deviation
+from specdec.backends.base import Deviation
 from specdec.errors import in_one_line
-from specdec.layout import Compiler
 from specdec.probes.own_forward import own_logits
 from specdec.probes.walk import Walk, WrongLayout, walk
+from specdec.target import Target
 from specdec.weights.layers import rounds_rows
 
 _REFERENCE = 12  # tokens
@@ -48,15 +48,15 @@ class Tried:
     deviation: Deviation
 
 
-def probe(backend: Backend, model: PreTrainedModel, compiler: Compiler) -> Tried:
+def probe(target: Target, model: PreTrainedModel) -> Tried:
     """Walk a text, and hold the logits of every pass against the model's own forward."""
     try:
         fault = ""
         # First, as the whole model's passes are recorded while it is walked. A backend of fixed shapes captures them.
-        if torch.finfo(model.dtype).bits < 32 and not backend.shapes.widths:
+        if torch.finfo(model.dtype).bits < 32 and not target.shapes.widths:
             with _first_layers(model) as is_shallow:
-                fault = _judge(model, _walk(backend, model, compiler)) if is_shallow else ""
-        walked = _walk(backend, model, compiler)
+                fault = _judge(model, _walk(target, model)) if is_shallow else ""
+        walked = _walk(target, model)
         return Tried(_judge(model, walked) or fault, walked.deviation())
     except WrongLayout as fault:
         return Tried(str(fault), Deviation("", 0.0))
@@ -64,9 +64,9 @@ def probe(backend: Backend, model: PreTrainedModel, compiler: Compiler) -> Tried
         return Tried(f"its forward raised {in_one_line(error)}", Deviation("", 0.0))
 
 
-def _walk(backend: Backend, model: PreTrainedModel, compiler: Compiler) -> Walk:
+def _walk(target: Target, model: PreTrainedModel) -> Walk:
     # A model may have ids that nobody uses, with anything for a vector: NaN was seen.
-    return walk(backend, compiler, lambda ids: _vectors(model, ids).isfinite().all(-1).tolist())
+    return walk(target, lambda ids: _vectors(model, ids).isfinite().all(-1).tolist())
 
 
 @torch.inference_mode()

@@ -6,16 +6,17 @@ they differ from one another is the numerical noise of a mode: none at all where
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 
 import numpy as np
 import torch
 
-from specdec.backends.base import Backend, Deviation, OutputRow
-from specdec.layout import Compiler, Layout, Shapes, Window
+from specdec.backends.base import Deviation, OutputRow
+from specdec.layout import Layout, Shapes, Window
 from specdec.masks.exact.regions import seen_in
+from specdec.target import Pass, Row, Target
 from specdec.tree import ROOT, DraftTree, Role
 
 _SEED = 2402
@@ -66,8 +67,8 @@ class Walk:
         return Deviation(where, noise)
 
 
-def walk(backend: Backend, compiler: Compiler, is_usable: Callable[[list[int]], Sequence[bool]] | None = None) -> Walk:
-    """Walk a random text; the backend has no open rows, nor has it afterwards.
+def walk(target: Target, is_usable: Callable[[list[int]], Sequence[bool]] | None = None) -> Walk:
+    """Walk a random text; the target has no open rows, nor has it afterwards.
 
     Models of few positions are walked to their end. ``is_usable`` tells which ids a text may have.
 
@@ -76,25 +77,24 @@ def walk(backend: Backend, compiler: Compiler, is_usable: Callable[[list[int]], 
     """
     rng = np.random.default_rng(_SEED)
     most = CONTEXTS[1] + _NUM_PLAIN[1]
-    ids = rng.integers(backend.shapes.vocab_size, size=_NUM_IDS).tolist()
+    ids = rng.integers(target.shapes.vocab_size, size=_NUM_IDS).tolist()
     usable = ids if is_usable is None else list(compress(ids, is_usable(ids)))
-    tokens = rng.choice(usable, size=min(backend.shapes.max_positions or most, most)).tolist()
-    walker = _Walker(backend, compiler, rng, usable, Walk(tokens))
+    tokens = rng.choice(usable, size=min(target.shapes.max_positions or most, most)).tolist()
+    walker = _Walker(target, rng, usable, Walk(tokens))
     try:
         short = max(1, min(CONTEXTS[0], len(tokens) - _NUM_PLAIN[0]))
         walker.walk(short, min(_NUM_PLAIN[0], len(tokens) - short), _SIZES[0])
         if len(tokens) > CONTEXTS[0] + _NUM_PLAIN[0]:
             walker.walk(len(tokens) - _NUM_PLAIN[1], _NUM_PLAIN[1], _SIZES[1])
     finally:
-        while backend.num_rows:
-            backend.release(backend.num_rows - 1)
+        for row in target.rows:
+            target.release(row)
     return walker.done
 
 
 @dataclass(frozen=True, slots=True)
 class _Walker:
-    backend: Backend
-    compiler: Compiler
+    target: Target
     rng: np.random.Generator
     ids: list[int]
     done: Walk
@@ -102,62 +102,64 @@ class _Walker:
     def walk(self, context: int, num_plain: int, sizes: Sequence[int]) -> None:
         """Walk the positions behind a context in every way, in a row that is closed again."""
         stop = context - 1 + num_plain
-        tree, path = self._tree(context - 1, sizes[0], stop)
-        output = self.backend.prefill(self.done.tokens[:context], tree, len(self.done.tokens))
-        self._note("a tree that goes along with the prompt", context - 1, output.row(0), path)
-        self.backend.keep([()])
-        self._plain(context - 1, stop)
-        last = self._trees(context - 1, stop, sizes)
+        row = self._begun(context - 1, sizes[0], stop, num_kept=0)
+        self._plain(row, stop)
+        self._trees(row, stop, sizes)
         if context > CONTEXTS[0]:
-            self._batch(last, stop)
-        while self.backend.num_rows:
-            self.backend.release(self.backend.num_rows - 1)
+            self._batch(row, stop)
+        for each in self.target.rows:
+            self.target.release(each)
 
-    def _plain(self, start: int, stop: int) -> None:
+    def _begun(self, length: int, size: int, stop: int, num_kept: int) -> Row:
+        """A row of the text's first tokens, with the beginning of the path of a tree that goes along with the last."""
+        row = self.target.open(len(self.done.tokens))
+        while chunk := self.target.chunk_behind(row, self.done.tokens[: length + 1]):
+            self.target.read(row, chunk)
+        tree, path = self._tree(length, size, stop)
+        planned = self.target.compile({row: tree}, {row: self.done.tokens[row.length : length]})
+        answers = self.target.forward(planned)[row]
+        self._note("a tree that goes along with the prompt", length, answers, path)
+        self.target.keep(planned, {row: path[:num_kept]})
+        return row
+
+    def _plain(self, row: Row, stop: int) -> None:
         """Token by token; the row's length is as before."""
+        start = row.length
         for position in range(start, stop):
-            row = self._forward([DraftTree(self.done.tokens[position])], [position])[0]
-            self.done.plain[position] = row.logits(ROOT)
-            self.backend.keep([(ROOT,)])
-        self.backend.rollback(0, start)
+            planned, answers = self._forward({row: DraftTree(self.done.tokens[position])})
+            self.done.plain[position] = answers[row].logits(ROOT)
+            self.target.keep(planned, {row: (ROOT,)})
+        self.target.rollback(row, start)
 
-    def _trees(self, position: int, stop: int, sizes: Sequence[int]) -> int:
-        """Trees one behind the other, each behind the path that the one before kept; returns the row's length."""
+    def _trees(self, row: Row, stop: int, sizes: Sequence[int]) -> None:
+        """Trees one behind the other, each behind the path that the one before kept."""
         began = time.perf_counter()
         for size in sizes:
             if size > _SIZES[1][0] and time.perf_counter() - began > _SECONDS:
                 break
-            tree, path = self._tree(position, size, stop)
-            row = self._forward([tree], [position])[0]
-            self._note(f"a tree of {size} nodes", position, row, path)
-            kept = path[:_KEPT] if position + _KEPT < stop else []
-            self.backend.keep([kept])
-            position += len(kept)
-        return position
+            tree, path = self._tree(row.length, size, stop)
+            planned, answers = self._forward({row: tree})
+            self._note(f"a tree of {size} nodes", row.length, answers[row], path)
+            self.target.keep(planned, {row: path[:_KEPT] if row.length + _KEPT < stop else ()})
 
-    def _batch(self, length: int, stop: int) -> None:
+    def _batch(self, first: Row, stop: int) -> None:
         """A second, shorter row beside the first, with a tree of another size."""
-        short = CONTEXTS[0] - 1
-        end = short + _NUM_PLAIN[0]
-        tree, path = self._tree(short, _SIZES[0][1], end)
-        output = self.backend.prefill(self.done.tokens[: short + 1], tree, len(self.done.tokens))
-        self._note("a tree that goes along with the prompt", short, output.row(0), path)
-        self.backend.keep([(), path[:_KEPT]])
-        lengths = [length, short + _KEPT]
-        grown = [
-            self._tree(length, size, stop) for length, size, stop in zip(lengths, _SIZES[0], (stop, end), strict=True)
-        ]
-        rows = self._forward([tree for tree, _ in grown], lengths)
-        for row, position, (_, path) in zip(rows, lengths, grown, strict=True):
-            self._note("a ragged batch", position, row, path)
-        self.backend.keep([(), ()])
+        end = CONTEXTS[0] - 1 + _NUM_PLAIN[0]
+        second = self._begun(CONTEXTS[0] - 1, _SIZES[0][1], end, num_kept=_KEPT)
+        grown = {
+            row: self._tree(row.length, size, last)
+            for row, size, last in zip((first, second), _SIZES[0], (stop, end), strict=True)
+        }
+        _, answers = self._forward({row: tree for row, (tree, _) in grown.items()})
+        for row, (_, path) in grown.items():
+            self._note("a ragged batch", row.length, answers[row], path)
 
-    def _forward(self, trees: Sequence[DraftTree], lengths: Sequence[int]) -> list[OutputRow]:
-        layout = self.compiler.compile(trees, lengths, self.backend.shapes)
-        if fault := fault_of(layout, trees, lengths, self.backend.shapes):
-            raise WrongLayout(f"{type(self.compiler).__name__} lays out a wrong pass: {fault}")
-        output = self.backend.forward(layout)
-        return [output.row(row) for row in range(len(trees))]
+    def _forward(self, trees: Mapping[Row, DraftTree]) -> tuple[Pass, Mapping[Row, OutputRow]]:
+        planned = self.target.compile(trees)
+        lengths = [row.length for row in planned.rows]
+        if fault := fault_of(planned.layout, list(trees.values()), lengths, self.target.shapes):
+            raise WrongLayout(f"{type(self.target.compiler).__name__} lays out a wrong pass: {fault}")
+        return planned, self.target.forward(planned)
 
     def _note(self, kind: str, position: int, row: OutputRow, path: Sequence[int]) -> None:
         self.done.others += [Found(kind, position + depth, row.logits(node)) for depth, node in enumerate(path)]
@@ -180,7 +182,7 @@ class _Walker:
         """Add a random node somewhere in the tree, where the model takes trees."""
         most_deep = min(len(self.done.tokens) - position, 2 * _LONGEST_PATH) - 1
         parents = [node for node in range(len(tree)) if tree.depths[node] < most_deep]
-        if parents and self.backend.shapes.takes_trees:
+        if parents and self.target.shapes.takes_trees:
             tree.add(int(self.rng.choice(parents)), int(self.rng.choice(self.ids)), Role.SUPPORT)
 
 

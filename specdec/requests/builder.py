@@ -3,6 +3,7 @@
 import copy
 import secrets
 from collections.abc import Iterable
+from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -10,6 +11,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from specdec.decoding.detokenizer import TextDecoder
+from specdec.decoding.plan import Plan, Strategy
 from specdec.decoding.sequence import Sequence
 from specdec.errors import RequestError, in_one_line
 from specdec.layout import Shapes
@@ -31,9 +33,14 @@ class Intake:
     verifier: Verifier
 
     def sequences(
-        self, prompt: Any, config: Any | None, given: dict[str, Any], wants_text: bool
+        self,
+        prompt: Any,
+        config: Any | None,
+        given: dict[str, Any],
+        strategies: ReadOnly[Strategy],
+        wants_text: bool = False,
     ) -> list[Sequence | Exception]:
-        """A checked sequence per prompt, or why there is none.
+        """A checked sequence per prompt, or why there is none; with one strategy for all, or one for each.
 
         Raises:
             RequestError: for settings that are refused.
@@ -57,10 +64,17 @@ class Intake:
             )
         self._check_processors(settings)
         copies = [settings] if len(items) == 1 else [self._with_own_processors(settings) for _ in items]
+        if len(strategies) == 1:
+            strategies = [*strategies] * len(items)
+        if len(strategies) != len(items):
+            raise RequestError(
+                f"{len(strategies)} proposers were given for {len(items)} prompts: give one, or one for each"
+            )
         requests: list[Sequence | Exception] = []
         for index, (item, seed) in enumerate(zip(items, seeds or (settings.seed,) * len(items), strict=True)):
+            plan = Plan(strategies[index], self.verifier, copies[index])
             try:
-                requests.append(self._sequence(item, copies[index], seed, index, wants_text))
+                requests.append(self._sequence(item, plan, seed, index, wants_text))
             except RequestError as error:
                 requests.append(error)
         return requests
@@ -95,8 +109,8 @@ class Intake:
         processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
         return settings.model_copy(update={"logits_processor": processors})
 
-    def _sequence(self, prompt: Any, settings: Settings, seed: int | None, index: int, wants_text: bool) -> Sequence:
-        shapes = self.shapes
+    def _sequence(self, prompt: Any, plan: Plan, seed: int | None, index: int, wants_text: bool) -> Sequence:
+        shapes, settings = self.shapes, plan.settings
         ids = prompts.encode(prompt, self.tokenizer, shapes.vocab_size)
         needed = len(ids) + settings.max_new_tokens
         if shapes.max_positions is not None and needed > shapes.max_positions:
@@ -107,7 +121,7 @@ class Intake:
         eos = frozenset(settings.eos_token_id or ())
         return Sequence(
             tokens=ids,
-            settings=settings,
+            plan=plan,
             eos_token_ids=eos,
             randomness=Randomness(secrets.randbits(63) if seed is None else seed),
             warper=Warper(settings, len(ids), sorted(eos), shapes.device),

@@ -25,39 +25,48 @@ class Warper:
         self, settings: Settings, prompt_length: int, eos_token_ids: Sequence[int], device: torch.device
     ) -> None:
         self.temperature = settings.temperature
-        self._device = device
+        # A caller's own processors may hold tensors on the model's device; all else is decided on the host.
+        self._device = device if settings.logits_processor else torch.device("cpu")
         self.is_pure = not impure(settings)
-        first, last = constraints(settings, prompt_length, list(eos_token_ids), str(device)), warpers(settings)
-        self._processors = [*first, *settings.logits_processor, *last]
-        self._pure_processors = self._processors if self.is_pure else [*first, *last]
-
-    @property
-    def has_processors(self) -> bool:
-        """True if any logits processor applies, so that scores differ from logits."""
-        return bool(self._processors)
+        own = constraints(settings, prompt_length, list(eos_token_ids), str(self._device))
+        self._constraints, self._warpers = [*own, *settings.logits_processor], warpers(settings)
+        self._for_drafts = [*self._constraints, *self._warpers] if self.is_pure else [*own, *self._warpers]
+        self.has_processors = bool(self._constraints or self._warpers)
 
     @property
     def is_plain_argmax(self) -> bool:
         """True if the emitted token is the argmax of the raw logits."""
-        return self.temperature == 0.0 and not self._processors
+        return self.temperature == 0.0 and not self.has_processors
 
-    def scores(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        """Warped scores, shape ``(vocab,)``, float32 or better, at the end of ``path`` (prompt included)."""
-        return _processed(path, logits, self._processors)
+    @property
+    def decides_on_host(self) -> bool:
+        """True if tokens are decided by scores that are computed on the host."""
+        return self._device.type == "cpu" and not self.is_plain_argmax
+
+    def constrained(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+        """The scores behind penalties, constraints and the caller's own processors, at the end of ``path``.
+
+        Shape ``(vocab,)``, float32 or better; the path has the prompt in it.
+        """
+        return _processed(path, logits, self._constraints)
+
+    def warped(self, path: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
+        """The same scores behind temperature and truncation."""
+        return _processed(path, scores, self._warpers)
 
     def draft_law(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        """Return the distribution that the settings make of a drafter's logits, on the target's device.
+        """Return the distribution that the settings make of a drafter's logits.
 
         A caller's own processors take part only where all of them are path-pure: no other kind is asked about tokens
         that may never be written.
         """
-        return _processed(path, logits.to(self._device), self._pure_processors).softmax(-1)
+        return _processed(path, logits.to(self._device), self._for_drafts).softmax(-1)
 
 
 def _processed(path: Sequence[int], logits: torch.Tensor, processors: Sequence[Processor]) -> torch.Tensor:
     """Return the scores that processors make of logits, shape ``(vocab,)``, float32 or better."""
-    # A copy, since processors may write in place and the logits are the whole batch's.
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)[None]
+    # Processors get a copy, as they may write in place and the logits are the whole batch's.
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=bool(processors))[None]
     if processors:
         input_ids = torch.tensor([list(path)], device=scores.device)
         for processor in processors:

@@ -27,6 +27,12 @@ class Rows(Protocol):
     def is_finite(self, node: int) -> bool:
         """Return True if the greatest logit at a node is finite."""
 
+    def likeliest(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
+        """The ``k`` likeliest next tokens at a node by the raw logits, likeliest first, each with its probability."""
+
+    def hidden(self, node: int, layers: ReadOnly[int]) -> torch.Tensor:
+        """The hidden states of some layers at a node, (layers, size)."""
+
 
 class Target(Protocol):
     """The target as a verifier sees it: the questions that it may ask about one draft tree."""
@@ -63,6 +69,7 @@ class SequenceTarget:
         self._chances = chances
         self._drawn: dict[int, int] = {}
         self._laws: dict[int, torch.Tensor | None] = {}
+        self._shown: dict[int, torch.Tensor] = {}
         self.faults: dict[int, SpecdecError] = {}
 
     def draw(self, node: int) -> int:
@@ -102,15 +109,28 @@ class SequenceTarget:
         """True where the model gave numbers at a node."""
         return self._rows.is_finite(node)
 
-    def predict(self, node: int, wants_draw: bool) -> int | None:
-        """Return the prediction that a proposer may hear; None on a path where no token is possible.
+    def shown(self, node: int) -> torch.Tensor | None:
+        """The scores at a node behind its processors, before temperature and truncation, ``(vocab,)``.
+
+        None where they weren't asked for, and a caller's own processor would have to be asked again.
+        """
+        if node in self._shown:
+            return self._shown[node]
+        return self._constrained(node) if self._warper.is_pure else None
+
+    def predictions(self, nodes: ReadOnly[int], wants_draws: bool) -> dict[int, int]:
+        """The next token at some nodes, as a proposer may hear it; none where no token is possible.
 
         It is the draw where that is wanted, else the raw argmax. A caller's own processor that isn't path-pure is never
         asked about paths that the text may not take: the raw argmax stands in for the draw.
         """
+        told = {node: self._predict(node, wants_draws) for node in nodes}
+        return {node: token for node, token in told.items() if token is not None}
+
+    def _predict(self, node: int, wants_draw: bool) -> int | None:
         if not self._rows.is_finite(node):
             return None
-        if not (wants_draw and self._warper.is_pure):
+        if not wants_draw or self._warper.is_plain_argmax or not self._warper.is_pure:
             return self._rows.argmax(node)
         try:
             token = self._drawn[node] if node in self._drawn else self._draw(node)
@@ -119,18 +139,12 @@ class SequenceTarget:
         return None if token == NO_TOKEN else token
 
     def likeliest(self, nodes: ReadOnly[int], k: int) -> dict[int, tuple[tuple[int, float], ...]]:
-        """The ``k`` likeliest next tokens at some nodes by the raw logits, likeliest first, with probabilities.
+        """The ``k`` likeliest next tokens at those of some nodes where the model gave numbers."""
+        return {node: self._rows.likeliest(node, k) for node in nodes if self._rows.is_finite(node)}
 
-        Nodes where the model gave no numbers are left out.
-        """
-        numbered = [node for node in nodes if self._rows.is_finite(node)]
-        if not numbered:
-            return {}
-        laws = torch.stack([self._rows.logits(node) for node in numbered])
-        laws = laws.softmax(-1, dtype=torch.promote_types(laws.dtype, torch.float32))
-        probabilities, ids = laws.topk(min(k, laws.shape[-1]))
-        told = zip(numbered, ids.tolist(), probabilities.tolist(), strict=True)
-        return {node: tuple(zip(tokens, chances, strict=True)) for node, tokens, chances in told}
+    def hidden(self, nodes: ReadOnly[int], layers: ReadOnly[int]) -> dict[int, torch.Tensor]:
+        """The hidden states of some layers at some nodes, (layers, size) each."""
+        return {node: self._rows.hidden(node, layers) for node in nodes}
 
     @contextmanager
     def _noting_faults(self, node: int) -> Iterator[None]:
@@ -158,14 +172,22 @@ class SequenceTarget:
     def _scores(self, node: int) -> torch.Tensor:
         """The warped scores at the end of the node's path."""
         self._check_logits(node)
-        path = [*self._committed, *self._tree.path(node)] if self._warper.has_processors else ()
-        scores = self._warper.scores(path, self._rows.logits(node))
+        scores = self._warper.warped(self._path(node), self._constrained(node))
         if not scores.max().isfinite():
             raise NumericsError(
                 f"the logits processors leave no token possible at position {self.position(node)} (their greatest "
                 f"score is {float(scores.max())}): loosen the constraints, or check your own processors"
             )
         return scores
+
+    def _constrained(self, node: int) -> torch.Tensor:
+        self._shown[node] = self._warper.constrained(self._path(node), self._rows.logits(node))
+        return self._shown[node]
+
+    def _path(self, node: int) -> list[int]:
+        """The text up to a node; the request may have grown since."""
+        is_read = self._warper.has_processors
+        return [*self._committed[: self._length], *self._tree.path(node)] if is_read else []
 
     def _check_logits(self, node: int) -> None:
         if not self._rows.is_finite(node):

@@ -25,6 +25,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from specdec.costs import Costs
+from specdec.decoding.record import Outcome, StepRecord
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request, Signal
 from specdec.strategies.lookahead import LookaheadProposer
@@ -168,9 +169,9 @@ class Account:
         self.balance -= prices.get(best, 0.0)
         return best
 
-    def earn(self, num_rows: int, num_accepted: int) -> None:
-        """Pay in the tokens that the draft of one of ``num_rows`` rows brought."""
-        self.balance = min(_MOST_SAVED, self.balance + num_accepted / num_rows)
+    def earn(self, num_accepted: float) -> None:
+        """Pay in the tokens per row that drafts brought."""
+        self.balance = min(_MOST_SAVED, self.balance + num_accepted)
 
     def learn(self, tree: DraftTree, path: Sequence[int]) -> None:
         """Note which of a tree's candidates were right, by rank and by depth."""
@@ -193,52 +194,50 @@ class _AutoEngine(Engine):
         self._takes_trees = takes_trees
 
     def start(self, request: Request) -> Drafter:
-        return _PayingDrafter(request, self._inner.start(request), self, self._account)
+        return _PayingDrafter(request, self._inner.start(request), self)
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
-        paying = [drafter for drafter in drafters if isinstance(drafter, _PayingDrafter)]
-        assert len(paying) == len(drafters), "drafters were started here"
-        self._account.prices.begin()
         self._account.deposit()
-        width = 1
-        proposals: list[DraftTree | Exception] = [DraftTree(drafter.request.root) for drafter in drafters]
-        if self._account.can_draft(len(paying)):  # else drafting's own work is saved as well
-            proposals, width = self._draft(paying, budgets)
-        if not any(drafter.is_new for drafter in paying):
-            self._account.prices.fed(len(paying), width)
-        return proposals
-
-    def _draft(
-        self, drafters: Sequence["_PayingDrafter"], budgets: Sequence[Budget]
-    ) -> tuple[list[DraftTree | Exception], int]:
-        """As much of each draft as is worth feeding, and how many nodes that is at most."""
-        proposals = self._inner.propose_many([drafter.inner for drafter in drafters], budgets)
-        if not self._takes_trees:
-            proposals = [tree.longest_chain() if isinstance(tree, DraftTree) else tree for tree in proposals]
-        trees = [tree for tree in proposals if isinstance(tree, DraftTree)]
+        if not self._account.can_draft(len(drafters)):  # drafting's own work is saved as well
+            return [DraftTree(drafter.request.root) for drafter in drafters]
+        paying = [drafter for drafter in drafters if isinstance(drafter, _PayingDrafter)]
+        proposals = self._inner.propose_many([drafter.inner for drafter in paying], budgets)
+        drafts: list[DraftTree | Exception] = []
+        for drafter, proposal in zip(paying, proposals, strict=True):
+            drafter.whole = proposal
+            if isinstance(proposal, DraftTree) and not self._takes_trees:
+                proposal = proposal.longest_chain()  # noqa: PLW2901 - the drafter keeps its own
+            drafts.append(proposal)
+        trees = [draft for draft in drafts if isinstance(draft, DraftTree)]
         width = self._account.choose(trees) if trees else 1
-        for drafter in drafters:
-            drafter.begin(len(drafters))
-        return [first_nodes(tree, width) if isinstance(tree, DraftTree) else tree for tree in proposals], width
+        return [
+            draft.part(range(width)) if isinstance(draft, DraftTree) and width < len(draft) else draft
+            for draft in drafts
+        ]
+
+    def learn_from(self, feedback: Feedback) -> None:
+        """Note which candidates of a draft were right."""
+        self._account.learn(feedback.tree, feedback.path)
+
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        drafted = [outcome for outcome in outcomes if outcome.tree is not None and len(outcome.tree) > 1]
+        if drafted:
+            self._account.earn(sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / len(outcomes))
+        if record.kind == "step":
+            self._account.prices.note(record.num_rows, record.width, record.total_seconds)
 
     def close(self) -> None:
         self._inner.close()
 
 
 class _PayingDrafter(Drafter):
-    """A drafter whose drafts are accounted for."""
+    """A drafter whose drafts are accounted for; ``whole`` is its last draft before it was cut."""
 
-    def __init__(self, request: Request, inner: Drafter, engine: _AutoEngine, account: Account) -> None:
+    def __init__(self, request: Request, inner: Drafter, engine: _AutoEngine) -> None:
         super().__init__(request)
         self.inner = inner
-        self.is_new = True  # its prompt is still to be read
+        self.whole: DraftTree | Exception | None = None
         self._engine = engine
-        self._account = account
-        self._under_way: tuple[int, int] | None = None  # rows of the pass, and tokens before it
-
-    def begin(self, num_rows: int) -> None:
-        """A pass begins in which there may be a draft of this one."""
-        self._under_way = num_rows, len(self.request.tokens)
 
     def propose(self, budget: Budget) -> DraftTree:
         proposal = self._engine.propose_many([self], [budget])[0]
@@ -247,29 +246,10 @@ class _PayingDrafter(Drafter):
         return proposal
 
     def observe(self, feedback: Feedback) -> None:
-        self.is_new = False
-        self._account.prices.reached()
-        self._settle()
-        if len(feedback.tree) > 1:  # what plain steps brought it reads in the text, when it next drafts
-            self._account.learn(feedback.tree, feedback.path)
-            self.inner.observe(feedback)
+        # What plain steps brought it reads in the text, when it next drafts.
+        if len(feedback.tree) > 1 and isinstance(self.whole, DraftTree):
+            self._engine.learn_from(feedback)
+            self.inner.observe(feedback.about(self.whole))
 
     def stop(self) -> None:
-        self._settle()  # of its last step a request isn't told
         self.inner.stop()
-
-    def _settle(self) -> None:
-        if self._under_way is not None:
-            num_rows, num_tokens = self._under_way
-            self._account.earn(num_rows, max(0, len(self.request.tokens) - num_tokens - 1))
-            self._under_way = None
-
-
-def first_nodes(tree: DraftTree, width: int) -> DraftTree:
-    """A tree of a tree's first nodes, the root included."""
-    if width >= len(tree):
-        return tree
-    cut = DraftTree(tree.tokens[ROOT])
-    for node in range(1, width):
-        cut.add(tree.parents[node], tree.tokens[node], tree.roles[node])
-    return cut

@@ -16,7 +16,7 @@ Laws, checked on every step by the core, which names the proposer in the error:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
@@ -26,24 +26,26 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.costs import Costs
-from specdec.target import Driver
-from specdec.tree import ROOT, Budget, DraftTree, Role
+from specdec.decoding.record import Outcome, StepRecord
+from specdec.target import Target
+from specdec.tree import Budget, DraftTree
 
 Tunable = Mapping[str, Sequence[Any]]
 
 
 class Nodes(Enum):
-    """The nodes of the verified tree whose predictions a proposer wants to hear."""
+    """The nodes that a proposer wants to hear about."""
 
     LAST = "last"  # the last accepted node, whose draw is the bonus token
     PATH = "path"  # the accepted path, root included
     CANDIDATE = "candidate"
     PROBE = "probe"
     ALL = "all"
+    PROMPT = "prompt"  # the prompt's tokens but its last, which is the first root; told once, by position
 
 
 class What(Enum):
-    """The kind of prediction that a proposer wants to hear for the chosen ``Nodes``, besides ``TopK``."""
+    """A prediction that a proposer wants to hear, besides ``TopK`` and ``Hidden``."""
 
     ARGMAX = "argmax"  # the greedy prediction from the raw logits
     DRAW = "draw"  # what the target would emit there: processors, temperature and keyed noise included
@@ -56,17 +58,56 @@ class TopK:
     k: int
 
 
-Signal = tuple[Nodes, What | TopK]
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The hidden states of some layers, ``(layers, size)``, on the model's device.
+
+    Layers are numbered as by transformers: 0 for the embeddings, -1 for the last layer behind its norm.
+    """
+
+    layers: tuple[int, ...] = (-1,)
+
+
+Signal = tuple[Nodes, What | TopK | Hidden]
+
+
+class Answers(Mapping[int, Any]):
+    """The answers to one signal, by node, found when they are first asked for: they stay on the device until then."""
+
+    def __init__(self, find: Callable[[], Mapping[int, Any]]) -> None:
+        self._find = find
+        self._found: Mapping[int, Any] | None = None
+
+    def _answers(self) -> Mapping[int, Any]:
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def __getitem__(self, node: int) -> Any:
+        return self._answers()[node]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._answers())
+
+    def __len__(self) -> int:
+        return len(self._answers())
+
+    def __repr__(self) -> str:
+        return "Answers(not asked for)" if self._found is None else f"Answers({dict(self._found)})"
+
+    def at(self, place: Mapping[int, int]) -> "Answers":
+        """The same answers by the numbers of other nodes, each of which stands for one of these."""
+        return Answers(lambda: {node: self[there] for node, there in place.items() if there in self})
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
     """The outcome of a proposal.
 
-    ``tree`` is the verified tree: the proposed one, or its longest chain where the model takes chains only. ``path``
-    holds the accepted nodes, root first. ``tokens`` are the committed ones, cut at an end of text, a stop string or the
-    length. ``signals`` has the answers to each declared pair: by node a token, or for ``TopK`` pairs of a token and its
-    probability; a node where no token is possible is left out.
+    ``tree`` is the proposed tree. ``path`` holds the accepted nodes, root first. ``tokens`` are the committed ones, cut
+    at an end of text, a stop string or the length. ``signals`` has the answers to each declared pair: by node a token,
+    or what ``TopK`` and ``Hidden`` say; by position for ``Nodes.PROMPT``. A node where no token is possible, or that
+    wasn't forwarded (of a tree with branches, where the model takes chains only), is left out.
     """
 
     tree: DraftTree
@@ -77,9 +118,31 @@ class Feedback:
     @property
     def predictions(self) -> dict[int, int]:
         """The next token at each declared node: all arguments of the maximum and draws, of two the draw."""
-        told = [signal for signal in self.signals if isinstance(signal[1], What)]
+        told = [signal for signal in self.signals if isinstance(signal[1], What) and signal[0] is not Nodes.PROMPT]
         told.sort(key=lambda signal: signal[1] is What.DRAW)
         return {node: token for signal in told for node, token in self.signals[signal].items()}
+
+    def about(self, tree: DraftTree) -> "Feedback":
+        """Return the same for a tree that the verified one was made of, in that tree's own numbering.
+
+        Raises:
+            ValueError: for a tree that has no part in the verified one.
+        """
+        if tree is self.tree:
+            return self
+        place = self.tree.place_of(tree)
+        if place is None:
+            raise ValueError("feedback was asked about a tree that the verified one wasn't made of")
+        node_at = {there: node for node, there in place.items()}
+        path = tuple(node_at[there] for there in self.path if there in node_at)
+        signals = {
+            signal: told if signal[0] is Nodes.PROMPT else _at(told, place) for signal, told in self.signals.items()
+        }
+        return Feedback(tree, path, self.tokens, signals)
+
+
+def _at(told: Mapping[int, Any], place: Mapping[int, int]) -> Mapping[int, Any]:
+    return Answers(lambda: told).at(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +169,7 @@ class Host:
     is_keyed: bool
     takes_trees: bool
     load: Callable[[str, Any], tuple[Any, Any]]
-    open: Callable[[Any], Driver]
+    open: Callable[[Any], Target]
     costs: Callable[[], Costs]
 
 
@@ -192,6 +255,12 @@ class Engine:
         """One tree per drafter; a drafter that fails yields its exception and the others go on."""
         return [_attempt(drafter, budget) for drafter, budget in zip(drafters, budgets, strict=True)]
 
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        """Hear of a step that the engine's requests took part in; ``outcomes`` are theirs.
+
+        A step's time belongs to all its requests, whatever their strategies.
+        """
+
     def close(self) -> None:
         """Release what the engine held."""
 
@@ -228,27 +297,3 @@ class Proposer(BaseModel, ABC):
     @abstractmethod
     def start(self, request: Request) -> Drafter:
         """A drafter for one request."""
-
-
-def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
-    """The nodes of a verified tree that a declaration names."""
-    match nodes:
-        case Nodes.LAST:
-            return path[-1:]
-        case Nodes.PATH:
-            return path
-        case Nodes.ALL:
-            return range(len(tree))
-        case Nodes.CANDIDATE:
-            return tree.nodes_with(Role.CANDIDATE)
-        case Nodes.PROBE:
-            return tree.nodes_with(Role.PROBE)
-
-
-def wanted(tree: DraftTree, signals: Iterable[Signal]) -> list[int]:
-    """The nodes whose logits a step reads, ascending: what the verifier needs, and what was declared."""
-    declared = {nodes for nodes, _ in signals}
-    if Nodes.ALL in declared:
-        return list(range(len(tree)))
-    roles = Role.CANDIDATE | Role.PROBE if Nodes.PROBE in declared else Role.CANDIDATE
-    return [ROOT, *tree.nodes_with(roles)]

@@ -13,7 +13,7 @@ from specdec.sampling.target import Rows
 from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Tunable
 from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
-from specdec.target import Driver
+from specdec.target import Row, Target
 from specdec.tree import Budget, DraftTree
 
 
@@ -73,24 +73,25 @@ class DraftModelProposer(Proposer):
 
     def bind(self, host: Host) -> Engine:
         model, tokenizer = _drafter(self, host)
-        driver = host.open(model)
-        if self.width > 1 and not driver.shapes.takes_trees:
+        target = host.open(model)
+        if self.width > 1 and not target.shapes.takes_trees:
             raise ModelError(
                 f"width={self.width}: the drafter, a {type(model).__name__}, takes chains only; use width=1"
             )
-        return _DraftModelEngine(self, host, driver, _vocabulary(self, host, driver, tokenizer))
+        return _DraftModelEngine(self, host, target, _vocabulary(self, host, target.shapes.vocab_size, tokenizer))
 
     def start(self, request: Request) -> Drafter:
         raise TypeError("a draft model's requests are started by its engine")
 
 
 class _ModelDrafter(Drafter):
-    """One request's row of the drafter's cache."""
+    """One request's row of the drafter's cache, and the ids in it."""
 
     def __init__(self, request: Request, engine: "_DraftModelEngine") -> None:
         super().__init__(request)
         self._engine = engine
-        self.cached: list[int] | None = None  # the drafter's ids in its row; None before there is one
+        self.row: Row | None = None
+        self.cached: list[int] = []
         self.num_agreed = 0  # of these, how many are known to be the text's
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -104,50 +105,51 @@ class _ModelDrafter(Drafter):
 
 
 class _DraftModelEngine(Engine):
-    """The drafter, one row of its cache per request, and drafting for the whole batch at once."""
+    """The drafter, with a row of its cache for each request, drafting for the whole batch at once."""
 
     def __init__(
-        self, config: DraftModelProposer, host: Host, driver: Driver, vocabulary: Vocabulary | TextVocabulary
+        self, config: DraftModelProposer, host: Host, target: Target, vocabulary: Vocabulary | TextVocabulary
     ) -> None:
         self._config = config
         self._reads_q = host.reads_q
-        self._driver = driver
+        self._target = target
         self._vocabulary = vocabulary
-        self._rows: list[_ModelDrafter] = []
 
     def start(self, request: Request) -> Drafter:
         return _ModelDrafter(request, self)
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         """Begin a draft for each request, write on until all are done; a request that fails fails alone."""
-        drafts: dict[int, Draft] = {}
-        failed: dict[int, Exception] = {}
-        for index, (drafter, budget) in enumerate(zip(drafters, budgets, strict=True)):
+        drafts: dict[_ModelDrafter, Draft] = {}
+        failed: dict[Drafter, Exception] = {}
+        for drafter, budget in zip(drafters, budgets, strict=True):
             assert isinstance(drafter, _ModelDrafter), "drafters were started here"
             try:
-                drafts[index] = self._begin(drafter, budget)
+                drafts[drafter] = self._begin(drafter, budget)
             except Exception as error:  # a model's own code
-                failed[index] = error
-        while any(not draft.is_done for draft in drafts.values()):
-            self._write_on({id(drafters[index]): (index, draft) for index, draft in drafts.items()}, failed)
-        return [failed[index] if index in failed else _tree(drafts[index]) for index in range(len(drafters))]
+                failed[drafter] = error
+        while writing := {drafter: draft for drafter, draft in drafts.items() if not draft.is_done}:
+            outputs = self._forward(writing)
+            for drafter, draft in writing.items():
+                try:
+                    draft.hear(outputs[drafter])
+                except Exception as error:  # broken weights: they fail their own request
+                    failed[drafter], draft.is_done = error, True
+        return [failed[each] if each in failed else _tree(drafts[each]) for each in drafters]  # type: ignore[index]  # as above
 
     def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft:
         """Bring the drafter's row to the committed text, but for the tokens that the first pass will feed."""
         config, request = self._config, drafter.request
         context = self._vocabulary.context(request.tokens)
         num_tokens = min(config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
-        if self._driver.shapes.max_positions is not None:
-            num_tokens = min(num_tokens, self._driver.shapes.max_positions - len(context))
-        known = 0 if drafter.cached is None else min(drafter.num_agreed, len(context))
-        is_known = all(token < self._driver.shapes.vocab_size for token in context[known:])
+        shapes = self._target.shapes
+        if shapes.max_positions is not None:
+            num_tokens = min(num_tokens, shapes.max_positions - len(context))
+        known = min(drafter.num_agreed, len(context))
+        is_known = all(token < shapes.vocab_size for token in context[known:])
         if num_tokens < 1 or len(context) < 2 or not is_known:  # ids of the target's padding say nothing to a drafter
             return ChainDraft(request, [], 0)
-        if drafter.cached is None:
-            drafter.cached = list(context[:-1])
-            self._rows.append(drafter)
-            self._driver.open(drafter.cached, len(context) + budget.num_tokens)
-        pending = self._synchronise(drafter, context)
+        pending = self._synchronise(drafter, context, len(context) + budget.num_tokens)
         if isinstance(self._vocabulary, TextVocabulary):
             return TextDraft(request, pending, num_tokens, self._vocabulary, context, config.confidence)
         law = DraftLaw(request, self._vocabulary, samples=self._reads_q and request.temperature > 0.0)
@@ -157,52 +159,45 @@ class _DraftModelEngine(Engine):
         options = BeamOptions(config.width, num_nodes, config.confidence, config.siblings)
         return BeamDraft(request, pending, num_tokens, law, options)
 
-    def _synchronise(self, drafter: _ModelDrafter, context: Sequence[int]) -> list[int]:
-        """Roll the row back to where it agrees with the text; the ids that it lacks, at least one."""
+    def _synchronise(self, drafter: _ModelDrafter, context: Sequence[int], capacity: int) -> Sequence[int]:
+        """Roll the row back to where it agrees with the text, and read on; the ids that are left, at least one."""
+        if drafter.row is None:
+            drafter.row = self._target.open(capacity)
         cached = drafter.cached
-        assert cached is not None, "it has a row"
         common = drafter.num_agreed if isinstance(self._vocabulary, SameVocabulary) else 0
         while common < min(len(cached), len(context) - 1) and cached[common] == context[common]:
             common += 1
         if common < len(cached):
-            self._driver.rollback(self._rows.index(drafter), common)
+            self._target.rollback(drafter.row, common)
             del cached[common:]
-        drafter.num_agreed = common
-        return list(context[common:])
+        while chunk := self._target.chunk_behind(drafter.row, context):
+            self._target.read(drafter.row, chunk)
+            cached += chunk
+        drafter.num_agreed = len(cached)
+        return context[len(cached) :]
 
-    def _write_on(self, drafts: Mapping[int, tuple[int, Draft]], failed: dict[int, Exception]) -> None:
-        """One token or level more for every draft, by the id of its drafter, that isn't done; notes those that fail."""
-        writing = {
-            row: drafts[id(drafter)]
-            for row, drafter in enumerate(self._rows)
-            if id(drafter) in drafts and not drafts[id(drafter)][1].is_done
-        }
-        outputs = self._forward({row: draft for row, (_, draft) in writing.items()})
-        for row, (index, draft) in writing.items():
-            try:
-                draft.hear(outputs[row])
-            except Exception as error:  # broken weights: they fail their own request
-                failed[index], draft.is_done = error, True
-
-    def _forward(self, drafts: Mapping[int, Draft]) -> Sequence[Rows]:
-        """One pass of the drafter for all rows; a row that has nothing to write feeds a token that is dropped."""
-        rows = range(len(self._rows))
-        asked = [drafts[row].ask() if row in drafts else DraftTree(0) for row in rows]
-        kept = [drafts[row].keeps() if row in drafts else [] for row in rows]
-        outputs = self._driver.forward(asked)
-        self._driver.keep(kept)
-        for drafter, tree, path in zip(self._rows, asked, kept, strict=True):
-            assert drafter.cached is not None, "it has a row"
-            drafter.cached += [tree.tokens[node] for node in path]
+    def _forward(self, drafts: Mapping[_ModelDrafter, Draft]) -> Mapping[_ModelDrafter, Rows]:
+        """One pass of the drafter over what each draft asks."""
+        rows = {drafter: drafter.row for drafter in drafts if drafter.row is not None}
+        planned = self._target.compile(
+            {row: drafts[drafter].asked for drafter, row in rows.items()},
+            {row: drafts[drafter].trunk for drafter, row in rows.items()},
+        )
+        answers = self._target.forward(planned)
+        outputs = {drafter: answers[row] for drafter, row in rows.items()}
+        wanted = [outputs[each].place(node) for each, draft in drafts.items() for node in draft.asked.nodes_wanted()]
+        next(iter(outputs.values())).output.fetch(wanted)
+        self._target.keep(planned, {row: drafts[drafter].keeps for drafter, row in rows.items()})
+        for drafter, draft in drafts.items():
+            drafter.cached += [*draft.trunk, *(draft.asked.tokens[node] for node in draft.keeps)]
+            draft.trunk = ()
         return outputs
 
     def release(self, drafter: _ModelDrafter) -> None:
-        """Close a request's row; as in the backend, the last one takes its place."""
-        if drafter.cached is not None:
-            row = self._rows.index(drafter)
-            self._driver.release(row)
-            self._rows[row] = self._rows[-1]
-            self._rows.pop()
+        """Close a request's row."""
+        if drafter.row is not None:
+            self._target.release(drafter.row)
+            drafter.row = None
 
 
 def _tree(draft: Draft) -> DraftTree | Exception:
@@ -223,9 +218,8 @@ def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
     return config.model, config.tokenizer if config.tokenizer is not None else host.tokenizer
 
 
-def _vocabulary(config: DraftModelProposer, host: Host, driver: Driver, tokenizer: Any) -> Vocabulary | TextVocabulary:
+def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: Any) -> Vocabulary | TextVocabulary:
     """Raises ModelError where drafter and target can't be brought together in the way that was asked for."""
-    size = driver.shapes.vocab_size
     if tokenizer is not None and tokenizer is not host.tokenizer and len(tokenizer) > size:
         raise ModelError(
             f"the drafter's tokenizer has {len(tokenizer)} ids but its vocabulary is {size}: is it its own?"

@@ -11,7 +11,7 @@ from specdec.errors import NumericsError
 from specdec.sampling.target import Rows
 from specdec.strategies.base import Request, softmax
 from specdec.strategies.vocabulary import TextVocabulary, Vocabulary
-from specdec.tree import ROOT, DraftTree, Role
+from specdec.tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +49,41 @@ class DraftLaw:
 class Draft(ABC):
     """One request's draft while it is written.
 
-    ``pending``: the drafter's ids behind its cached ones up to the root; the first pass feeds them.
+    Attributes:
+        trunk: the drafter's ids that its row lacks before the root; they go along with the first pass, and stay.
+        asked: the drafter's ids to forward next, below the root.
+        keeps: the path of ``asked`` that the drafter may commit.
     """
+
+    keeps: Sequence[int] = ()
 
     def __init__(self, request: Request, pending: Sequence[int], num_tokens: int) -> None:
         self.is_done = num_tokens < 1
+        self.trunk = pending[:-1]
+        self.asked = _root(pending[-1] if pending else 0)
         self._request = request
         self._num_left = num_tokens
-        self._asked = chain_of(pending) if pending else DraftTree(0)
-
-    def ask(self) -> DraftTree:
-        """The drafter's ids to forward, behind its cached ones; the same until ``hear`` was called."""
-        return self._asked
-
-    @abstractmethod
-    def keeps(self) -> list[int]:
-        """The path of ``ask`` that the drafter may commit to its cache."""
 
     @abstractmethod
     def hear(self, rows: Rows) -> None:
-        """Go on with the drafter's logits at the nodes of ``ask``."""
+        """Go on with the drafter's logits at the wanted nodes of ``asked``."""
 
     @abstractmethod
     def tree(self) -> DraftTree:
         """The finished draft, in the target's ids."""
 
 
+def _root(token: int) -> DraftTree:
+    """A tree whose root's logits alone are wanted."""
+    tree = DraftTree(token)
+    tree.wanted = [ROOT]
+    return tree
+
+
 class ChainDraft(Draft):
     """One candidate behind another, each cached by the drafter as soon as it is fed."""
+
+    keeps = (ROOT,)
 
     def __init__(
         self,
@@ -91,13 +98,10 @@ class ChainDraft(Draft):
         self._confidence = confidence
         self._tree = DraftTree(request.root)
 
-    def keeps(self) -> list[int]:
-        return list(range(len(self._asked)))
-
     def hear(self, rows: Rows) -> None:
         assert self._law is not None, "a draft that is written on has a law"
         last = len(self._tree) - 1
-        law = self._law.at(self._tree.path(last), rows.logits(len(self._asked) - 1))
+        law = self._law.at(self._tree.path(last), rows.logits(ROOT))
         if law is None:
             self.is_done = True
             return
@@ -109,7 +113,7 @@ class ChainDraft(Draft):
         draft_id = self._law.vocabulary.to_draft(token)
         self.is_done = self._num_left == 0 or is_weak or token in self._request.eos_token_ids or draft_id is None
         if draft_id is not None:
-            self._asked = DraftTree(draft_id)
+            self.asked = _root(draft_id)
 
     def tree(self) -> DraftTree:
         return self._tree
@@ -117,6 +121,8 @@ class ChainDraft(Draft):
 
 class TextDraft(Draft):
     """A chain of the drafter's own likeliest tokens, which become the target's by way of their text."""
+
+    keeps = (ROOT,)
 
     def __init__(
         self,
@@ -134,16 +140,13 @@ class TextDraft(Draft):
         self._drafted: list[int] = []
         self._most = num_tokens
 
-    def keeps(self) -> list[int]:
-        return list(range(len(self._asked)))
-
     def hear(self, rows: Rows) -> None:
-        logits = rows.logits(len(self._asked) - 1)
+        logits = rows.logits(ROOT)
         check_logits(logits)
         self._drafted.append(int(logits.argmax()))
         self._num_left -= 1
         self.is_done = self._num_left == 0 or float(softmax(logits).max()) < self._confidence
-        self._asked = DraftTree(self._drafted[-1])
+        self.asked = _root(self._drafted[-1])
 
     def tree(self) -> DraftTree:
         tree = DraftTree(self._request.root)
@@ -181,12 +184,7 @@ class BeamDraft(Draft):
         self._tree = DraftTree(request.root)
         self._likelihood = {ROOT: 1.0}
         self._level = [ROOT]  # the nodes to write on
-        self._fed = {ROOT: len(self._asked) - 1}  # where in ``ask`` they are
-        self._keeps = list(range(len(self._asked) - 1))  # all but the root, which heads what is asked from then on
-        self._is_first_pass = True
-
-    def keeps(self) -> list[int]:
-        return self._keeps
+        self._fed = {ROOT: ROOT}  # where in ``asked`` nodes are
 
     def hear(self, rows: Rows) -> None:
         children: list[int] = []
@@ -244,23 +242,18 @@ class BeamDraft(Draft):
 
         Feeding them again at each level costs a small model little, and needs no cache with branches.
         """
-        if self._is_first_pass:
-            self._asked = DraftTree(self._asked.tokens[self._fed[ROOT]])
-            self._fed, self._keeps, self._is_first_pass = {ROOT: ROOT}, [], False
         for node in self._level:
             draft_id = self._law.vocabulary.to_draft(self._tree.tokens[node])
             assert draft_id is not None, "nodes that the drafter can't be told are not written on"
-            self._fed[node] = self._asked.add(self._fed[self._tree.parents[node]], draft_id)
+            self._fed[node] = self.asked.add(self._fed[self._tree.parents[node]], draft_id)
+        self.asked.wanted = sorted({self._fed[node] for node in self._level})
 
     def tree(self) -> DraftTree:
         if self._law.samples or len(self._tree) - 1 <= self._options.num_nodes:
             return self._tree
         # Likelihood falls along a path, so that the best nodes hang together; of equals the nearer come first.
         best = sorted(range(1, len(self._tree)), key=self._likelihood.__getitem__, reverse=True)
-        place, pruned = {ROOT: ROOT}, DraftTree(self._tree.tokens[ROOT])
-        for node in sorted(best[: self._options.num_nodes]):
-            place[node] = pruned.add(place[self._tree.parents[node]], self._tree.tokens[node])
-        return pruned
+        return self._tree.part(sorted(best[: self._options.num_nodes]))
 
 
 def without(law: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
@@ -273,12 +266,3 @@ def check_logits(logits: torch.Tensor) -> None:
     """Raises NumericsError where a drafter's logits are no numbers."""
     if not logits.max().isfinite():
         raise NumericsError("the draft model's logits are NaN or infinite: check its weights and dtype")
-
-
-def chain_of(tokens: Sequence[int]) -> DraftTree:
-    """A chain whose last node's logits alone are wanted."""
-    tree = DraftTree(tokens[0])
-    last = tree.add_chain(ROOT, tokens[1:-1], Role.SUPPORT)[-1:] or [ROOT]
-    if len(tokens) > 1:
-        tree.add(last[0], tokens[-1])
-    return tree

@@ -6,9 +6,7 @@ factor f(b) is the median of what the last drafted steps of b rows took over tha
 """
 
 import statistics
-import time
 from collections import defaultdict, deque
-from collections.abc import Callable
 
 from specdec.costs import Costs
 
@@ -21,46 +19,33 @@ _LEAST_FACTOR, _GREATEST_FACTOR = 1.0, 3.0
 class Prices:
     """Prices by the number of rows and of nodes for each."""
 
-    def __init__(self, costs: Costs, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, costs: Costs) -> None:
         self._costs = costs
-        self._clock = clock
         self._plain: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))  # seconds
         self._beyond: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))  # factors
+        self._num_since_plain: defaultdict[int, int] = defaultdict(int)
         self._factors: dict[int, float] = {}
         self._ratios: dict[tuple[int, int], float] = {}
-        self._num_since_plain: defaultdict[int, int] = defaultdict(int)
-        self._began = 0.0
-        self._ended: float | None = None
-        self._under_way: tuple[int, int] | None = None
 
     def at(self, num_rows: int, width: int) -> float:
         """Return the cost of a step of ``width`` nodes for each row beyond a plain step, in plain steps."""
-        return self._predicted(num_rows, width) * self._factors.get(num_rows, 1.0) - 1 if width > 1 else 0.0
+        if width <= 1:
+            return 0.0
+        return self._predicted(num_rows, width) * self._factors.get(num_rows, 1.0) - 1
 
     def needs_plain(self, num_rows: int) -> bool:
         """Return True if there are too few recent plain steps of ``num_rows`` rows to compare drafted ones with."""
         return len(self._plain[num_rows]) < _FEWEST or self._num_since_plain[num_rows] >= _REFRESH
 
-    def begin(self) -> None:
-        """A step begins, and what the last one took is known."""
-        if self._ended is not None and self._under_way is not None:
-            self._note(*self._under_way, self._ended - self._began)
-        self._began, self._ended, self._under_way = self._clock(), None, None
-
-    def reached(self) -> None:
-        """The step has come so far, and ends where it was said last: what a reader does between steps is no part."""
-        self._ended = self._clock()
-
-    def fed(self, num_rows: int, width: int) -> None:
-        """Note the size of the step that has begun; not called for a prompt's pass, which is like no other."""
-        self._under_way = num_rows, width
-        self._num_since_plain[num_rows] = 0 if width == 1 else self._num_since_plain[num_rows] + 1
-
-    def _note(self, num_rows: int, width: int, seconds: float) -> None:
+    def note(self, num_rows: int, width: int, seconds: float) -> None:
+        """Learn what a step took; not called for a prompt's pass, which is like no other."""
         plain = self._plain[num_rows]
         if width == 1:
             plain.append(seconds)
-        elif len(plain) >= _FEWEST:
+            self._num_since_plain[num_rows] = 0
+            return
+        self._num_since_plain[num_rows] += 1
+        if len(plain) >= _FEWEST:
             factors = self._beyond[num_rows]
             factors.append(seconds / (statistics.median(plain) * self._predicted(num_rows, width)))
             if len(factors) >= _FEWEST:

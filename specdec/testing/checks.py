@@ -1,6 +1,7 @@
 """The contracts' laws as functions, to call from a plug-in's own suite."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.sampling.randomness import Chances, Randomness
 from specdec.settings import Settings
 from specdec.strategies.base import Feedback, Host, Proposer, Request
-from specdec.target import Driver
+from specdec.target import Target
 from specdec.testing.cases import Shape, draw_tree
 from specdec.testing.emission import emitted_law, plain_law, verdict_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation
@@ -68,9 +69,9 @@ def toy_host(vocab_size: int, reads_q: bool) -> Host:
     def load(name: str, tokenizer: object) -> tuple[object, object]:
         raise ModelError(f"can't load {name!r}: tests give models, not names")
 
-    def open_driver(model: object) -> Driver:
+    def open_target(model: object) -> Target:
         compiler = DenseCompiler()
-        return Driver(ToyBackend.load(model, compiler), compiler)
+        return Target(ToyBackend.load(model, compiler), compiler)
 
     return Host(
         model=None,
@@ -80,7 +81,7 @@ def toy_host(vocab_size: int, reads_q: bool) -> Host:
         is_keyed=not reads_q,
         takes_trees=True,
         load=load,
-        open=open_driver,
+        open=open_target,
         costs=lambda: ToyBackend.costs,
     )
 
@@ -131,7 +132,7 @@ def check_proposer(proposer: Proposer | str, model: ToyModel, prompts: Sequence[
         "of a batch in another order": batch[::-1],
     }
     for temperature in (0.0, 1.0):
-        settings = {"max_new_tokens": 24, "temperature": temperature, "seed": seed}
+        settings: dict[str, Any] = {"max_new_tokens": 24, "temperature": temperature, "seed": seed}
         texts = [result.token_ids for result in plain.generate(list(map(list, batch)), **settings)]
         expected = dict(zip(batch, texts, strict=True))
         lengths = dict[tuple[int, ...], list[int]]()  # accepted in each step, when the prompt was first decoded

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from specdec.backends.base import Output
+from specdec.backends.base import Output, OutputRow
 from specdec.backends.toy import Law
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Chances
@@ -25,7 +25,7 @@ def target_of(p: Law, tree: DraftTree, context: Sequence[int], settings: Setting
     with np.errstate(divide="ignore"):
         logits = torch.from_numpy(np.log(laws))[None]
     warper = Warper(settings, len(context), (), CPU)
-    return SequenceTarget(tree, Output(logits, range(len(tree))).row(0), context, warper, chances)
+    return SequenceTarget(tree, OutputRow(Output(logits, range(len(tree))), 0), context, warper, chances)
 
 
 def verdict_of(

@@ -235,7 +235,7 @@ def test_transformers_own_generate_writes_the_same(name: str) -> None:
     prompt = [5, 9, 2, 7, 1, 8, 3] * 10
     generator = Generator(model, proposer="lookahead:N=4,W=6,G=6", numerics="exact")
     expected = generator.generate(prompt, max_new_tokens=24).token_ids
-    copies = generator.driver().shapes.row_multiple  # so that products have as many rows as they are padded to
+    copies = generator.open_target().shapes.row_multiple  # so that products have as many rows as they are padded to
     model.set_attn_implementation("specdec_exact")
     ids = torch.tensor([prompt] * copies)
     own = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False)

@@ -1,0 +1,61 @@
+"""The reading of a prompt: chunk by chunk at fixed positions, each an ordinary pass, before a request's first step."""
+
+from collections.abc import Sequence as ReadOnly
+
+from specdec.decoding.guard import guard
+from specdec.decoding.record import Outcome, StepRecord
+from specdec.decoding.sequence import Sequence
+from specdec.decoding.signals import answers, layers_of, wanted_of_prompt
+from specdec.decoding.step import Batch, leave
+from specdec.sampling.target import SequenceTarget
+from specdec.strategies.base import Nodes, Signal
+from specdec.target import Target
+from specdec.tree import DraftTree, Role
+
+
+def begin(sequence: Sequence, target: Target) -> None:
+    """Open a row for a request, and begin its drafting."""
+    sequence.row = target.open(sequence.capacity)
+    with guard(f"proposer {sequence.plan.strategy.name}", [sequence]):
+        sequence.drafter = sequence.plan.strategy.engine.start(sequence.request(target.shapes.vocab_size))
+
+
+def next_chunk(sequence: Sequence, target: Target) -> ReadOnly[int]:
+    """The tokens that a request has to read before its first step; what is left after whole chunks goes along with it.
+
+    A strategy that wants to hear of the prompt has all of it read before.
+    """
+    assert sequence.row is not None, "it has begun"
+    chunk = target.chunk_behind(sequence.row, sequence.tokens)
+    return chunk or (sequence.trunk if _told_of_prompt(sequence) else ())
+
+
+def read(batch: Batch, tokens: ReadOnly[int]) -> StepRecord:
+    """One pass over tokens of the prompt of the batch's only request."""
+    target, (sequence,) = batch.target, batch.sequences
+    with guard(batch.author_of_passes, batch.sequences), batch.clock.phase("forward"):
+        assert sequence.row is not None, "it has begun"
+        start, told = sequence.row.length, _told_of_prompt(sequence)
+        wants = sequence.plan.strategy.wants
+        chunk = DraftTree(tokens[0])
+        nodes = [0, *chunk.add_chain(0, tokens[1:], Role.SUPPORT)]
+        chunk.wanted = wanted_of_prompt(len(tokens), wants)
+        planned = target.compile({sequence.row: chunk}, hidden=sorted(layers_of(told)))
+        rows = target.forward(planned)
+        target.keep(planned, {sequence.row: nodes})
+        if told:
+            committed = sequence.tokens[: start + 1]
+            seen = SequenceTarget(chunk, rows[sequence.row], committed, sequence.warper, sequence.randomness)
+            for signal in told:
+                found = answers(signal[1], nodes, seen, sequence.plan.shows_draws)
+                sequence.prompt_signals.setdefault(signal, []).append((start, found))
+    if sequence.is_finished:
+        leave(sequence, target)
+    outcome = Outcome(sequence, finish_reason=sequence.finish_reason, error=sequence.error)
+    record = StepRecord("chunk", (outcome,), batch.clock.seconds, len(tokens), num_positions=start + len(tokens))
+    sequence.stats.note(record, outcome)
+    return record
+
+
+def _told_of_prompt(sequence: Sequence) -> list[Signal]:
+    return [signal for signal in sequence.plan.strategy.wants if signal[0] is Nodes.PROMPT]

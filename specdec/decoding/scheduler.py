@@ -1,0 +1,165 @@
+"""The scheduler: requests of any plans join and leave between passes, and share those that they can.
+
+One thread advances it. ``add`` and ``cancel`` may come from any other: they leave a note, which the next ``advance``
+reads.
+"""
+
+from collections import deque
+from collections.abc import Sequence as ReadOnly
+
+from specdec.decoding.prompt import begin, next_chunk, read
+from specdec.decoding.record import Outcome, StepRecord
+from specdec.decoding.sequence import Sequence
+from specdec.decoding.step import Batch, leave, step
+from specdec.target import Target
+from specdec.verifiers.base import Verifier
+
+
+class Scheduler:
+    """Decodes requests until each has ended.
+
+    Between two steps of those that decode, others read at most a chunk of their prompts, so that no prompt makes the
+    others wait for all of it. Prompts are read one after another, and a request's first step is its own pass.
+
+    Args:
+        target: drives the model; nobody else has rows in it meanwhile.
+        fallback: decides about drafts that a rule which reads q can't rely on.
+        max_batch_size: requests in the cache at once; the others wait, first come, first served.
+        max_cache_bytes: of keys and values that requests may come to need together; one alone may need more.
+        flags_ties: keep what tells numeric ties.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        fallback: Verifier,
+        *,
+        max_batch_size: int,
+        max_cache_bytes: int | None = None,
+        flags_ties: bool = False,
+    ) -> None:
+        self._target = target
+        self._fallback = fallback
+        self._max_batch_size = max_batch_size
+        self._max_cache_bytes = max_cache_bytes
+        self._flags_ties = flags_ties
+        self._arrived = deque[Sequence]()  # these two are written by other threads
+        self._cancelled = deque[Sequence]()
+        self._waiting: list[Sequence] = []
+        self._reading: Sequence | None = None
+        self._decoding: list[Sequence] = []
+        self._num_read = 0  # tokens of prompts since the last step
+
+    def add(self, request: Sequence) -> Sequence:
+        """Let a request wait for its turn; it is its own handle."""
+        self._arrived.append(request)
+        return request
+
+    def cancel(self, request: Sequence) -> None:
+        """End a request before the next pass; one that has ended stays as it is."""
+        self._cancelled.append(request)
+
+    @property
+    def num_active(self) -> int:
+        """Requests in the cache."""
+        return len(self._decoding) + (self._reading is not None)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not begun."""
+        return len(self._arrived) + len(self._waiting)
+
+    def advance(self) -> StepRecord | None:
+        """One pass, or the end of requests without one; None where no request is left."""
+        self._read_notes()
+        if ended := self._take_ended():
+            return ended
+        if self._reading is None and self._waiting and self._has_room(self._waiting[0]):
+            self._reading = self._waiting.pop(0)
+            begin(self._reading, self._target)
+            if ended := self._take_ended():
+                return ended
+        if self._reading is not None:
+            record = self._read(self._reading)
+            if record is not None:
+                return record
+        if not self._decoding:
+            return None
+        self._num_read = 0
+        return self._step(self._decoding)
+
+    def close(self) -> StepRecord | None:
+        """Cancel whatever is under way or waits."""
+        self._read_notes()
+        self._cancelled.extend(self._known())
+        self._read_notes()
+        return self._take_ended()
+
+    def _read(self, request: Sequence) -> StepRecord | None:
+        """Read a chunk, or take a first step; neither where those that decode have waited for a chunk already."""
+        chunk = next_chunk(request, self._target)
+        num_tokens = len(chunk) or len(request.trunk) + 1
+        if self._decoding and self._num_read and self._num_read + num_tokens > self._target.shapes.chunk:
+            return None
+        self._num_read += num_tokens
+        if chunk:
+            record = read(self._batch([request]), chunk)
+            self._drop(record)
+        else:
+            self._reading = None
+            self._decoding.append(request)
+            record = self._step([request])
+        return record
+
+    def _step(self, requests: ReadOnly[Sequence]) -> StepRecord:
+        record = step(self._batch(list(requests)))
+        self._drop(record)
+        return record
+
+    def _batch(self, requests: ReadOnly[Sequence]) -> Batch:
+        return Batch(self._target, requests, self._fallback, self._flags_ties)
+
+    def _has_room(self, request: Sequence) -> bool:
+        """Return True if the cache may hold another request: by its count, and by the memory it will need."""
+        capacities = [row.capacity for row in self._target.rows]
+        if len(capacities) >= self._max_batch_size:
+            return False
+        if not capacities or self._max_cache_bytes is None:
+            return True
+        needed = self._target.backend.cache_bytes([*capacities, request.capacity])
+        return needed <= self._max_cache_bytes
+
+    def _known(self) -> list[Sequence]:
+        return [*self._decoding, *([self._reading] if self._reading else []), *self._waiting]
+
+    def _read_notes(self) -> None:
+        """Take over what other threads have asked for."""
+        while self._arrived:
+            self._waiting.append(self._arrived.popleft())
+        while self._cancelled:
+            request = self._cancelled.popleft()
+            if not request.is_finished:
+                request.finish_reason = "cancelled"
+
+    def _take_ended(self) -> StepRecord | None:
+        """Let requests leave that have ended otherwise than by a step."""
+        ended = [request for request in self._known() if request.is_finished]
+        if not ended:
+            return None
+        row_bytes = self._target.backend.row_bytes
+        for request in ended:
+            leave(request, self._target)
+        outcomes = [Outcome(each, finish_reason=each.finish_reason, error=each.error) for each in ended]
+        record = StepRecord("none", tuple(outcomes), row_bytes=row_bytes)
+        self._drop(record)
+        for outcome in outcomes:
+            outcome.request.stats.note(record, outcome)
+        return record
+
+    def _drop(self, record: StepRecord) -> None:
+        """Forget the requests that a record says have ended."""
+        ended = {id(outcome.request) for outcome in record.outcomes if outcome.finish_reason is not None}
+        self._decoding = [request for request in self._decoding if id(request) not in ended]
+        self._waiting = [request for request in self._waiting if id(request) not in ended]
+        if id(self._reading) in ended:
+            self._reading = None

@@ -1,0 +1,62 @@
+"""Signals: the answers to what a proposer declared that it wants to hear, each pair by itself."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from specdec.sampling.target import SequenceTarget
+from specdec.strategies.base import Answers, Hidden, Nodes, Signal, TopK, What
+from specdec.tree import ROOT, DraftTree, Role
+
+
+def layers_of(signals: Iterable[Signal]) -> set[int]:
+    """The layers whose hidden states are declared."""
+    return {layer for _, what in signals if isinstance(what, Hidden) for layer in what.layers}
+
+
+def wanted(tree: DraftTree, signals: Iterable[Signal]) -> list[int]:
+    """The nodes whose logits a step reads, ascending: what the verifier needs, and what was declared."""
+    declared = {nodes for nodes, what in signals if not isinstance(what, Hidden)}
+    if Nodes.ALL in declared:
+        return list(range(len(tree)))
+    roles = Role.CANDIDATE | Role.PROBE if Nodes.PROBE in declared else Role.CANDIDATE
+    return [ROOT, *tree.nodes_with(roles)]
+
+
+def wanted_of_prompt(num_tokens: int, signals: Iterable[Signal]) -> Sequence[int]:
+    """The nodes of a chunk of a prompt whose logits are read."""
+    is_declared = any(nodes is Nodes.PROMPT and not isinstance(what, Hidden) for nodes, what in signals)
+    return range(num_tokens) if is_declared else (ROOT,)
+
+
+def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
+    """The nodes of a verified tree that a declaration names; none for the prompt's, which no tree has."""
+    match nodes:
+        case Nodes.LAST:
+            return path[-1:]
+        case Nodes.PATH:
+            return path
+        case Nodes.ALL:
+            return range(len(tree))
+        case Nodes.CANDIDATE:
+            return tree.nodes_with(Role.CANDIDATE)
+        case Nodes.PROBE:
+            return tree.nodes_with(Role.PROBE)
+        case Nodes.PROMPT:
+            return ()
+
+
+def answers(
+    what: What | TopK | Hidden, nodes: Sequence[int], target: SequenceTarget, shows_draws: bool
+) -> Mapping[int, Any]:
+    """The answers at some nodes; those that cost something are worked out when they are first asked for.
+
+    A node where no token is possible, or where the model gave no numbers, has none.
+    """
+    match what:
+        case TopK(k):
+            return Answers(partial(target.likeliest, nodes, k))
+        case Hidden(layers):
+            return Answers(partial(target.hidden, nodes, layers))
+        case _:
+            return Answers(partial(target.predictions, nodes, what is What.DRAW and shows_draws))
