@@ -1,5 +1,6 @@
 """Every pair of nodes and what about them, declared together, on any kind of tree and in ragged batches."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,12 +14,13 @@ from specdec import Budget, Drafter, DraftTree, Feedback, Generator, Nodes, Prop
 from specdec.backends.base import Output
 from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout
-from specdec.strategies.base import Signal, TopK
+from specdec.strategies.base import Hidden, Signal, TopK
+from specdec.tree import merge
 from tests.generators import path_to, prompts, toy_models
 from tests.plain import decode_law
 from tests.scripted import Scripted
 
-WHATS = What.ARGMAX, What.DRAW, TopK(1), TopK(3)
+WHATS = What.ARGMAX, What.DRAW, TopK(1), TopK(3), Hidden((-1,)), Hidden((0, 2))
 EVERY = frozenset(product(Nodes, WHATS))
 ROLES = [*map(Role, range(1, 8))]
 
@@ -36,7 +38,7 @@ class Curious(Proposer):
 
 
 class _Curious(Drafter):
-    def __init__(self, request: Request, heard: list[tuple[list[int], Feedback]]) -> None:
+    def __init__(self, request: Request, heard: list[tuple[list[int], Feedback, bool]]) -> None:
         super().__init__(request)
         self.heard = heard
 
@@ -50,7 +52,7 @@ class _Curious(Drafter):
         return tree
 
     def observe(self, feedback: Feedback) -> None:
-        self.heard.append((self.before, feedback))
+        self.heard.append((self.before, feedback, len(self.before) == self.request.prompt_length))
 
 
 def chosen(nodes: Nodes, feedback: Feedback) -> list[int]:
@@ -63,11 +65,14 @@ def chosen(nodes: Nodes, feedback: Feedback) -> list[int]:
         Nodes.ALL: list(range(len(tree))),
         Nodes.CANDIDATE: [node for node in below if Role.CANDIDATE in tree.roles[node]],
         Nodes.PROBE: [node for node in below if Role.PROBE in tree.roles[node]],
+        Nodes.PROMPT: [],
     }[nodes]
 
 
 def answer(what: Any, model: ToyModel, context: list[int], key: int | None) -> Any:
-    """What the model itself says behind some tokens."""
+    """The model's own answer behind some tokens."""
+    if isinstance(what, Hidden):  # the toy's states are the layer, the token and its position
+        return [[layer, context[-1], len(context) - 1] for layer in what.layers]
     if isinstance(what, TopK):
         law = np.array(model.law(tuple(context)))
         best = np.argsort(-law, kind="stable")[: what.k]
@@ -75,14 +80,25 @@ def answer(what: Any, model: ToyModel, context: list[int], key: int | None) -> A
     return decode_law(model.law, context, 1, key if what is What.DRAW else None)[0]
 
 
-def assert_right(feedback: Feedback, before: list[int], model: ToyModel, key: int | None) -> None:
+def plain(given_answer: Any) -> Any:
+    """An answer as lists and numbers."""
+    if isinstance(given_answer, torch.Tensor):
+        return given_answer.tolist()
+    return list(given_answer) if isinstance(given_answer, tuple) else given_answer
+
+
+def assert_right(feedback: Feedback, before: list[int], model: ToyModel, key: int | None, is_first: bool) -> None:
     for nodes, what in EVERY:
         told = feedback.signals[nodes, what]
-        assert sorted(told) == sorted(chosen(nodes, feedback)), (nodes, what)
+        if nodes is Nodes.PROMPT:
+            assert sorted(told) == (list(range(len(before) - 1)) if is_first else [])
+            paths = {position: before[: position + 1] for position in told}
+        else:
+            assert sorted(told) == sorted(chosen(nodes, feedback)), (nodes, what)
+            drafted = {node: path_to(feedback.tree, node)[1:] for node in told}
+            paths = {node: before + [feedback.tree.tokens[other] for other in path] for node, path in drafted.items()}
         for node, given_answer in told.items():
-            context = before + [feedback.tree.tokens[other] for other in path_to(feedback.tree, node)[1:]]
-            expected = answer(what, model, context, key)
-            assert (list(given_answer) if isinstance(what, TopK) else given_answer) == expected, (nodes, what, node)
+            assert plain(given_answer) == answer(what, model, paths[node], key), (nodes, what, node)
 
 
 @settings(max_examples=15)
@@ -90,15 +106,15 @@ def assert_right(feedback: Feedback, before: list[int], model: ToyModel, key: in
 def test_every_signal_is_what_the_model_says_there(data: st.DataObject, model: ToyModel, seed: int) -> None:
     batch = data.draw(st.lists(prompts(model.vocab_size), min_size=1, max_size=3))
     for temperature, key in ((0.0, None), (1.0, seed)):
-        heard: list[tuple[list[int], Feedback]] = []
+        heard: list[tuple[list[int], Feedback, bool]] = []
         generator = Generator(model, proposer=Curious(heard=heard), max_batch_size=2)
         results = generator.generate(batch, max_new_tokens=10, temperature=temperature, seed=seed)
         assert [list(result.token_ids) for result in results] == [
             decode_law(model.law, prompt, 10, key) for prompt in batch
         ]
         assert heard
-        for before, feedback in heard:
-            assert_right(feedback, before, model, key)
+        for before, feedback, is_first in heard:
+            assert_right(feedback, before, model, key, is_first)
 
 
 @pytest.mark.parametrize(
@@ -173,10 +189,130 @@ class _Unlikely(_Curious):
 
 def test_a_processor_that_fails_where_the_text_never_goes_fails_nobody() -> None:
     model = ToyModel(lambda _: [0.5, 0.3, 0.2 - 1e-9, 1e-9], 4)
-    heard: list[tuple[list[int], Feedback]] = []
+    heard: list[tuple[list[int], Feedback, bool]] = []
     generator = Generator(model, proposer=Unlikely(heard=heard))
     results = generator.generate([[0, 1], [2]], max_new_tokens=5, logits_processor=[Refusing()])
     assert [result.token_ids for result in results] == [(0,) * 5] * 2
     assert heard
-    assert all(feedback.signals[Nodes.PROBE, What.DRAW] == {} for _, feedback in heard)
-    assert all(feedback.signals[Nodes.PROBE, What.ARGMAX] == {1: 0} for _, feedback in heard)
+    assert all(feedback.signals[Nodes.PROBE, What.DRAW] == {} for _, feedback, _ in heard)
+    assert all(feedback.signals[Nodes.PROBE, What.ARGMAX] == {1: 0} for _, feedback, _ in heard)
+
+
+class Both(Proposer):
+    """Two strategies' trees as one; each must hear what it would have heard alone, in its own numbering."""
+
+    heard: Any  # the test's own list of (tokens before, feedback about the whole, the two about its parts)
+
+    def wants(self) -> frozenset[Signal]:
+        return EVERY
+
+    def start(self, request: Request) -> Drafter:
+        return _Both(request, self.heard)
+
+
+class _Both(Drafter):
+    def __init__(self, request: Request, heard: list[tuple[list[int], Feedback, list[Feedback]]]) -> None:
+        super().__init__(request)
+        self.heard = heard
+        self.inner = [_Curious(request, []), _Curious(request, [])]
+
+    def propose(self, budget: Budget) -> DraftTree:
+        self.before = list(self.request.tokens)
+        self.trees = [each.propose(budget) for each in self.inner]
+        merged = merge(self.trees)
+        size = int(self.request.rng.integers(1, len(merged) + 1))  # and cut to a size, as a price may ask
+        return merged.part(range(min(size, budget.num_nodes + 1)))
+
+    def observe(self, feedback: Feedback) -> None:
+        self.heard.append((self.before, feedback, [feedback.about(tree) for tree in self.trees]))
+
+
+@settings(max_examples=15)
+@given(data=st.data(), model=toy_models(), seed=st.integers(0, 2**63 - 1), takes_trees=st.booleans())
+def test_a_tree_that_became_part_of_another_hears_about_its_own_nodes(
+    data: st.DataObject, model: ToyModel, seed: int, takes_trees: bool
+) -> None:
+    batch = data.draw(st.lists(prompts(model.vocab_size), min_size=1, max_size=3))
+    heard: list[tuple[list[int], Feedback, list[Feedback]]] = []
+    generator = Generator(model, proposer=Both(heard=heard))
+    with pytest.MonkeyPatch.context() as patched:
+        if not takes_trees:  # each tree is cut to its longest chain besides
+            patched.setattr(DraftTree, "longest_chain", DraftTree.longest_chain)
+            shapes = generator._bound.target.backend.shapes
+            generator._bound.target.backend.shapes = replace(shapes, takes_trees=False)
+        results = generator.generate(batch, max_new_tokens=10, temperature=1.0, seed=seed)
+    assert [list(result.token_ids) for result in results] == [
+        decode_law(model.law, prompt, 10, seed) for prompt in batch
+    ]
+    for before, whole, parts in heard:
+        for part in parts:
+            path = [before[-1], *part.tokens]
+            assert [part.tree.tokens[node] for node in part.path] == path[: len(part.path)]
+            assert part.tokens == whole.tokens
+            told = part.signals[Nodes.ALL, TopK(3)]
+            assert set(told) <= set(range(len(part.tree)))
+            assert 0 in told
+            for node, given_answer in told.items():
+                context = before + [part.tree.tokens[other] for other in path_to(part.tree, node)[1:]]
+                assert plain(given_answer) == answer(TopK(3), model, context, seed)
+
+
+def test_feedback_about_a_foreign_tree_is_refused() -> None:
+    with pytest.raises(ValueError, match="wasn't made of"):
+        Feedback(DraftTree(0), (0,), (1,)).about(DraftTree(0))
+
+
+def test_hidden_states_are_those_of_the_model(built_in: tuple[Any, Any]) -> None:
+    model, _ = built_in
+    heard: list[tuple[list[int], Feedback, bool]] = []
+
+    class Watching(Curious):
+        def wants(self) -> frozenset[Signal]:
+            return frozenset({(Nodes.ALL, Hidden((0, -1))), (Nodes.PROMPT, Hidden((-1,)))})
+
+    generator = Generator(model, proposer=Watching(heard=heard))
+    prompt = list(range(40, 60))
+    generator.generate(prompt, max_new_tokens=6)
+    for before, feedback, _ in heard:
+        for node, given_answer in feedback.signals[Nodes.ALL, Hidden((0, -1))].items():
+            path = before + [feedback.tree.tokens[other] for other in path_to(feedback.tree, node)[1:]]
+            with torch.no_grad():
+                states = model(torch.tensor([path]), output_hidden_states=True).hidden_states
+            expected = torch.stack([states[0][0, -1], states[-1][0, -1]])
+            assert torch.allclose(given_answer, expected, atol=1e-4)
+    told = heard[0][1].signals[Nodes.PROMPT, Hidden((-1,))]
+    assert sorted(told) == list(range(len(prompt) - 1))
+    with torch.no_grad():
+        states = model(torch.tensor([prompt]), output_hidden_states=True).hidden_states[-1][0]
+    for position, state in told.items():
+        assert torch.allclose(state[0], states[position], atol=1e-4)
+
+
+def test_nothing_is_copied_from_the_device_before_it_is_asked_for() -> None:
+    asked: list[int] = []
+    top = Output.top
+
+    def watched(output: Output, k: int) -> Any:
+        asked.append(k)
+        return top(output, k)
+
+    class Asking(Curious):
+        asks: bool
+
+        def start(self, request: Request) -> Drafter:
+            return _Asking(request, self.asks)
+
+    class _Asking(_Curious):
+        def __init__(self, request: Request, asks: bool) -> None:
+            super().__init__(request, [])
+            self.asks = asks
+
+        def observe(self, feedback: Feedback) -> None:
+            if self.asks:
+                assert feedback.signals[Nodes.ALL, TopK(3)][0]
+
+    for asks in (False, True):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Output, "top", watched)
+            Generator(ToyModel.random(), proposer=Asking(heard=[], asks=asks)).generate([0, 1], max_new_tokens=4)
+        assert bool(asked) == asks

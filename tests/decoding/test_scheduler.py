@@ -1,0 +1,249 @@
+"""The scheduler: whatever joins, leaves, fails or is cancelled, every finished text is the request's own."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec import Budget, DraftTree, Generator, Request, ToyModel
+from specdec.backends import hf as hf_module
+from specdec.backends.toy import ToyBackend
+from specdec.decoding.record import StepRecord
+from specdec.decoding.scheduler import Scheduler
+from specdec.decoding.sequence import Sequence as Handle
+from specdec.plugins.registry import load_plugins
+from tests.scripted import Scripted
+
+STRATEGIES = (
+    "autoregressive",
+    "prompt_lookup:max_ngram=2,num_tokens=3",
+    "jacobi:n=3",
+    "lookahead:N=3,W=3,G=2",
+    "auto",
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One request of a schedule."""
+
+    prompt: tuple[int, ...]
+    strategy: str
+    temperature: float
+    max_new_tokens: int
+    seed: int
+    fails: bool
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {"temperature": self.temperature, "max_new_tokens": self.max_new_tokens, "seed": self.seed}
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Asked:
+    return Asked(
+        prompt=tuple(draw(st.lists(st.integers(0, 6), min_size=1, max_size=14))),
+        strategy=draw(st.sampled_from(STRATEGIES)),
+        temperature=draw(st.sampled_from([0.0, 0.7, 1.3])),
+        max_new_tokens=draw(st.integers(1, 12)),
+        seed=draw(st.integers(0, 99)),
+        fails=draw(st.integers(0, 7)) == 0,
+    )
+
+
+# Between two passes: a request joins, an open one is cancelled, or nothing happens.
+events = st.lists(st.one_of(st.just(None), requests(), st.integers(0, 9)), min_size=1, max_size=30)
+
+
+class Failing(Scripted):
+    """A strategy that fails in its third step."""
+
+    def start(self, request: Request) -> Any:
+        num_calls = []
+
+        def script(request: Request, budget: Budget) -> DraftTree:
+            num_calls.append(1)
+            if len(num_calls) == 3:
+                raise RuntimeError("as it was told to")
+            return DraftTree(request.root)
+
+        return Scripted(script=script).start(request)
+
+
+class Rig:
+    """A generator's model under schedulers that the test advances itself."""
+
+    def __init__(self, model: Any) -> None:
+        self.generator = Generator(model, proposer="autoregressive")
+        self.bound = self.generator._bound
+        registry = load_plugins()
+        # Bound before anything decodes, as ``Generator`` does: ``auto`` measures costs.
+        self.strategies = {name: self.bound.strategies.of(registry.make("proposers", name)) for name in STRATEGIES}
+        self.failing = self.bound.strategies.of(Failing())
+        self.texts: dict[Asked, list[int]] = {}
+
+    def scheduler(self, max_batch_size: int, max_cache_bytes: int | None = None) -> Scheduler:
+        return Scheduler(
+            self.bound.target,
+            self.bound.fallback,
+            max_batch_size=max_batch_size,
+            max_cache_bytes=max_cache_bytes,
+            flags_ties=self.bound.driven.numerics.noise > 0.0,
+        )
+
+    def request(self, asked: Asked) -> Handle:
+        strategy = self.failing if asked.fails else self.strategies[asked.strategy]
+        (made,) = self.bound.intake.sequences(list(asked.prompt), None, asked.settings, [strategy])
+        assert isinstance(made, Handle)
+        return made
+
+    def alone(self, asked: Asked) -> list[int]:
+        """The text of the same request by plain decoding, alone."""
+        if asked not in self.texts:
+            self.texts[asked] = list(self.generator.generate(list(asked.prompt), **asked.settings).token_ids)
+        return self.texts[asked]
+
+    def run(self, scheduler: Scheduler, schedule: Sequence[Asked | int | None]) -> dict[Handle, Asked]:
+        """Play a schedule to its end."""
+        handles: dict[Handle, Asked] = {}
+        for event in schedule:
+            if isinstance(event, Asked):
+                handles[scheduler.add(self.request(event))] = event
+            elif event is not None and handles:
+                scheduler.cancel(list(handles)[event % len(handles)])
+            advance(scheduler)
+        while advance(scheduler) is not None:
+            pass
+        assert not self.bound.target.rows
+        assert not self.bound.target.backend.num_rows
+        return handles
+
+    def check(self, handles: dict[Handle, Asked]) -> None:
+        """Every text, or as much of it as was written, is that of the request alone."""
+        for handle, asked in handles.items():
+            text, told = self.alone(asked), handle.new_tokens
+            if asked.fails and handle.finish_reason == "error":
+                assert "as it was told to" in str(handle.error)
+            else:
+                assert handle.error is None
+                assert handle.finish_reason in {"length", "stop", "cancelled"}
+            is_whole = handle.finish_reason in {"length", "stop"}
+            assert told == (text if is_whole else text[: len(told)])
+
+
+def advance(scheduler: Scheduler) -> StepRecord | None:
+    record = scheduler.advance()
+    if record is not None:
+        assert record.outcomes
+        for outcome in record.outcomes:
+            assert (outcome.finish_reason is not None) == outcome.request.is_finished
+    return record
+
+
+@pytest.fixture(scope="module")
+def toy() -> Rig:
+    return Rig(ToyModel.random(vocab_size=7, order=3, seed=11, sharpness=2.0))
+
+
+@pytest.fixture(scope="module")
+def real(built_in: tuple[Any, Any]) -> Iterator[Rig]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(hf_module, "PREFILL_CHUNK", 8)
+        yield Rig(built_in[0])
+
+
+@settings(max_examples=200)
+@given(schedule=events, max_batch_size=st.integers(1, 4), chunk=st.integers(1, 6))
+def test_random_schedules_change_no_text(
+    toy: Rig, schedule: list[Asked | int | None], max_batch_size: int, chunk: int
+) -> None:
+    backend = toy.bound.target.backend
+    backend.shapes = replace(backend.shapes, chunk=chunk)
+    toy.check(toy.run(toy.scheduler(max_batch_size), schedule))
+
+
+@settings(max_examples=15)
+@given(schedule=events)
+def test_random_schedules_of_the_built_in_model_change_no_text(real: Rig, schedule: list[Asked | int | None]) -> None:
+    spread = [
+        replace(event, prompt=tuple(40 + 31 * token for token in event.prompt)) if isinstance(event, Asked) else event
+        for event in schedule
+    ]
+    real.check(real.run(real.scheduler(3), spread))
+
+
+def long(num_tokens: int, count: int = 40, **changes: Any) -> Asked:
+    asked = Asked(tuple(index % 7 for index in range(num_tokens)), "autoregressive", 0.0, count, 0, False)
+    return replace(asked, **changes)
+
+
+def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
+    backend = toy.bound.target.backend
+    backend.shapes = replace(backend.shapes, chunk=4)
+    scheduler = toy.scheduler(4)
+    streaming = [scheduler.add(toy.request(long(3, seed=index))) for index in range(2)]
+    kinds = []
+    for _ in range(4):
+        advance(scheduler)
+    joining = scheduler.add(toy.request(long(15)))
+    while joining.is_reading:
+        record = advance(scheduler)
+        assert record is not None
+        kinds.append(record.kind)
+        if record.kind == "step":
+            assert {outcome.request for outcome in record.outcomes} == set(streaming)
+    assert kinds == ["chunk", "step", "chunk", "step", "chunk", "step", "prompt"]
+    scheduler.close()
+
+
+def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
+    scheduler = toy.scheduler(len(STRATEGIES))
+    handles = {scheduler.add(request): asked for asked, request in
+               ((asked, toy.request(asked)) for asked in (long(5, strategy=name) for name in STRATEGIES))}  # fmt: skip
+    together = 0
+    while (record := advance(scheduler)) is not None:
+        together += record.kind == "step" and len({o.request.plan.strategy.name for o in record.outcomes}) > 1
+    assert together
+    toy.check(handles)
+
+
+def test_requests_wait_for_memory_as_for_a_place(toy: Rig) -> None:
+    asked = [long(5, 20), long(5, 20, seed=1), long(30, 300, seed=2)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            type(toy.bound.target.backend), "cache_bytes", lambda _, capacities: max(capacities) * len(capacities)
+        )
+        scheduler = toy.scheduler(8, max_cache_bytes=60)
+        handles = {scheduler.add(toy.request(each)): each for each in asked}
+        most = 0
+        while advance(scheduler) is not None:
+            most = max(most, scheduler.num_active)
+            assert sum(row.capacity for row in toy.bound.target.rows) <= 60 or scheduler.num_active == 1
+    assert most == 2
+    toy.check(handles)
+
+
+def test_requests_are_added_and_cancelled_from_other_threads(toy: Rig) -> None:
+    scheduler, handles = toy.scheduler(3), dict[Handle, Asked]()
+
+    def client(number: int) -> None:
+        for turn in range(8):
+            asked = long(3 + turn, 12, seed=10 * number + turn, strategy=STRATEGIES[turn % len(STRATEGIES)])
+            handle = toy.request(asked)
+            handles[handle] = asked
+            scheduler.add(handle)
+            if turn % 3 == 2:
+                scheduler.cancel(handle)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads) or scheduler.num_waiting or scheduler.num_active:
+        advance(scheduler)
+    assert len(handles) == 32
+    assert all(handle.is_finished for handle in handles)
+    toy.check(handles)
