@@ -1,27 +1,26 @@
 """The front door: text and ids in, results out."""
 
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self, overload
 
-from specdec.binding import Bound, Choice, backend_class, bind
+from specdec.attached import AttachedModel
+from specdec.binding import Bound, Choice, backend_class
 from specdec.costs import Costs
 from specdec.decoding.plan import Strategy
 from specdec.decoding.record import StepRecord
-from specdec.decoding.result import Chunk, Result
+from specdec.decoding.result import Chunk, Result, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence
 from specdec.decoding.stats import Stats
 from specdec.errors import RequestError
 from specdec.layout import Compiler, Shapes
 from specdec.loading import load_pretrained
+from specdec.machine import free_bytes
 from specdec.numerics import Mode, Numerics, checked_mode
 from specdec.plugins.registry import load_plugins
-from specdec.probes.findings import first_time
 from specdec.requests import prompts
 from specdec.requests.model_defaults import OwnSettings
 from specdec.strategies.base import Proposer
@@ -33,6 +32,7 @@ from specdec.weights.modes import checked_weights
 
 Strategic = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
 OnStep = Callable[[StepRecord], None]
+_SHARE_OF_MEMORY = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class Generator:
             ones wherever they are faster; or the name of an installed kernel, such as "int8", which is lossy. ``close``
             gives the model back as it was.
         max_batch_size: requests of a list decoded side by side; the others wait.
-        max_cache_bytes: of keys and values that requests side by side may need; one alone may need more.
+        max_cache_bytes: of keys and values that requests side by side may need; by default most of what is free when
+            they begin. One alone may need more.
 
     Raises:
         ModelError: when the model or tokenizer can't be driven, with the reason.
@@ -99,7 +100,6 @@ class Generator:
             weights=checked_weights(weights, self._registry),
         )
         kernels = {self._registry.name_of(each): each.cls() for each in self._registry.of_kind("kernels")}
-        self._holding = Holding(weights, kernels)
         if not self.verifier.lossless:
             name = type(self.verifier).__name__
             warnings.warn(f"{name} is lossy: the text is not what the model alone would write", stacklevel=2)
@@ -111,22 +111,9 @@ class Generator:
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.model, self.tokenizer = model, tokenizer
-        self._bound = self._bind()
+        self._attached = AttachedModel(model, tokenizer, self._choice, self._registry, Holding(weights, kernels))
         self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes
-        self._lock = threading.Lock()  # held while it decodes; a stream may be closed by another thread than began it
         self._has_noted = False
-        self._is_closed = False
-
-    def _bind(self) -> Bound:
-        try:
-            bound = bind(self.model, self.tokenizer, self._choice, self._registry, self._holding)
-        except BaseException:  # Ctrl-C too
-            self._holding.give_back()
-            raise
-        why = bound.driven.why_not_exact
-        if why and first_time(self.model, why):
-            warnings.warn(f"decoding with fast numerics, as exact ones can't be had: {why}", stacklevel=3)
-        return bound
 
     @property
     def proposer(self) -> Proposer:
@@ -139,7 +126,7 @@ class Generator:
         return self._choice.verifier
 
     def __repr__(self) -> str:
-        driven = self._bound.driven
+        driven = self._attached.bound.driven
         return (
             f"Generator({type(self.model).__name__}, proposer={self.proposer!r}, verifier={self.verifier!r}, "
             f"mask={driven.target.compiler!r}, numerics={str(driven.numerics_now())!r})"
@@ -148,17 +135,17 @@ class Generator:
     @property
     def compiler(self) -> Compiler:
         """The mask compiler that lays out its passes."""
-        return self._present().target.compiler
+        return self._attached.present().target.compiler
 
     @property
     def numerics(self) -> Numerics:
         """The numerics it decodes with, and whether they are bit-exact for this model on this machine."""
-        return self._present().driven.numerics_now()
+        return self._attached.present().driven.numerics_now()
 
     @property
     def weights(self) -> Weights:
         """The layout of the model's weight matrices in memory, and the reason for it."""
-        return self._present().weights
+        return self._attached.present().weights
 
     def costs(self) -> Costs:
         """c(T): what its passes cost on this device, by their number of nodes; measured once for a model and numerics.
@@ -166,13 +153,13 @@ class Generator:
         Raises:
             RequestError: while it decodes.
         """
-        with self._alone() as bound:
+        with self._attached.alone() as bound:
             return bound.driven.costs()
 
     @property
     def shapes(self) -> Shapes:
         """The facts of the model: vocabulary, positions, dtype, device, and whether it takes trees."""
-        return self._present().target.shapes
+        return self._attached.present().target.shapes
 
     @property
     def vocab_size(self) -> int:
@@ -181,7 +168,7 @@ class Generator:
 
     def open_target(self) -> Target:
         """The same model driven beside this generator, with a cache of its own: to measure or question it."""
-        bound = self._present()
+        bound = self._attached.present()
         return Target(bound.load(bound.target.compiler), bound.target.compiler)
 
     @property
@@ -190,35 +177,11 @@ class Generator:
         return self.shapes.takes_trees
 
     @overload
-    def generate(
-        self,
-        prompt: str | list[int],
-        *,
-        proposer: Proposer | str | None = None,
-        generation_config: Any | None = None,
-        on_step: OnStep | None = None,
-        **settings: Any,
-    ) -> Result: ...
+    def generate(self, prompt: str | list[int], **options: Any) -> Result: ...
     @overload
-    def generate(
-        self,
-        prompt: list[str] | list[list[int]],
-        *,
-        proposer: Strategic = None,
-        generation_config: Any | None = None,
-        on_step: OnStep | None = None,
-        **settings: Any,
-    ) -> list[Result]: ...
+    def generate(self, prompt: list[str] | list[list[int]], **options: Any) -> list[Result]: ...
     @overload
-    def generate(
-        self,
-        prompt: Any,
-        *,
-        proposer: Strategic = None,
-        generation_config: Any | None = None,
-        on_step: OnStep | None = None,
-        **settings: Any,
-    ) -> Any: ...
+    def generate(self, prompt: Any, **options: Any) -> Any: ...
     def generate(
         self,
         prompt: Any,
@@ -282,7 +245,7 @@ class Generator:
         Raises:
             SpecdecError: for settings that are refused.
         """
-        with self._alone() as bound:
+        with self._attached.alone() as bound:
             requests = bound.intake.sequences(prompts, None, settings, [bound.strategies.own])
         return [request if isinstance(request, Exception) else None for request in requests]
 
@@ -291,15 +254,7 @@ class Generator:
 
         Weights that another generator decodes with stay packed for that one.
         """
-        try:
-            self._bound.strategies.close()
-        finally:
-            self._is_closed = True
-            if self._lock.acquire(blocking=False):  # else a stream is open, at whose end it is given back
-                try:
-                    self._holding.give_back()
-                finally:
-                    self._lock.release()
+        self._attached.close()
 
     def __enter__(self) -> Self:
         return self
@@ -313,7 +268,7 @@ class Generator:
         )
 
     def _decode(self, prompt: Any, call: "_Call", given: dict[str, Any]) -> Iterator[Chunk]:
-        with self._alone() as bound:
+        with self._attached.alone() as bound:
             strategies = self._strategies(bound, call.proposer)
             requests = bound.intake.sequences(prompt, call.generation_config, given, strategies, call.wants_text)
             numerics = bound.driven.numerics_now()
@@ -325,7 +280,7 @@ class Generator:
                     call.on_step(record)
                 for outcome in record.outcomes:
                     if record.kind != "chunk" or outcome.finish_reason is not None:
-                        yield self._chunk(outcome.request)
+                        yield self._chunk(bound, outcome.request)
 
     def _strategies(self, bound: Bound, proposer: Strategic) -> list[Strategy]:
         """Bind the strategies of a call: one for all prompts, or one for each."""
@@ -340,7 +295,7 @@ class Generator:
             bound.target,
             bound.fallback,
             max_batch_size=self._max_batch_size,
-            max_cache_bytes=self._max_cache_bytes,
+            max_cache_bytes=self._max_cache_bytes or _share_of_free(bound.target),
             flags_ties=bound.driven.numerics.noise > 0.0,
         )
         for request in requests:
@@ -353,69 +308,26 @@ class Generator:
             scheduler.close()
             bound.strategies.trim()
 
-    @contextmanager
-    def _alone(self) -> Iterator[Bound]:
-        """Hold the generator, bound to its model as it is now.
-
-        Raises:
-            RequestError: while it decodes.
-            ModelError: for a model that has changed so that it can't be driven any more.
-        """
-        if not self._lock.acquire(blocking=False):
-            raise RequestError(
-                "this generator is decoding already: exhaust or close its stream, or wait for the other thread"
-            )
-        try:
-            self._holding.is_decoding = True  # from here on no other generator lays the weights out otherwise
-            if not self._bound.is_current(self.model):  # it was cast, moved, resized, given an adapter, …
-                former, self._bound = self._bound, self._bind()
-                former.strategies.close()
-            self._is_closed = False
-            yield self._bound
-        finally:
-            self._holding.is_decoding = False
-            if self._is_closed:
-                self._holding.give_back()
-            self._lock.release()
-
-    def _present(self) -> Bound:
-        """Return what is bound to the model as it is now, or, while the generator decodes, as it was then."""
-        with suppress(RequestError), self._alone():
-            pass
-        return self._bound
-
-    def _chunk(self, sequence: Sequence) -> Chunk:
+    def _chunk(self, bound: Bound, sequence: Sequence) -> Chunk:
         """Return the chunk that the sequence's last step committed, with the result where that was the end."""
-        tokens = sequence.take()
-        decoder = sequence.decoder
-        text = decoder.take() if decoder is not None else ""
-        if sequence.finish_reason is None:
-            return Chunk(tokens, text, sequence.index)
-        whole: str | None = None
-        if decoder is not None:
-            text += decoder.finish()
-            whole = decoder.text
-        elif self.tokenizer is not None:
-            whole = self.tokenizer.decode(sequence.new_tokens, skip_special_tokens=True)
-        numerics = self._bound.driven.numerics_now()
-        result = Result(
-            token_ids=tuple(sequence.new_tokens),
-            text=whole,
-            finish_reason=sequence.finish_reason,
-            stats=sequence.stats,
-            seed=sequence.randomness.seed,
-            error=sequence.error,
-            notes=self._take_notes(),
-            lossless=self.verifier.lossless and not self._bound.weights.lossy,
-            numerics=numerics,
-            ties=sequence.ties(2 * numerics.noise),  # each of two may move by the noise
+        return chunk_of(
+            sequence,
+            self.tokenizer,
+            numerics=bound.driven.numerics_now(),
+            lossless=self.verifier.lossless and not bound.weights.lossy,
+            notes=self._take_notes(bound) if sequence.is_finished else (),
         )
-        return Chunk(tokens, text, sequence.index, result)
 
-    def _take_notes(self) -> tuple[str, ...]:
+    def _take_notes(self, bound: Bound) -> tuple[str, ...]:
         """Packed weights, and the settings of the model's own that were left out, for the first result."""
         if self._has_noted:
             return ()
         self._has_noted = True
-        weights = (f"weights {self._bound.weights}",) if self._bound.weights.is_worth_a_note else ()
-        return weights + OwnSettings.of(self.model, self._bound.target.shapes.vocab_size).notes
+        weights = (f"weights {bound.weights}",) if bound.weights.is_worth_a_note else ()
+        return weights + OwnSettings.of(self.model, bound.target.shapes.vocab_size).notes
+
+
+def _share_of_free(target: Target) -> int | None:
+    """Return the bytes that keys and values may take; the rest is for what a pass computes."""
+    free = free_bytes(target.shapes.device)
+    return None if free is None else int(free * _SHARE_OF_MEMORY)

@@ -40,3 +40,14 @@ def processor_name() -> str:
     lines = path.read_text().splitlines() if path.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or "unknown processor"
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return the memory that is free on a device, None where that isn't known."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    path = Path("/proc/meminfo")
+    if device.type != "cpu" or not path.exists():
+        return None
+    facts = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+    return int(facts["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in facts else None

@@ -99,9 +99,9 @@ def test_a_model_in_training_mode_is_refused_until_it_is_not(train: Callable[[Pr
 
 def test_an_unchanged_model_is_bound_once() -> None:
     generator = Generator(llama())
-    bound = generator._bound
+    bound = generator._attached.bound
     generator.generate(PROMPT, max_new_tokens=3)
-    assert generator._bound is bound
+    assert generator._attached.bound is bound
 
 
 def test_a_changed_end_of_text_is_seen() -> None:

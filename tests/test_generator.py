@@ -188,7 +188,7 @@ def test_closing_a_stream_cancels_and_the_generator_works_as_before(num_taken: i
     assert sorted(token for stage, token in events if stage == "start") == sorted(
         token for stage, token in events if stage == "stop"
     )
-    assert generator._bound.target.backend.num_rows == 0
+    assert generator._attached.bound.target.backend.num_rows == 0
     assert [result.token_ids for result in generator.generate(PROMPTS, seed=2, **SAMPLED)] == before
 
 

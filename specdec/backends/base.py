@@ -141,11 +141,21 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def load(cls, model: object, compiler: Compiler) -> "Backend":
-        """A backend driving the model with layouts of the given compiler.
+        """A backend driving the model with layouts of the given compiler, prepared.
 
         Raises:
             ModelError: when the model can't be driven, with the reason.
         """
+
+    def prepare(self) -> None:  # noqa: B027 - optional
+        """Find out how the model can be driven, and set it up; a constructor does neither.
+
+        Raises:
+            ModelError: when the model can't be driven, with the reason.
+        """
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Undo what was changed in the model, and let go of memory; a closed backend may be driven again."""
 
     @abstractmethod
     def open(self, capacity: int) -> None:

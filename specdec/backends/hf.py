@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends import grouped
-from specdec.backends.architecture import name_of, shapes_of
+from specdec.backends.architecture import shapes_of
 from specdec.backends.base import Backend, Output
 from specdec.backends.cache import RaggedCache
 from specdec.backends.recording import Inputs
@@ -18,16 +18,11 @@ from specdec.backends.replay import Replay
 from specdec.backends.switched import switched
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
-from specdec.probes.causality import why_no_decoder
-from specdec.probes.findings import lock_of, remembered
+from specdec.probes.examination import examine, why_fixed
+from specdec.probes.findings import lock_of
 from specdec.probes.inference import runs_in_inference_mode, without_gradients
-from specdec.probes.products import Products, probe_products
-from specdec.probes.selftest import Tried, probe
-from specdec.probes.switching import why_not_switchable
-from specdec.target import Target
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
-_PROBE_SECONDS = 0.5
 
 # Windows by slot that are longer than a self-test reaches, and a bias by slot that rounding hides in a deep model.
 _CHAINS_ONLY = {
@@ -56,60 +51,23 @@ class HFBackend(Backend):
         self._first = 0  # row of the last pass
         self._is_inference = runs_in_inference_mode(model)
         self._replay = Replay(model)
-        self._has_fused_attention = grouped.is_for(config) and not self._why_fixed()
-        grouped.register()
-        compiler.register()
-        self.reason = _CHAINS_ONLY.get(config.model_type, "")
         self._compiler = compiler
-        if compiler.bit_exact:
-            products = self._products()
-            self.inexact = products.inexact
-            # A prompt's last pass has a tree behind less than a chunk.
-            chunk = min(PREFILL_CHUNK, products.most_rows // 2)
-            self.shapes = replace(self.shapes, row_multiple=products.row_multiple, chunk=chunk)
-        if compiler.attention is not None:
-            self._require_switching(compiler)
-        self._decide()
-        if compiler.bit_exact and self.reason:
-            no_trees = f"it can't be given trees under exact attention ({self.reason})"
-            self.inexact = compiler.refuses(model.dtype) or no_trees
+        self._has_fused_attention = False
+        self.reason = ""
+
+    def prepare(self) -> None:
+        grouped.register()
+        self._compiler.register()
+        self._has_fused_attention = grouped.is_for(self._config) and not why_fixed(self._model)
+        self.reason = examine(self, self._model, self._compiler, _CHAINS_ONLY.get(self._config.model_type, ""))
+
+    def close(self) -> None:
+        if not self.num_rows:
+            self._cache = self._make_cache(self._config.num_hidden_layers)
+            self._replay = Replay(self._model)
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         return RaggedCache(num_layers)
-
-    def _why_fixed(self) -> str:
-        return remembered(self._model, "switching", lambda: why_not_switchable(self._model))
-
-    def _products(self) -> Products:
-        return remembered(self._model, "products", lambda: probe_products(self._model, _PROBE_SECONDS))
-
-    def _require_switching(self, compiler: Compiler) -> None:
-        """Chains alone, on the model's own attention, where exact attention can't replace it; a refusal elsewhere."""
-        fixed = self._why_fixed()
-        if fixed and not compiler.bit_exact:
-            raise ModelError(f"mask={compiler!r} can't be used with {name_of(self._model)}: {fixed}; leave out mask=")
-        self.reason = self.reason or fixed
-
-    def _decide(self) -> None:
-        """Trees where the self-test passes with them, else chains where it passes with those, else a refusal."""
-        if not self.reason:
-            tried = self._try_out()
-            self.reason = tried.fault
-        if self.reason:
-            self.shapes = replace(self.shapes, takes_trees=False)
-            tried = self._try_out()
-            if fault := tried.fault:
-                both = self.reason if fault == self.reason else f"with trees, {self.reason}; with chains, {fault}"
-                with lock_of(self._model):
-                    why = why_no_decoder(self._model) or "; ".join(filter(None, [both, self._products().inexact]))
-                raise ModelError(f"{name_of(self._model)} can't be driven losslessly: {why}")
-        self.deviation = tried.deviation
-
-    def _try_out(self) -> Tried:
-        """Return what the self-test finds, once for a model and all backends of this kind."""
-        shapes = self.shapes
-        question = "self-test", type(self), repr(self._compiler), shapes.takes_trees, shapes.row_multiple, shapes.chunk
-        return remembered(self._model, question, lambda: probe(Target(self, self._compiler), self._model))
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -119,7 +77,9 @@ class HFBackend(Backend):
     def load(cls, model: object, compiler: Compiler) -> Self:
         if not isinstance(model, PreTrainedModel):
             raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
-        return cls(model, compiler)
+        loaded = cls(model, compiler)
+        loaded.prepare()
+        return loaded
 
     def open(self, capacity: int) -> None:
         with lock_of(self._model):

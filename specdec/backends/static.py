@@ -110,13 +110,13 @@ class StaticBackend(HFBackend):
         self._captured: torch.Tensor | None = None  # the buffer that they read
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
-    def _decide(self) -> None:
+    def prepare(self) -> None:
         if self._compiler.bit_exact:
             self.inexact = "the static backend has dense masks only"  # exact attention's shapes follow the text
             return
         if self._compiler.attention is not None:
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
-        super()._decide()
+        super().prepare()
         if not self.shapes.takes_trees:
             raise ModelError(f"the static backend has no chains of varying length: {self.reason}; use backend='hf'")
 

@@ -1,8 +1,10 @@
 """The results that a caller gets back: one for each request, and chunks of it while it is decoded."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from specdec.decoding.record import FinishReason
+from specdec.decoding.sequence import Sequence
 from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
 
@@ -43,3 +45,33 @@ class Chunk:
     text: str
     index: int = 0
     result: Result | None = None
+
+
+def chunk_of(
+    sequence: Sequence, tokenizer: Any | None, *, numerics: Numerics, lossless: bool, notes: tuple[str, ...]
+) -> Chunk:
+    """The chunk that a sequence's last step committed, with the result where that was the end."""
+    tokens = sequence.take()
+    decoder = sequence.decoder
+    text = decoder.take() if decoder is not None else ""
+    if sequence.finish_reason is None:
+        return Chunk(tokens, text, sequence.index)
+    whole: str | None = None
+    if decoder is not None:
+        text += decoder.finish()
+        whole = decoder.text
+    elif tokenizer is not None:
+        whole = tokenizer.decode(sequence.new_tokens, skip_special_tokens=True)
+    result = Result(
+        token_ids=tuple(sequence.new_tokens),
+        text=whole,
+        finish_reason=sequence.finish_reason,
+        stats=sequence.stats,
+        seed=sequence.randomness.seed,
+        error=sequence.error,
+        notes=notes,
+        lossless=lossless,
+        numerics=numerics,
+        ties=sequence.ties(2 * numerics.noise),  # each of two may move by the noise
+    )
+    return Chunk(tokens, text, sequence.index, result)

@@ -79,7 +79,7 @@ class Rig:
 
     def __init__(self, model: Any) -> None:
         self.generator = Generator(model, proposer="autoregressive")
-        self.bound = self.generator._bound
+        self.bound = self.generator._attached.bound
         registry = load_plugins()
         # Bound before anything decodes, as ``Generator`` does: ``auto`` measures costs.
         self.strategies = {name: self.bound.strategies.of(registry.make("proposers", name)) for name in STRATEGIES}
