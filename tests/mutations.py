@@ -22,6 +22,7 @@ NOISE = "tests/sampling/test_randomness.py"
 EXACT = "tests/masks/test_exact.py"
 SPLIT = "tests/masks/test_split.py"
 SIGNALS = "tests/laws/test_signal_laws.py"
+SCHEDULER = "tests/decoding/test_scheduler.py"
 MOST_SECONDS = 1800
 
 
@@ -126,7 +127,7 @@ MUTATIONS = (
     Mutation(
         "a repetition penalty from the committed prefix only",
         "specdec/sampling/target.py",
-        (("path = [*self._committed, *self._tree.path(node)]", "path = [*self._committed]"),),
+        (("[*self._committed[: self._length], *self._tree.path(node)]", "[*self._committed[: self._length]]"),),
         (LAWS,),
     ),
     Mutation(
@@ -183,15 +184,44 @@ MUTATIONS = (
     ),
     Mutation(
         "a signal of another pair",
-        "specdec/decoding/step.py",
-        (("target.predict(node, what is What.DRAW and shows_draws)", "target.predict(node, shows_draws)"),),
+        "specdec/decoding/signals.py",
+        (("what is What.DRAW and shows_draws", "shows_draws"),),
         (SIGNALS,),
     ),
     Mutation(
         "a signal of the node before",
         "specdec/sampling/target.py",
-        (("self._rows.logits(node) for node in numbered", "self._rows.logits(max(0, node - 1)) for node in numbered"),),
+        (("self._rows.likeliest(node, k) for", "self._rows.likeliest(max(0, node - 1), k) for"),),
         (SIGNALS,),
+    ),
+    Mutation(
+        "a map of nodes off by one",
+        "specdec/tree.py",
+        (
+            (
+                "self.sources.append((tree, place))",
+                "self.sources.append((tree, {node: max(0, there - 1) for node, there in place.items()}))",
+            ),
+        ),
+        (SIGNALS,),
+    ),
+    Mutation(
+        "a cancelled request's row is still another's when it is given away",
+        "specdec/target.py",
+        (("self.backend.release(number)", "self.backend.release(len(self._rows))"),),
+        (SCHEDULER,),
+    ),
+    Mutation(
+        "settings of a neighbour's plan",
+        "specdec/decoding/step.py",
+        (("sequence.tokens, sequence.warper,", "sequence.tokens, turns[0].sequence.warper,"),),
+        (SCHEDULER,),
+    ),
+    Mutation(
+        "a row's answers taken from its neighbour",
+        "specdec/target.py",
+        (("for number, row in enumerate(planned.rows)", "for number, row in enumerate(reversed(planned.rows))"),),
+        (SCHEDULER,),
     ),
 )  # fmt: skip
 

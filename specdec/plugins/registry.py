@@ -23,6 +23,11 @@ from specdec.verifiers.base import Verifier
 from specdec.weights.base import Kernel
 
 _NAME = re.compile(r"[\w.-]+")  # what fits in front of the colon of "name:key=value"
+# What plug-ins of an earlier version lack, and how to go on.
+_SINCE = {
+    ("backends", "open"): ": rows are opened empty, and prompts are read by forward() and keep() like anything else, so "
+    "that there is no prefill(); keep() and release() changed as CHANGELOG says",
+}
 KINDS: dict[str, type] = {
     "proposers": Proposer,
     "verifiers": Verifier,
@@ -122,8 +127,9 @@ class Registry:
         if not (isinstance(plugin.cls, type) and issubclass(plugin.cls, contract)):
             raise PluginError(f"{where}: {plugin.cls!r} is not a subclass of specdec's {contract.__name__}")
         if inspect.isabstract(plugin.cls):
-            missing = ", ".join(sorted(getattr(plugin.cls, "__abstractmethods__", ())))
-            raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {missing}")
+            missing = sorted(getattr(plugin.cls, "__abstractmethods__", ()))
+            remedy = next((_SINCE[plugin.kind, name] for name in missing if (plugin.kind, name) in _SINCE), "")
+            raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {', '.join(missing)}{remedy}")
         if plugin.kind == "verifiers":
             for promise in ("lossless", "reads_q"):
                 if not isinstance(getattr(plugin.cls, promise, None), bool):
