@@ -53,6 +53,8 @@ class Target:
         self.backend = backend
         self.compiler = compiler
         self._rows: list[Row] = []  # in the backend's order
+        # The plug-ins behind whatever a pass raises: modelling code, a mask compiler, a lack of memory.
+        self.author = f"backend {type(backend).__name__} with {type(compiler).__name__}"
 
     @property
     def shapes(self) -> Shapes:

@@ -1,19 +1,39 @@
 """The plan of a request: what is its own, and doesn't change while it is decoded."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from specdec.settings import Settings
-from specdec.strategies.base import Engine, Signal
+from specdec.strategies.base import Engine, Hidden, Nodes, Signal
 from specdec.verifiers.base import Verifier
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strategy:
-    """A proposer bound to the target: its name, its engine, and the signals that it wants."""
+    """A proposer bound to the target: its name, its engine, and the signals that it wants.
+
+    Attributes:
+        about_trees, about_prompts: the signals of either kind.
+        layers: those whose hidden states are wanted of trees.
+    """
 
     name: str
     engine: Engine
     wants: frozenset[Signal]
+    about_trees: tuple[Signal, ...] = field(init=False)
+    about_prompts: tuple[Signal, ...] = field(init=False)
+    layers: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        of_prompts = tuple(signal for signal in self.wants if signal[0] is Nodes.PROMPT)
+        object.__setattr__(self, "about_prompts", of_prompts)
+        object.__setattr__(self, "about_trees", tuple(self.wants.difference(of_prompts)))
+        object.__setattr__(self, "layers", layers_of(self.about_trees))
+
+
+def layers_of(signals: Iterable[Signal]) -> frozenset[int]:
+    """The layers whose hidden states are declared."""
+    return frozenset(layer for _, what in signals if isinstance(what, Hidden) for layer in what.layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence as ReadOnly
 
 from specdec.decoding.guard import guard
+from specdec.decoding.plan import layers_of
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import Sequence
-from specdec.decoding.signals import answers, layers_of, wanted_of_prompt
+from specdec.decoding.signals import answers, wanted_of_prompt
 from specdec.decoding.step import Batch, leave
 from specdec.sampling.target import SequenceTarget
-from specdec.strategies.base import Nodes, Signal
 from specdec.target import Target
 from specdec.tree import DraftTree, Role
 
@@ -27,19 +27,18 @@ def next_chunk(sequence: Sequence, target: Target) -> ReadOnly[int]:
     """
     assert sequence.row is not None, "it has begun"
     chunk = target.chunk_behind(sequence.row, sequence.tokens)
-    return chunk or (sequence.trunk if _told_of_prompt(sequence) else ())
+    return chunk or (sequence.trunk if sequence.plan.strategy.about_prompts else ())
 
 
 def read(batch: Batch, tokens: ReadOnly[int]) -> StepRecord:
     """One pass over tokens of the prompt of the batch's only request."""
     target, (sequence,) = batch.target, batch.sequences
-    with guard(batch.author_of_passes, batch.sequences), batch.clock.phase("forward"):
+    with guard(target.author, batch.sequences), batch.clock.phase("forward"):
         assert sequence.row is not None, "it has begun"
-        start, told = sequence.row.length, _told_of_prompt(sequence)
-        wants = sequence.plan.strategy.wants
+        start, told = sequence.row.length, sequence.plan.strategy.about_prompts
         chunk = DraftTree(tokens[0])
         nodes = [0, *chunk.add_chain(0, tokens[1:], Role.SUPPORT)]
-        chunk.wanted = wanted_of_prompt(len(tokens), wants)
+        chunk.wanted = wanted_of_prompt(len(tokens), told)
         planned = target.compile({sequence.row: chunk}, hidden=sorted(layers_of(told)))
         rows = target.forward(planned)
         target.keep(planned, {sequence.row: nodes})
@@ -55,7 +54,3 @@ def read(batch: Batch, tokens: ReadOnly[int]) -> StepRecord:
     record = StepRecord("chunk", (outcome,), batch.clock.seconds, len(tokens), num_positions=start + len(tokens))
     sequence.stats.note(record, outcome)
     return record
-
-
-def _told_of_prompt(sequence: Sequence) -> list[Signal]:
-    return [signal for signal in sequence.plan.strategy.wants if signal[0] is Nodes.PROMPT]

@@ -158,10 +158,10 @@ class Sequence:
         self.num_taken += len(taken)
         return taken
 
-    def take_prompt_signals(self) -> dict[Signal, Mapping[int, Any]]:
-        """The answers about the prompt, by position; told once."""
+    def take_prompt_signals(self, signals: ReadOnly[Signal]) -> dict[Signal, Mapping[int, Any]]:
+        """The answers about the prompt, by position; told once, and none afterwards."""
         taken, self.prompt_signals = self.prompt_signals, {}
-        return {signal: Answers(partial(_by_position, parts)) for signal, parts in taken.items()}
+        return {signal: Answers(partial(_by_position, taken.get(signal, ()))) for signal in signals}
 
     def fail(self, error: Exception) -> None:
         """End this sequence alone; of several errors the first counts."""

@@ -9,11 +9,6 @@ from specdec.strategies.base import Answers, Hidden, Nodes, Signal, TopK, What
 from specdec.tree import ROOT, DraftTree, Role
 
 
-def layers_of(signals: Iterable[Signal]) -> set[int]:
-    """The layers whose hidden states are declared."""
-    return {layer for _, what in signals if isinstance(what, Hidden) for layer in what.layers}
-
-
 def wanted(tree: DraftTree, signals: Iterable[Signal]) -> list[int]:
     """The nodes whose logits a step reads, ascending: what the verifier needs, and what was declared."""
     declared = {nodes for nodes, what in signals if not isinstance(what, Hidden)}

@@ -11,7 +11,7 @@ from specdec.decoding.guard import guard
 from specdec.decoding.proposals import ask, budget, checked
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import Sequence
-from specdec.decoding.signals import answers, layers_of, select, wanted
+from specdec.decoding.signals import answers, select, wanted
 from specdec.decoding.stats import Clock
 from specdec.sampling.target import NO_TOKEN, SequenceTarget
 from specdec.strategies.base import Feedback
@@ -35,11 +35,6 @@ class Batch:
     fallback: Verifier
     flags_ties: bool = False
     clock: Clock = field(default_factory=Clock)
-
-    @property
-    def author_of_passes(self) -> str:
-        """The plug-ins behind whatever a pass raises: modelling code, a mask compiler, a lack of memory."""
-        return f"backend {type(self.target.backend).__name__} with {type(self.target.compiler).__name__}"
 
 
 @dataclass(slots=True)
@@ -70,14 +65,14 @@ def step(batch: Batch) -> StepRecord:
     with batch.clock.phase("propose"):
         turns = propose(batch)
     planned = None
-    with guard(batch.author_of_passes, batch.sequences):
+    with guard(batch.target.author, batch.sequences):
         planned, rows = forward(batch, turns)
     if planned is not None:
         with batch.clock.phase("verify"):
             verify(batch, turns, rows)
         with batch.clock.phase("commit"):
             commit(batch, turns)
-            with guard(batch.author_of_passes, batch.sequences):
+            with guard(batch.target.author, batch.sequences):
                 batch.target.keep(planned, {row_of(turn): turn.kept.path for turn in turns})
         with batch.clock.phase("propose"):
             observe(turns)
@@ -109,7 +104,7 @@ def forward(batch: Batch, turns: ReadOnly[Turn]) -> tuple[Pass, Mapping[Row, Out
     with batch.clock.phase("compile"):
         trees = {row_of(turn): turn.tree for turn in turns}
         trunks = {row_of(turn): turn.sequence.trunk for turn in turns if turn.sequence.is_reading}
-        layers = set[int]().union(*(layers_of(turn.sequence.plan.strategy.wants) for turn in turns))
+        layers = {layer for turn in turns for layer in turn.sequence.plan.strategy.layers}
         planned = target.compile(trees, trunks, sorted(layers))
     with batch.clock.phase("forward"):
         rows = target.forward(planned)
@@ -126,7 +121,7 @@ def forward(batch: Batch, turns: ReadOnly[Turn]) -> tuple[Pass, Mapping[Row, Out
 
 def is_spoiled(tree: DraftTree, row: OutputRow) -> bool:
     """True where a root has no logits, and may have some without its draft: masks hide any number but NaN."""
-    return len(tree) > 1 and not row.is_finite(ROOT)
+    return not row.is_finite(ROOT) and len(tree) > 1
 
 
 def verify(batch: Batch, turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
@@ -193,9 +188,9 @@ def observe(turns: ReadOnly[Turn]) -> None:
             shows_draws = sequence.plan.shows_draws
             signals = {
                 (nodes, what): answers(what, select(nodes, turn.tree, turn.verdict.path), target, shows_draws)
-                for nodes, what in strategy.wants
+                for nodes, what in strategy.about_trees
             }
-            signals |= sequence.take_prompt_signals()
+            signals |= sequence.take_prompt_signals(strategy.about_prompts)
             feedback = Feedback(turn.tree, turn.kept.path, turn.kept.tokens, signals)
             sequence.drafter.observe(feedback.about(turn.proposed))
 

@@ -31,6 +31,7 @@ class KeptMasks:
 
     def __init__(self) -> None:
         self._masks: OrderedDict[_Shape, torch.Tensor] = OrderedDict()
+        self._num_numbers = 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KeptMasks)
@@ -42,6 +43,7 @@ class KeptMasks:
         shape = tuple(tree.parents), width, marks
         is_kept = width <= _WIDEST and width * (length + _ROOM + width) <= _MOST_OF_ONE
         kept = self._masks.pop(shape, None)
+        self._num_numbers -= 0 if kept is None else kept.numel()
         if kept is None or kept.shape[1] < length + width:
             room = length + _ROOM - length % _ROOM if is_kept else length
             kept = torch.full((width, room + width), marks.visible, dtype=marks.dtype, device=marks.device)
@@ -50,7 +52,8 @@ class KeptMasks:
             kept[len(tree) :, :room] = marks.hidden  # padding sees itself alone
         if is_kept:
             self._masks[shape] = kept
-            while sum(mask.numel() for mask in self._masks.values()) > _MOST_NUMBERS:
-                self._masks.popitem(last=False)  # the one used longest ago
+            self._num_numbers += kept.numel()
+            while self._num_numbers > _MOST_NUMBERS:
+                self._num_numbers -= self._masks.popitem(last=False)[1].numel()  # the one used longest ago
         end = kept[:, kept.shape[1] - length - width :]
         return end if end.is_cpu else end.contiguous()  # kernels elsewhere take strides for where it begins

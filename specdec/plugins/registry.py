@@ -25,7 +25,10 @@ from specdec.weights.base import Kernel
 _NAME = re.compile(r"[\w.-]+")  # what fits in front of the colon of "name:key=value"
 # What plug-ins of an earlier version lack, and how to go on.
 _SINCE = {
-    ("backends", "open"): ": rows are opened empty, and prompts are read by forward() and keep() like anything else, so "
+    (
+        "backends",
+        "open",
+    ): ": rows are opened empty, and prompts are read by forward() and keep() like anything else, so "
     "that there is no prefill(); keep() and release() changed as CHANGELOG says",
 }
 KINDS: dict[str, type] = {

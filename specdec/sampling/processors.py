@@ -32,16 +32,9 @@ class Warper:
         self._constraints, self._warpers = [*own, *settings.logits_processor], warpers(settings)
         self._for_drafts = [*self._constraints, *self._warpers] if self.is_pure else [*own, *self._warpers]
         self.has_processors = bool(self._constraints or self._warpers)
-
-    @property
-    def is_plain_argmax(self) -> bool:
-        """True if the emitted token is the argmax of the raw logits."""
-        return self.temperature == 0.0 and not self.has_processors
-
-    @property
-    def decides_on_host(self) -> bool:
-        """True if tokens are decided by scores that are computed on the host."""
-        return self._device.type == "cpu" and not self.is_plain_argmax
+        # True if the emitted token is the argmax of the raw logits; and if it is decided by scores made on the host.
+        self.is_plain_argmax = self.temperature == 0.0 and not self.has_processors
+        self.decides_on_host = self._device.type == "cpu" and not self.is_plain_argmax
 
     def constrained(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         """The scores behind penalties, constraints and the caller's own processors, at the end of ``path``.
