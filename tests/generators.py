@@ -6,9 +6,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel
-from specdec.backends.base import Backend
+from specdec.backends.base import OutputRow
 from specdec.backends.toy import Law
 from specdec.plugins.registry import load_plugins
+from specdec.target import Pass, Row, Target
 
 REGISTRY = load_plugins()
 
@@ -86,7 +87,16 @@ def random_tree(rng: np.random.Generator, vocab_size: int, num_nodes: int, root:
     return tree
 
 
-def open_row(backend: Backend, tokens: Sequence[int]) -> None:
+def open_row(target: Target, tokens: Sequence[int]) -> Row:
     """A row with these committed tokens."""
-    backend.prefill(tokens, DraftTree(tokens[-1]), capacity=64)
-    backend.keep([*([] for _ in range(backend.num_rows - 1)), [ROOT]])
+    row = target.open(capacity=64)
+    target.read_all(row, tokens)
+    return row
+
+
+def end_of_prompt(target: Target, row: Row, prompt: Sequence[int], tree: DraftTree) -> tuple[Pass, OutputRow]:
+    """The pass of a prompt's last tokens with a tree behind them, once its whole chunks are read; and its answers."""
+    while chunk := target.chunk_behind(row, [*prompt, tree.tokens[ROOT]]):
+        target.read(row, chunk)
+    planned = target.compile({row: tree}, {row: prompt[row.length :]})
+    return planned, target.forward(planned)[row]

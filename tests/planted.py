@@ -3,14 +3,19 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
+from transformers import PreTrainedModel
 
+from specdec.backends.base import Deviation
 from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.masks.exact.regions import Region, with_regions
 from specdec.masks.split.parts import SplitMask
+from specdec.probes import examination
+from specdec.probes.selftest import Tried
 from specdec.tree import DraftTree
 
 
@@ -42,6 +47,12 @@ class Spoiled:
     @property
     def max_depth(self) -> int | None:
         return self.compiler.max_depth
+
+    def register(self) -> None:
+        self.compiler.register()
+
+    def refuses(self, dtype: torch.dtype) -> str:
+        return self.compiler.refuses(dtype)
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         return self.spoil(self.compiler.compile(trees, lengths, shapes), trees)
@@ -152,10 +163,12 @@ REGIONS: dict[str, Any] = {
 
 
 class Untested(HFBackend):
-    """A backend that takes trees without a self-test."""
+    """A backend that takes trees without a self-test, prepared otherwise."""
 
-    def _decide(self) -> None:
-        pass
+    def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
+        super().__init__(model, compiler)
+        with patch.object(examination, "_try_out", lambda *_: Tried("", Deviation("", 0.0))):
+            self.prepare()
 
 
 class _ShiftedLayer(RaggedLayer):

@@ -1,38 +1,39 @@
 """c(T): what is measured, by a clock of its own, and what is read off between."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from specdec import Generator, ToyModel
+from specdec.backends.base import OutputRow
 from specdec.backends.toy import ToyBackend
 from specdec.costs import Costs
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.costs import measure_costs
-from specdec.target import Driver
-from specdec.tree import DraftTree
+from specdec.target import Pass, Row, Target
 from tests import families
 
 
-class Timed(Driver):
-    """A driver whose passes take as long as they are said to, by a clock of its own."""
+class Timed(Target):
+    """A target whose passes take as long as they are said to, by a clock of its own; a prompt's take no time."""
 
     def __init__(self, seconds: Callable[[int], float], takes_trees: bool = True) -> None:
         super().__init__(ToyBackend.load(ToyModel(lambda _: [0.001] * 1000, 1000), DenseCompiler()), DenseCompiler())
-        self._backend.shapes = replace(self.shapes, takes_trees=takes_trees)
+        self.backend.shapes = replace(self.shapes, takes_trees=takes_trees)
         self.seconds, self.now, self.passes = seconds, 0.0, list[tuple[int, int]]()
 
-    def forward(self, trees: Sequence[DraftTree]) -> list[Any]:
-        rows = super().forward(trees)
-        self.now += self.seconds(len(trees[0]))
-        self.passes.append((self.lengths[0], len(trees[0])))
-        return rows
+    def forward(self, planned: Pass) -> dict[Row, OutputRow]:
+        answers = super().forward(planned)
+        if not any(planned.trunks.values()):
+            self.now += self.seconds(planned.layout.width)
+            self.passes.append((planned.rows[0].length, planned.layout.width))
+        return answers
 
     def costs(self, **options: Any) -> Costs:
         costs = measure_costs(self, clock=lambda: self.now, **options)
-        assert not self.lengths
+        assert not self.rows
         return costs
 
 
@@ -44,14 +45,14 @@ def test_between_sizes_and_beyond_them_costs_are_linear() -> None:
 
 
 def test_the_median_time_of_each_size_is_what_it_costs() -> None:
-    driver = Timed(lambda size: (10 + size) * (100 if len(driver.passes) % 5 == 0 else 1))
-    assert driver.costs(sizes=(1, 3, 20)) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0)
+    target = Timed(lambda size: (10 + size) * (100 if len(target.passes) % 5 == 0 else 1))
+    assert target.costs(sizes=(1, 3, 20)) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0)
 
 
 def test_an_ordinary_plain_step_is_measured_beside_them() -> None:
-    driver, plain = Timed(lambda size: 9.0 + size), Timed(float)
-    plain.seconds = lambda size: setattr(driver, "now", driver.now + 4.0 + size) or 0.0  # type: ignore[func-returns-value]
-    costs = driver.costs(sizes=(1, 3), plain=plain)
+    target, plain = Timed(lambda size: 9.0 + size), Timed(float)
+    plain.seconds = lambda size: setattr(target, "now", target.now + 4.0 + size) or 0.0  # type: ignore[func-returns-value]
+    costs = target.costs(sizes=(1, 3), plain=plain)
     assert costs == Costs((1, 3), (10.0, 12.0), 5.0)
     assert costs.relative == (2.0, 2.4)
 
@@ -62,20 +63,20 @@ def test_passes_that_will_be_faster_are_not_timed() -> None:
 
     def seconds(size: int) -> float:
         seen[size == 1] += 1
-        driver._backend.is_settled = seen[size == 1] > (5 if size == 1 else 3)
-        return size if driver._backend.is_settled else 10.0 * size
+        target.backend.is_settled = seen[size == 1] > (5 if size == 1 else 3)
+        return size if target.backend.is_settled else 10.0 * size
 
-    driver = Timed(seconds)
-    assert driver.costs(sizes=(1, 4, 8), repeats=0, context=16) == Costs((1, 4, 8), (1.0, 4.0, 8.0), 1.0)
-    assert {length for length, _ in driver.passes[:6]} == {16, 17}
-    assert {length for length, _ in driver.passes[-3:]} == {16}
+    target = Timed(seconds)
+    assert target.costs(sizes=(1, 4, 8), repeats=0, context=16) == Costs((1, 4, 8), (1.0, 4.0, 8.0), 1.0)
+    assert {length for length, _ in target.passes[:6]} == {16, 17}
+    assert {length for length, _ in target.passes[-3:]} == {16}
 
 
 def test_what_will_always_be_faster_later_is_waited_for_as_long_as_there_is_time() -> None:
-    driver = Timed(lambda size: size)
-    driver._backend.is_settled = False
-    assert driver.costs(sizes=(1, 4), repeats=0).sizes == (1, 4)
-    assert len(driver.passes) < 30
+    target = Timed(lambda size: size)
+    target.backend.is_settled = False
+    assert target.costs(sizes=(1, 4), repeats=0).sizes == (1, 4)
+    assert len(target.passes) < 30
     assert Timed(lambda size: size).costs(sizes=(1, 4), repeats=0, seconds=3.0).sizes == (1, 4)
 
 
@@ -83,7 +84,7 @@ def test_what_will_always_be_faster_later_is_waited_for_as_long_as_there_is_time
 def test_a_real_driver_takes_it(max_positions: int | None) -> None:
     compiler = DenseCompiler()
     model = ToyModel(lambda _: [0.25] * 4, 4, max_positions)
-    costs = measure_costs(Driver(ToyBackend.load(model, compiler), compiler), sizes=(1, 2, 8), repeats=1)
+    costs = measure_costs(Target(ToyBackend.load(model, compiler), compiler), sizes=(1, 2, 8), repeats=1)
     assert costs.sizes == (1, 2, 8)
     assert all(seconds > 0 for seconds in costs.seconds)
 
@@ -96,23 +97,30 @@ def test_a_model_of_few_positions_is_measured_within_them() -> None:
 
 
 def test_where_time_is_short_sizes_are_spread_and_larger_ones_count_in_proportion() -> None:
-    driver = Timed(lambda size: size)
-    assert driver.costs(seconds=40.0) == Costs((1, 8, 32, 128), (1.0, 8.0, 32.0, 128.0), 1.0)
-    assert driver.now < 3 * 40
+    target = Timed(lambda size: size)
+    assert target.costs(seconds=40.0) == Costs((1, 8, 32, 128), (1.0, 8.0, 32.0, 128.0), 1.0)
+    assert target.now < 3 * 40
 
 
+@pytest.mark.parametrize("num_right", [0, 1, 3], ids=["the prompt's", "the first behind it", "a later one"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_no_row_is_left_open_where_a_pass_fails(error: type[BaseException]) -> None:
-    generator = Generator(ToyModel.random(6), proposer="autoregressive")
-    driver = generator.open_target()
+def test_no_row_is_left_open_where_a_pass_fails(
+    error: type[BaseException], num_right: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Generator(ToyModel.random(6), proposer="autoregressive").open_target()
+    forward, passes = target.forward, list[Pass]()
 
-    def fail(_: Any) -> None:
-        raise error
+    def failing(planned: Pass) -> dict[Row, OutputRow]:
+        passes.append(planned)
+        if len(passes) > num_right:
+            raise error
+        return forward(planned)
 
-    driver.forward = fail  # type: ignore[assignment, method-assign]  # in place of a model that does
+    monkeypatch.setattr(target, "forward", failing)  # in place of a model that does
     with pytest.raises(error):
-        measure_costs(driver, sizes=(1, 2), repeats=1)
-    assert driver.lengths == []
+        measure_costs(target, sizes=(1, 2), repeats=1)
+    assert target.rows == ()
+    assert target.backend.num_rows == 0
 
 
 def test_passes_that_there_is_no_memory_for_count_in_proportion() -> None:
@@ -125,6 +133,6 @@ def test_passes_that_there_is_no_memory_for_count_in_proportion() -> None:
 
 
 def test_chains_are_as_long_as_what_they_stand_for() -> None:
-    driver = Timed(lambda size: size, takes_trees=False)
-    driver.costs(sizes=(1, 32, 128), context=16)
-    assert {size for _, size in driver.passes} == {1, 32, 128}
+    target = Timed(lambda size: size, takes_trees=False)
+    target.costs(sizes=(1, 32, 128), context=16)
+    assert {size for _, size in target.passes} == {1, 32, 128}

@@ -8,13 +8,14 @@ import torch
 
 from specdec import ROOT, DraftTree, Generator, ModelError
 from specdec.backends import hf as hf_module
-from specdec.backends.base import Output
+from specdec.backends.base import OutputRow
 from specdec.backends.hf import HFBackend
 from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.split.compiler import SplitCompiler
+from specdec.target import Target
 from tests import families
-from tests.generators import open_row, path_to, random_tree
+from tests.generators import end_of_prompt, open_row, path_to, random_tree
 
 TOLERANCE = 1e-5
 SEEN = 1e-3
@@ -24,17 +25,17 @@ compiler = DenseCompiler()
 @pytest.fixture(params=families.TREES, scope="module")
 def backend(request: pytest.FixtureRequest) -> HFBackend:
     model = families.make(*families.TREES[request.param])
-    driver = HFBackend.load(model, compiler)
-    driver.model_under_test = model  # type: ignore[attr-defined]
-    return driver
+    loaded = HFBackend.load(model, compiler)
+    loaded.model_under_test = model  # type: ignore[attr-defined]
+    return loaded
 
 
 @pytest.fixture(autouse=True)
 def _closed(request: pytest.FixtureRequest) -> None:
     """Rows that a failed test left open must not fail the next."""
-    driver = request.getfixturevalue("backend") if "backend" in request.fixturenames else None
-    while driver is not None and driver.num_rows:
-        driver.release(driver.num_rows - 1)
+    loaded = request.getfixturevalue("backend") if "backend" in request.fixturenames else None
+    while loaded is not None and loaded.num_rows:
+        loaded.release(loaded.num_rows - 1)
 
 
 def prompts(count: int) -> list[list[int]]:
@@ -44,17 +45,20 @@ def prompts(count: int) -> list[list[int]]:
 
 def difference(backend: HFBackend, batch: Sequence[list[int]], trees: Sequence[DraftTree], layout: Layout) -> float:
     """Of a forward of a layout, as ``furthest``."""
-    return furthest(backend, backend.forward(layout), batch, trees)
+    output = backend.forward(layout)
+    return furthest(backend, [OutputRow(output, row) for row in range(len(trees))], batch, trees)
 
 
-def furthest(backend: HFBackend, output: Output, batch: Sequence[list[int]], trees: Sequence[DraftTree]) -> float:
+def furthest(
+    backend: HFBackend, rows: Sequence[OutputRow], batch: Sequence[list[int]], trees: Sequence[DraftTree]
+) -> float:
     """Over all nodes of all rows: the greatest distance of a logit to the model's own forward along that path."""
     worst = 0.0
-    for row, (prompt, tree) in enumerate(zip(batch, trees, strict=True)):
+    for row, prompt, tree in zip(rows, batch, trees, strict=True):
         for node in range(len(tree)):
             path = [*prompt, tree.tokens[ROOT], *tree.path(node)]
             plain = families.plain_logits(backend.model_under_test, path)[-1]  # type: ignore[attr-defined]
-            worst = max(worst, float((output.row(row).logits(node) - plain).abs().max()))
+            worst = max(worst, float((row.logits(node) - plain).abs().max()))
     return worst
 
 
@@ -66,13 +70,14 @@ def test_logits_spread_widely(backend: HFBackend) -> None:
 @pytest.mark.parametrize("num_rows", [1, 4])
 def test_a_tree_equals_its_paths_and_keeping_equals_starting_anew(backend: HFBackend, num_rows: int) -> None:
     assert backend.shapes.takes_trees, backend.reason
-    rng, batch = np.random.default_rng(num_rows), prompts(num_rows)
+    rng, batch, target = np.random.default_rng(num_rows), prompts(num_rows), Target(backend, compiler)
     for prompt in batch:
         tree = random_tree(rng, families.VOCAB, 9, prompt.pop())
-        first = backend.prefill([*prompt, tree.tokens[ROOT]], tree, capacity=64)
-        assert furthest(backend, first, [prompt], [tree]) <= TOLERANCE
+        row = target.open(capacity=64)
+        planned, first = end_of_prompt(target, row, prompt, tree)
+        assert furthest(backend, [first], [prompt], [tree]) <= TOLERANCE
         path = path_to(tree, 7)
-        backend.keep([*([] for _ in range(backend.num_rows - 1)), path])
+        target.keep(planned, {row: path})
         prompt += [tree.tokens[node] for node in path]
     for _ in range(3):
         trees = [random_tree(rng, families.VOCAB, int(rng.integers(5, 13))) for _ in batch]
@@ -83,16 +88,16 @@ def test_a_tree_equals_its_paths_and_keeping_equals_starting_anew(backend: HFBac
             paths.append(path_to(tree, int(rng.integers(len(tree)))))
             prompt += [tree.tokens[node] for node in paths[-1]]
         backend.keep(paths)
-    for row in range(num_rows - 1, -1, -1):
-        backend.release(row)
+    for number in range(num_rows - 1, -1, -1):
+        backend.release(number)
 
 
 def test_a_row_that_leaves_does_not_disturb_the_others(backend: HFBackend) -> None:
-    batch = prompts(3)
+    batch, target = prompts(3), Target(backend, compiler)
     for prompt in batch:
-        open_row(backend, prompt)
+        open_row(target, prompt)
     backend.release(0)
-    batch = [batch[2], batch[1]]
+    batch = batch[1:]
     trees = [random_tree(np.random.default_rng(row), families.VOCAB, 12) for row in range(2)]
     layout = compiler.compile(trees, [len(prompt) for prompt in batch], backend.shapes)
     assert difference(backend, batch, trees, layout) <= TOLERANCE
@@ -108,16 +113,17 @@ def test_split_attention_gives_the_logits_of_dense_masks(name: str, monkeypatch:
     monkeypatch.setattr(hf_module, "PREFILL_CHUNK", 8)  # so that prompts come in several
     model, rng = families.make(*SPLIT[name]), np.random.default_rng(5)
     split = SplitCompiler(least_prefix=int(rng.integers(1, 12)))
-    drivers = [HFBackend.load(model, compiler), HFBackend.load(model, split)]
+    loaded = [HFBackend.load(model, compiler), HFBackend.load(model, split)]
     batch = prompts(4)
     trees = [random_tree(rng, families.VOCAB, int(rng.integers(1, 13))) for _ in batch]
     logits = []
-    for driver, own in zip(drivers, (compiler, split), strict=True):
-        assert driver.shapes.takes_trees, driver.reason
+    for backend, own in zip(loaded, (compiler, split), strict=True):
+        assert backend.shapes.takes_trees, backend.reason
+        target = Target(backend, own)
         for prompt in batch:
-            open_row(driver, prompt)
-        output = driver.forward(own.compile(trees, [len(prompt) for prompt in batch], driver.shapes))
-        logits.append([output.row(row).logits(node) for row, tree in enumerate(trees) for node in range(len(tree))])
+            open_row(target, prompt)
+        answers = target.forward(target.compile(dict(zip(target.rows, trees, strict=True)))).values()
+        logits.append([row.logits(node) for row, tree in zip(answers, trees, strict=True) for node in range(len(tree))])
     for dense_node, split_node in zip(*logits, strict=True):
         assert torch.allclose(dense_node, split_node, atol=TOLERANCE)
 
@@ -144,7 +150,7 @@ def test_a_wrong_mask_bit_or_position_shows(backend: HFBackend, spoil: Callable[
     if spoil is shifted and backend.model_under_test.config.model_type == "nemotron_h":  # type: ignore[attr-defined]
         pytest.skip("its attention knows no positions")
     batch = prompts(1)
-    open_row(backend, batch[0])
+    open_row(Target(backend, compiler), batch[0])
     tree = DraftTree(50)
     left, right = tree.add(ROOT, 51), tree.add(ROOT, 52)
     tree.add(left, 53)
@@ -156,7 +162,7 @@ def test_a_wrong_mask_bit_or_position_shows(backend: HFBackend, spoil: Callable[
 
 def test_a_wrong_cache_slot_shows(backend: HFBackend) -> None:
     batch = prompts(1)
-    open_row(backend, batch[0])
+    open_row(Target(backend, compiler), batch[0])
     tree = DraftTree(50)
     tree.add(ROOT, 51)
     right = tree.add(ROOT, 52)
@@ -203,5 +209,5 @@ def test_a_model_in_training_mode_is_refused() -> None:
 
 
 def test_shapes_say_what_the_configuration_says() -> None:
-    driver = HFBackend.load(families.make("LlamaConfig", families.SMALL), compiler)
-    assert driver.shapes == Shapes(96, 256, True, {"full_attention": None}, torch.float32, torch.device("cpu"))
+    loaded = HFBackend.load(families.make("LlamaConfig", families.SMALL), compiler)
+    assert loaded.shapes == Shapes(96, 256, True, {"full_attention": None}, torch.float32, torch.device("cpu"))

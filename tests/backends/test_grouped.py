@@ -8,6 +8,7 @@ from specdec import DraftTree, ModelError
 from specdec.backends import grouped
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
+from specdec.target import Target
 from tests import families
 from tests.generators import open_row
 
@@ -87,22 +88,22 @@ def test_the_bits_are_those_of_the_models_own_attention(dtype: torch.dtype) -> N
 
 def test_a_pass_uses_it_and_leaves_the_model_as_it_was() -> None:
     model = families.make(*families.TREES["llama"])
-    driver = HFBackend.load(model, compiler)
-    open_row(driver, [1, 2, 3])
+    backend = HFBackend.load(model, compiler)
+    open_row(Target(backend, compiler), [1, 2, 3])
     seen = []
     model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(model.config._attn_implementation))
     tree = DraftTree(4)
-    driver.forward(compiler.compile([tree], [3], driver.shapes))
+    backend.forward(compiler.compile([tree], [3], backend.shapes))
     tree.add_chain(0, [5, 6])
-    driver.forward(compiler.compile([tree], [3], driver.shapes))
+    backend.forward(compiler.compile([tree], [3], backend.shapes))
     assert seen == [grouped.NAME, grouped.NAME]
     assert model.config._attn_implementation == "sdpa"
 
 
 def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
     model = families.make(*families.TREES["llama"])
-    driver = HFBackend.load(model, compiler)
-    open_row(driver, [1, 2, 3])
+    backend = HFBackend.load(model, compiler)
+    open_row(Target(backend, compiler), [1, 2, 3])
     tree = DraftTree(4)
     tree.add_chain(0, [5, 6])
 
@@ -111,7 +112,7 @@ def test_a_pass_that_fails_leaves_the_model_as_it_was() -> None:
 
     model.model.layers[1].register_forward_pre_hook(fail)
     with pytest.raises(MemoryError):
-        driver.forward(compiler.compile([tree], [3], driver.shapes))
+        backend.forward(compiler.compile([tree], [3], backend.shapes))
     assert model.config._attn_implementation == "sdpa"
 
 

@@ -17,7 +17,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.probes import findings
 from specdec.probes.costs import measure_costs
-from specdec.target import Driver
+from specdec.target import Row, Target
 from specdec.tree import ROOT
 from tests import families
 from tests.plain import decode_model
@@ -27,8 +27,8 @@ UNRECORDED = {"gemma2", "gpt_oss", "deepseek_v3", "opt"}  # eager attention, key
 RECORDED = sorted(families.TREES.keys() - UNRECORDED)
 
 
-def replay_of(driver: Driver) -> Replay:
-    backend = driver._backend
+def replay_of(target: Target) -> Replay:
+    backend = target.backend
     assert isinstance(backend, HFBackend)
     return backend._replay
 
@@ -37,8 +37,8 @@ def kinds(replay: Replay) -> list[Any]:
     return [kind for kind in replay._kinds.values() if kind.num_uses > 6]
 
 
-def driver_of(model: PreTrainedModel, compiler: Any) -> Driver:
-    return Driver(HFBackend.load(model, compiler), compiler)
+def target_of(model: PreTrainedModel, compiler: Any) -> Target:
+    return Target(HFBackend.load(model, compiler), compiler)
 
 
 def tree(width: int) -> DraftTree:
@@ -50,47 +50,57 @@ def tree(width: int) -> DraftTree:
     return grown
 
 
-def passes(driver: Driver, widths: list[int]) -> list[torch.Tensor]:
+def opened(target: Target) -> Row:
+    """A row that holds the prompt."""
+    row = target.open(256)
+    target.read_all(row, PROMPT)
+    return row
+
+
+def one_pass(target: Target, row: Row, width: int) -> torch.Tensor:
+    """The logits of a pass of so many nodes, of which the root is kept."""
+    planned = target.compile({row: tree(width)})
+    answers = target.forward(planned)[row]
+    target.keep(planned, {row: [ROOT]})
+    return torch.stack([answers.logits(node) for node in range(width)])
+
+
+def passes(target: Target, widths: list[int]) -> list[torch.Tensor]:
     """The logits of passes of so many nodes, each behind one token more than the one before."""
-    driver.open(PROMPT, 256)
-    logits = []
-    for width in widths:
-        (row,) = driver.forward([tree(width)])
-        logits.append(torch.stack([row.logits(node) for node in range(width)]))
-        driver.keep([[ROOT]])
-    driver.release(0)
+    row = opened(target)
+    logits = [one_pass(target, row, width) for width in widths]
+    target.release(row)
     return logits
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_recorded_passes_have_the_bits_of_the_models_own(name: str) -> None:
     model = families.make(*families.TREES[name])
-    driver = driver_of(model, DenseCompiler())
+    target = target_of(model, DenseCompiler())
     widths = [1, 4, 1, 6, 1, 4, 1, 7, 1, 6, 1, 9, 1, 12, 1, 4, 7, 1, 4, 9, 1, 2, 2]
     with torch.inference_mode():
-        recorded = passes(driver, widths)
-        replay = replay_of(driver)
+        recorded = passes(target, widths)
+        replay = replay_of(target)
         assert [kind.fault for kind in kinds(replay)] == ["", ""]
         assert {kind.program.width for kind in kinds(replay)} == {1, None}, "one of any number of nodes, one of a node"
         replay.logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # the model's own forward alone
-        own = passes(driver, widths)
+        own = passes(target, widths)
     assert all(map(torch.equal, recorded, own))
 
 
 def test_programs_are_what_passes_run() -> None:
     model = families.make(*families.TREES["llama"])
-    driver = driver_of(model, ExactCompiler())
+    target = target_of(model, ExactCompiler())
     calls = []
     forward = model.model.layers[0].mlp.__class__.forward
-    driver.open(PROMPT, 256)
+    row = opened(target)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             type(model.model.layers[0].mlp), "forward", lambda *args: calls.append(len(calls)) or forward(*args)
         )
         numbers = []
         for _ in range(12):
-            driver.forward([tree(5)])
-            driver.keep([[ROOT]])
+            one_pass(target, row, 5)
             numbers.append(len(calls))
     assert numbers[5] < numbers[6] == numbers[-1], "behind the first passes, modelling code is not called"
 
@@ -140,9 +150,9 @@ UNRECORDABLE = {  # none of it changes what a right model gives
 @pytest.mark.parametrize(("change", "fault"), UNRECORDABLE.values(), ids=UNRECORDABLE)
 def test_python_that_depends_on_the_input_is_not_recorded(change: Callable[..., Any], fault: str) -> None:
     model = changed(change)
-    driver = driver_of(model, DenseCompiler())
-    passes(driver, [1] * 12)
-    assert all(fault in kind.fault and kind.program is None for kind in kinds(replay_of(driver)))
+    target = target_of(model, DenseCompiler())
+    passes(target, [1] * 12)
+    assert all(fault in kind.fault and kind.program is None for kind in kinds(replay_of(target)))
     text = Generator(model, proposer="autoregressive", numerics="fast").generate(
         PROMPT, max_new_tokens=24, eos_token_id=()
     )
@@ -152,10 +162,10 @@ def test_python_that_depends_on_the_input_is_not_recorded(change: Callable[..., 
 def test_python_that_counts_its_calls_is_not_recorded() -> None:
     calls: list[int] = []
     model = changed(lambda x: torch.add(x, torch.zeros_like(x), alpha=calls.append(0) or len(calls)))
-    driver = driver_of(model, DenseCompiler())
+    target = target_of(model, DenseCompiler())
     calls.clear()
-    passes(driver, [1] * 12)
-    (kind,) = kinds(replay_of(driver))
+    passes(target, [1] * 12)
+    (kind,) = kinds(replay_of(target))
     assert "an integer depends on the input" in kind.fault
     assert len(calls) == 13, "each pass, and the prompt's"
 
@@ -167,54 +177,53 @@ def test_python_that_counts_its_calls_is_not_recorded() -> None:
 )
 def test_a_branch_by_the_number_of_nodes_is_found_out_where_it_is_taken(differs: Callable[[int], bool]) -> None:
     model = changed(lambda x: x * (1 + 1e-6) if differs(x.shape[1]) else x)
-    driver = driver_of(model, DenseCompiler())
+    target = target_of(model, DenseCompiler())
     widths = [4, 6, 4, 6, 4, 6, 4, 14, 6, 12, 7, 15, 9, 4, 16, 6]
-    recorded = passes(driver, widths)
-    assert any(kind.fault for kind in kinds(replay_of(driver)))
-    replay_of(driver).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
-    assert all(map(torch.equal, recorded, passes(driver, widths)))
+    recorded = passes(target, widths)
+    assert any(kind.fault for kind in kinds(replay_of(target)))
+    replay_of(target).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
+    assert all(map(torch.equal, recorded, passes(target, widths)))
 
 
 def test_numbers_of_nodes_are_tried_unless_they_lie_between_others_with_one_of_the_same_remainder() -> None:
-    driver = driver_of(families.make(*families.TREES["llama"]), DenseCompiler())
+    target = target_of(families.make(*families.TREES["llama"]), DenseCompiler())
     num_own = [0]
-    own_forward = driver._backend._model.model.embed_tokens.forward
+    own_forward = target.backend._model.model.embed_tokens.forward
 
     def counted(ids: torch.Tensor) -> torch.Tensor:
         num_own[0] += 1
         return own_forward(ids)
 
-    driver.open(PROMPT, 256)
+    row = opened(target)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(type(driver._backend._model.model.embed_tokens), "forward", lambda _, ids: counted(ids))
+        patched.setattr(type(target.backend._model.model.embed_tokens), "forward", lambda _, ids: counted(ids))
         runs = []
         for width in [2, 2, 2, 4, 6, 20, 2, 4, 12, 10, 18, 13, 22, 3]:
             before = num_own[0]
-            driver.forward([tree(width)])
-            driver.keep([[ROOT]])
+            one_pass(target, row, width)
             runs.append((width, num_own[0] > before))
     assert runs[8:] == [(12, False), (10, False), (18, False), (13, True), (22, True), (3, True)]
 
 
 def test_costs_are_those_of_recorded_passes() -> None:
-    driver = driver_of(families.make(*families.TREES["llama"]), DenseCompiler())
-    replay = replay_of(driver)
+    target = target_of(families.make(*families.TREES["llama"]), DenseCompiler())
+    replay = replay_of(target)
     replay._kinds.clear()  # of the self-test
-    measure_costs(driver, sizes=(1, 6, 33), context=16, repeats=1)
+    measure_costs(target, sizes=(1, 6, 33), context=16, repeats=1)
     recorded = [kind.trusted["nodes"] for kind in replay._kinds.values() if kind.program is not None]
     assert recorded in ([{1}, {6, 33}], [{6, 33}, {1}])
 
 
 def test_hooks_are_called_in_every_pass() -> None:
     model = families.make(*families.TREES["llama"])
-    driver = driver_of(model, DenseCompiler())
-    passes(driver, [1] * 10)
+    target = target_of(model, DenseCompiler())
+    passes(target, [1] * 10)
     seen: list[int] = []
     handle = model.model.layers[1].register_forward_hook(lambda *_: seen.append(1))
-    passes(driver, [1] * 10)
+    passes(target, [1] * 10)
     assert len(seen) == 11
     handle.remove()
-    passes(driver, [1] * 10)
+    passes(target, [1] * 10)
     assert len(seen) == 11
 
 
@@ -230,11 +239,11 @@ def test_a_weight_that_is_replaced_is_read_from_the_next_prompt_on() -> None:
 
 def test_trust_ends_with_the_program_that_earned_it() -> None:
     model = changed(lambda x: x + torch.arange(0, 2 * x.shape[1])[-1] * 1e-6)
-    driver = driver_of(model, DenseCompiler())
+    target = target_of(model, DenseCompiler())
     widths = [5, 5, 5, 5, 5, 7, 5, 5, 9, 5]
-    recorded = passes(driver, widths)
-    replay_of(driver).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
-    assert all(map(torch.equal, recorded, passes(driver, widths)))
+    recorded = passes(target, widths)
+    replay_of(target).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
+    assert all(map(torch.equal, recorded, passes(target, widths)))
 
 
 def test_a_program_that_fails_makes_way_for_the_model() -> None:
@@ -243,11 +252,11 @@ def test_a_program_that_fails_makes_way_for_the_model() -> None:
         return x.unflatten(1, (-1, 4)).flatten(1, 2) if x.shape[1] % 4 == 0 else x
 
     model = changed(blocks)
-    driver = driver_of(model, DenseCompiler())
+    target = target_of(model, DenseCompiler())
     widths = [4, 4, 4, 4, 8, 8, 4, 6, 7, 4]
-    recorded = passes(driver, widths)
-    replay_of(driver).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
-    assert all(map(torch.equal, recorded, passes(driver, widths)))
+    recorded = passes(target, widths)
+    replay_of(target).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
+    assert all(map(torch.equal, recorded, passes(target, widths)))
 
 
 class Switch(nn.Module):
@@ -326,24 +335,24 @@ def test_keys_whose_size_is_asked_for_are_not_recorded() -> None:
             return states if states[0].shape[2] < 1000 else states[::-1]
 
         patched.setattr(RaggedCache, "update", asked)
-        driver = driver_of(model, DenseCompiler())
-        passes(driver, [1] * 12)
-    assert ["reads numbers" in kind.fault for kind in kinds(replay_of(driver))] == [True]
+        target = target_of(model, DenseCompiler())
+        passes(target, [1] * 12)
+    assert ["reads numbers" in kind.fault for kind in kinds(replay_of(target))] == [True]
 
 
 def test_a_module_that_keeps_state_is_not_recorded() -> None:
     model, switch = switchable(counts=True)
-    driver = driver_of(model, DenseCompiler())
+    target = target_of(model, DenseCompiler())
     before = switch.num_calls
-    passes(driver, [1] * 12)
-    (kind,) = kinds(replay_of(driver))
+    passes(target, [1] * 12)
+    (kind,) = kinds(replay_of(target))
     assert kind.fault == "its code keeps state"
     assert switch.num_calls == before + 13
 
 
 def test_a_copy_of_a_model_has_recordings_of_its_own() -> None:
     model = families.make(*families.TREES["llama"])
-    passes(driver_of(model, DenseCompiler()), [1] * 10)
+    passes(target_of(model, DenseCompiler()), [1] * 10)
     other = copy.deepcopy(model)
     with torch.no_grad():
         for weight in other.parameters():

@@ -8,6 +8,7 @@ import torch
 from specdec import Generator, ModelError
 from specdec.backends.static import Inputs, StaticBackend
 from specdec.masks.dense import DenseCompiler
+from specdec.target import Target
 from tests import families
 from tests.generators import open_row
 
@@ -33,17 +34,17 @@ def test_its_tokens_are_those_of_hf(family: str) -> None:
 
 def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = set[tuple[int, ...]]()
-    run = StaticBackend._run
+    call = StaticBackend._call
 
     def noting(self: StaticBackend, inputs: Inputs) -> torch.Tensor:
         mask = next(iter(inputs.masks.values()))
         shapes.add((*inputs.input_ids.shape, mask.shape[3], len(inputs.columns)))
-        return run(self, inputs)
+        return call(self, inputs)
 
     generator = Generator(
         families.make(*families.TREES["llama"]), proposer="prompt_lookup", backend="static", numerics="fast"
     )
-    monkeypatch.setattr(StaticBackend, "_run", noting)
+    monkeypatch.setattr(StaticBackend, "_call", noting)
     stats = generator.generate(PROMPTS[0], max_new_tokens=120).stats
     assert stats.steps > 30
     assert {width for _, width, _, _ in shapes} <= set(StaticBackend.widths)
@@ -53,10 +54,11 @@ def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_buffers_stay_where_they_are_from_one_request_to_the_next() -> None:
     backend = StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler())
-    open_row(backend, PROMPTS[0])
+    target = Target(backend, DenseCompiler())
+    row = open_row(target, PROMPTS[0])
     buffer = backend._cache.layers[0].keys
-    backend.release(0)
-    open_row(backend, PROMPTS[2])
+    target.release(row)
+    open_row(target, PROMPTS[2])
     assert backend._cache.layers[0].keys is buffer
 
 

@@ -216,8 +216,8 @@ def test_exact_texts_are_held_against_exact_plain_decoding_and_speed_against_fas
     assert plan.numerics == dict.fromkeys(["wrong", "good", plan.reference], "exact") | {plan.baseline: "fast"}
     assert plan.inexact == dict.fromkeys(["wrong", "good", plan.reference], "") | {plan.baseline: FAST}
     asked: list[str] = []
-    driver = Generator.driver
-    monkeypatch.setattr(Generator, "driver", lambda made: asked.append(made.numerics.mode) or driver(made))
+    open_target = Generator.open_target
+    monkeypatch.setattr(Generator, "open_target", lambda made: asked.append(made.numerics.mode) or open_target(made))
     comparison = session.run()
     assert [(found.strategy, found.prompt, found.position) for found in comparison.differences] == [("wrong", 3, 11)]
     assert comparison.differences[0].margin is not None

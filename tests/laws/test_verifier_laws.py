@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from specdec import ROOT, DraftTree, Role, Settings, ToyModel
-from specdec.backends.base import Output
+from specdec.backends.base import Output, OutputRow
 from specdec.plugins.registry import load_plugins
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
@@ -29,7 +29,7 @@ def target_of(model: ToyModel, tree: DraftTree, temperature: float, seed: int) -
     output = Output(torch.tensor(np.array(laws)).log()[None], range(len(tree)))
     settings_ = Settings(temperature=temperature)
     warper = Warper(settings_, len(committed), (), torch.device("cpu"))
-    return SequenceTarget(tree, output.row(0), committed, warper, Randomness(seed))
+    return SequenceTarget(tree, OutputRow(output, 0), committed, warper, Randomness(seed))
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)

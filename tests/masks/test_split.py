@@ -16,6 +16,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.split import kernel as split
 from specdec.masks.split.compiler import SplitCompiler
 from specdec.masks.split.parts import SplitMask
+from specdec.target import Target
 from tests import families
 from tests.devices import DEVICES
 from tests.generators import open_row, random_tree
@@ -214,13 +215,13 @@ def test_what_it_does_not_cover_is_refused_by_name(mask: Any, options: dict[str,
 
 def test_a_lone_node_has_no_split_attention_and_the_model_is_left_as_it_was() -> None:
     model, compiler = families.make(*families.TREES["llama"]), SplitCompiler()
-    driver = HFBackend.load(model, compiler)
-    open_row(driver, [1, 2, 3])
+    backend = HFBackend.load(model, compiler)
+    open_row(Target(backend, compiler), [1, 2, 3])
     seen = []
     model.model.layers[0].register_forward_pre_hook(lambda *_: seen.append(model.config._attn_implementation))
     tree = DraftTree(4)
-    driver.forward(compiler.compile([tree], [3], driver.shapes))
+    backend.forward(compiler.compile([tree], [3], backend.shapes))
     tree.add_chain(0, [5, 6])
-    driver.forward(compiler.compile([tree], [3], driver.shapes))
+    backend.forward(compiler.compile([tree], [3], backend.shapes))
     assert seen == [grouped.NAME, "specdec_split"]
     assert model.config._attn_implementation == "sdpa"

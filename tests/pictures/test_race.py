@@ -1,14 +1,16 @@
 """A race shares the machine by the lanes' own seconds, and changes no text."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from specdec import Chunk, Generator, Result, ToyModel
+from specdec.decoding.record import StepRecord
 from specdec.decoding.stats import Stats
+from specdec.generator import OnStep
 from specdec.numerics import Numerics
-from specdec.pictures import race as module
 from specdec.pictures.race import Lane, first_difference, race
 
 
@@ -23,16 +25,22 @@ class _Clock:
 
 
 class _Paced:
-    """A generator that takes so many seconds for a step; notes whether its stream was closed."""
+    """A generator that takes so many seconds for a step, half of them for passes; notes whether its stream was closed.
+
+    Before its first step it reads some of the prompt, which takes as long.
+    """
 
     def __init__(self, clock: _Clock, seconds: float, num_steps: int) -> None:
-        self._clock, self._seconds, self._num_steps = clock, seconds, num_steps
+        self._clock, self._num_steps = clock, num_steps
+        self._seconds = {"propose": seconds / 2, "forward": seconds / 2}
         self.is_closed = False
 
-    def stream(self, prompt: Any, **settings: Any) -> Iterator[Chunk]:
+    def stream(self, prompt: Any, on_step: OnStep, **settings: Any) -> Iterator[Chunk]:
         try:
+            on_step(StepRecord("chunk", (), self._seconds))
             for step in range(1, self._num_steps + 1):
-                self._clock.now += self._seconds
+                self._clock.now += sum(self._seconds.values())
+                on_step(StepRecord("step" if step > 1 else "prompt", (), self._seconds))
                 result = Result((), "", "length", Stats(), 0, Numerics("exact")) if step == self._num_steps else None
                 yield Chunk((step,), f"{step} ", 0, result)
         finally:
@@ -42,7 +50,7 @@ class _Paced:
 @pytest.fixture(name="clock")
 def _clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     clock = _Clock()
-    monkeypatch.setattr(module.time, "perf_counter", clock)
+    monkeypatch.setattr(time, "perf_counter", clock)
     return clock
 
 
@@ -51,18 +59,18 @@ def lane(name: str, generator: Any) -> Lane:
 
 
 def test_the_lane_with_fewer_seconds_of_its_own_goes_next(clock: _Clock) -> None:
-    lanes = [lane("slow", _Paced(clock, 3.0, 3)), lane("quick", _Paced(clock, 1.0, 5))]
+    lanes = [lane("slow", _Paced(clock, 3.0, 3)), lane("quick", _Paced(clock, 1.0, 7))]
     order = []
     for advanced in race(lanes, "prompt"):
         order.append(advanced.name[0])
         clock.now += 100.0  # what the caller does meanwhile is nobody's
-    assert "".join(order) == "sqqqsqqs"
-    assert [lane.seconds for lane in lanes] == [9.0, 5.0]
+    assert "".join(order) == "sqqqqqsqqs"
+    assert [lane.seconds for lane in lanes] == [3.0 + 9.0, 1.0 + 7.0]
     assert [(lane.num_steps, lane.token_ids, lane.text) for lane in lanes] == [
         (3, [1, 2, 3], "1 2 3 "),
-        (5, [1, 2, 3, 4, 5], "1 2 3 4 5 "),
+        (7, [1, 2, 3, 4, 5, 6, 7], "1 2 3 4 5 6 7 "),
     ]
-    assert lanes[1].tokens_per_second == 1.0
+    assert lanes[1].tokens_per_second == 7 / 8
     assert lanes[1].tokens_per_step == 1.0
 
 

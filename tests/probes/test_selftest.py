@@ -12,6 +12,7 @@ from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.probes.selftest import probe
+from specdec.target import Target
 from tests import families, planted
 
 FAMILIES = ("llama", "gemma2", "gpt2", "mixtral")
@@ -34,7 +35,7 @@ def test_a_right_model_with_large_activations_is_taken_with_trees(model: PreTrai
 @pytest.mark.parametrize("mistake", planted.BACKENDS)
 def test_a_mistake_in_the_slots_of_the_cache_is_found(model: PreTrainedModel, mistake: str) -> None:
     backend = planted.BACKENDS[mistake](model, DenseCompiler())
-    fault = probe(backend, model, DenseCompiler()).fault
+    fault = probe(Target(backend, DenseCompiler()), model).fault
     assert "is off from plain forward passes by" in fault
 
 
@@ -42,7 +43,7 @@ def test_mistakes_of_deep_mixtures_in_half_precision_are_found_and_the_model_kee
     model, compiler = families.deep("deepseek_v3", 12, has_spikes=True).to(torch.bfloat16), DenseCompiler()
     assert HFBackend.load(model, compiler).shapes.takes_trees
     backend = planted.KeepsAnotherBranch(model, compiler)
-    assert probe(backend, model, compiler).fault
+    assert probe(Target(backend, compiler), model).fault
     layers = dict(model.named_modules())
     assert sum(name.count(".") == 2 and "layers" in name for name in layers) == 12, "the model has all layers again"
 
@@ -51,7 +52,7 @@ def test_mistakes_of_deep_mixtures_in_half_precision_are_found_and_the_model_kee
 def test_a_mistake_in_a_layout_is_refused_with_the_compilers_name(mistake: str) -> None:
     model, compiler = families.deep("gpt_oss", 2, has_spikes=True), ExactCompiler()
     spoiled = planted.spoiled(compiler, mistake)
-    tried = probe(planted.Untested(model, spoiled), model, spoiled)
+    tried = probe(Target(planted.Untested(model, spoiled), spoiled), model)
     assert tried.fault.startswith("Spoiled lays out a wrong pass: node")
 
 
@@ -78,9 +79,9 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
 
 
 def test_the_same_rounding_is_tried_each_time_and_the_model_is_left_as_it_was() -> None:
-    model = families.deep("mixtral", 4).to(torch.bfloat16)
+    model, compiler = families.deep("mixtral", 4).to(torch.bfloat16), DenseCompiler()
     before = dict(model.named_modules())
-    first, second = (probe(planted.Untested(model, DenseCompiler()), model, DenseCompiler()) for _ in range(2))
+    first, second = (probe(Target(planted.Untested(model, compiler), compiler), model) for _ in range(2))
     assert first == second
     assert dict(model.named_modules()) == before
     assert not model.get_input_embeddings()._forward_hooks

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from specdec import ROOT, DraftTree
 from specdec.backends.hf import HFBackend
@@ -16,6 +17,7 @@ from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.exact.regions import Region, with_regions
 from specdec.masks.split.compiler import SplitCompiler
 from specdec.probes.walk import WrongLayout, fault_of, walk
+from specdec.target import Target
 from tests import families, planted
 
 LENGTH = 5
@@ -57,6 +59,10 @@ def law(window: Window | None = None) -> list[list[int]]:
         else:
             seen.append([slot for slot in slots if own // window.size == positions[slot] // window.size])
     return seen
+
+
+def target_of(model: PreTrainedModel, compiler: Any) -> Target:
+    return Target(HFBackend.load(model, compiler), compiler)
 
 
 WINDOWS = [None, Window("sliding", 3), Window("chunked", 4)]
@@ -115,15 +121,15 @@ def test_a_compiler_with_one_mistake_is_found_by_its_layouts_alone(family: str, 
     if mistake not in planted.mistakes_of(compiler):
         pytest.skip("these masks have no regions")
     backend = planted.Untested(families.make(*families.TREES[family]), compiler)
-    walk(backend, compiler)
+    walk(Target(backend, compiler))
     with pytest.raises(WrongLayout, match="Spoiled lays out a wrong pass: node"):
-        walk(backend, planted.spoiled(compiler, mistake))
+        walk(Target(backend, planted.spoiled(compiler, mistake)))
     assert backend.num_rows == 0
 
 
 def test_the_walk_compares_every_kind_of_pass_near_the_start_and_behind_a_long_context() -> None:
     model = families.make(*families.TREES["llama"])
-    walked = walk(HFBackend(model, ExactCompiler()), ExactCompiler())
+    walked = walk(target_of(model, ExactCompiler()))
     kinds = {found.kind for found in walked.others}
     near = {"a tree of 6 nodes", "a tree of 13 nodes"}
     everywhere = {"a tree that goes along with the prompt", "a ragged batch"}
@@ -142,7 +148,7 @@ def test_the_walk_compares_every_kind_of_pass_near_the_start_and_behind_a_long_c
 @pytest.mark.parametrize("most", [11, 12, 20, 40])
 def test_a_model_of_few_positions_is_walked_to_its_end_and_no_further(most: int) -> None:
     model = families.make("GPT2Config", {**families.GPT, "n_positions": most}, spread_over=most)
-    walked = walk(HFBackend(model, DenseCompiler()), DenseCompiler())
+    walked = walk(target_of(model, DenseCompiler()))
     places = [*walked.plain, *(found.position for found in walked.others)]
     assert len(walked.tokens) == most
     assert max(places) < most
@@ -150,14 +156,13 @@ def test_a_model_of_few_positions_is_walked_to_its_end_and_no_further(most: int)
 
 
 def test_what_is_no_number_counts_as_another_bit() -> None:
-    backend = ToyBackend.load(ToyModel.random(), DenseCompiler())
-    walked = walk(backend, DenseCompiler())
+    walked = walk(Target(ToyBackend.load(ToyModel.random(), DenseCompiler()), DenseCompiler()))
     assert walked.deviation().noise < 1e-6
     walked.others[3].logits[5] = torch.nan
     assert walked.deviation().noise == float("inf")
 
 
 def test_the_text_has_usable_ids_only() -> None:
-    backend = ToyBackend.load(ToyModel.random(), DenseCompiler())
-    walked = walk(backend, DenseCompiler(), lambda ids: [token % 2 == 0 for token in ids])
+    target = Target(ToyBackend.load(ToyModel.random(), DenseCompiler()), DenseCompiler())
+    walked = walk(target, lambda ids: [token % 2 == 0 for token in ids])
     assert not any(token % 2 for token in walked.tokens)

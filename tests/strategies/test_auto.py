@@ -1,7 +1,9 @@
 """The choice where nothing is said: a size for the device, and an account that bounds what drafts may lose."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -9,9 +11,10 @@ from hypothesis import strategies as st
 
 from specdec import Budget, Drafter, DraftTree, Engine, Feedback, Generator, Request, Role, ToyModel
 from specdec.costs import Costs
+from specdec.decoding.record import FinishReason, Outcome, StepRecord
 from specdec.decoding.sequence import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.auto import Account, AutoProposer, _AutoEngine, best_size, first_nodes
+from specdec.strategies.auto import Account, AutoProposer, _AutoEngine, best_size
 from specdec.strategies.prices import Prices
 from specdec.testing import toy_host, trees
 
@@ -30,25 +33,22 @@ def test_the_dearer_a_node_the_smaller_the_choice(per_node: float, size: tuple[i
 
 @dataclass
 class Device:
-    """Time that passes as costs say, and as much again for some rows or drafts as ``factor`` says."""
+    """A device whose passes take as long as costs say, and those of drafts as many times that as ``factor`` says."""
 
     costs: Costs
     factor: float = 1.0
-    now: float = 0.0
     prices: Prices = field(init=False)
 
     def __post_init__(self) -> None:
-        self.prices = Prices(self.costs, lambda: self.now)
+        self.prices = Prices(self.costs)
 
     def step(self, num_rows: int, width: int) -> None:
         """A whole step of some kind."""
-        self.prices.begin()
-        self.prices.fed(num_rows, width)
-        self.spend(num_rows, width)
-        self.prices.reached()
+        self.prices.note(num_rows, width, self.seconds(num_rows, width))
 
-    def spend(self, num_rows: int, width: int) -> None:
-        self.now += self.costs.at(num_rows * width) * (self.factor if width > 1 else 1.0)
+    def seconds(self, num_rows: int, width: int) -> float:
+        """The time that a pass takes."""
+        return self.costs.at(num_rows * width) * (self.factor if width > 1 else 1.0)
 
     def account(self, loss: float, balance: float = 0.5) -> Account:
         """One that has seen what plain steps of one row take."""
@@ -72,6 +72,27 @@ def request() -> Request:
     return Request(TokenView([0]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
 
 
+def recorded(
+    turns: Sequence[tuple[DraftTree, Sequence[int]]],
+    seconds: float,
+    kind: Literal["chunk", "prompt", "step", "none"] = "step",
+    finish_reason: FinishReason | None = None,
+) -> StepRecord:
+    """A step in which some trees were fed, each with the path that was accepted, and a bonus token behind it."""
+    outcomes = [
+        Outcome(
+            Mock(),
+            tree=tree,
+            path=tuple(path),
+            tokens=(1,) * len(path),
+            num_nodes=len(tree),
+            finish_reason=finish_reason,
+        )
+        for tree, path in turns
+    ]
+    return StepRecord(kind, tuple(outcomes), {"forward": seconds}, width=max(len(tree) for tree, _ in turns))
+
+
 @given(data=st.data(), num_rows=st.integers(1, 3), per_node=st.floats(0, 1.5), loss=st.floats(0, 0.2))
 def test_however_wrong_drafts_are_the_loss_is_bounded(
     data: st.DataObject, num_rows: int, per_node: float, loss: float
@@ -83,11 +104,11 @@ def test_however_wrong_drafts_are_the_loss_is_bounded(
     engine = _AutoEngine(Engine(lambda request: Scripted(request, queue.pop(0))), Account(device.prices, loss))
     drafters = [engine.start(request()) for _ in range(num_rows)]
     plain = spent = 0.0
-    for _ in range(30):
+    for step in range(30):
         fed = engine.propose_many(drafters, [Budget(99, 99, 99)] * num_rows)
         width = max(len(tree) for tree in fed if isinstance(tree, DraftTree))
-        device.spend(num_rows, width)
         spent += costs.at(num_rows * width)
+        turns = []
         for drafter, tree in zip(drafters, fed, strict=True):
             assert isinstance(tree, DraftTree)
             node, path = 0, [0]
@@ -98,6 +119,9 @@ def test_however_wrong_drafts_are_the_loss_is_bounded(
                 path.append(node)
             plain += costs.at(num_rows) * len(path) / num_rows
             drafter.observe(Feedback(tree, tuple(path), (1,) * len(path)))
+            turns.append((tree, path))
+        record = recorded(turns, device.seconds(num_rows, width), "step" if step else "prompt")
+        engine.learn(record, record.outcomes)
     assert spent <= plain + (0.5 + 30 * loss) * costs.at(num_rows) + 1e-6
 
 
@@ -114,7 +138,7 @@ def feed(device: Device, account: Account, length: int, num_accepted: int) -> in
     device.step(1, width)
     if width > 1:
         accepted = min(num_accepted, width - 1)
-        account.earn(1, accepted)
+        account.earn(accepted)
         account.learn(chain(width - 1), range(accepted + 1))
     return width
 
@@ -165,21 +189,50 @@ def test_a_second_guess_is_fed_where_it_is_often_right() -> None:
         account.deposit()
         width = account.choose([tree]) if account.can_draft(1) else 1
         device.step(1, width)
-        fed, path = first_nodes(tree, width), [0, 3, 4] if width > 4 else [0]
-        account.earn(1, len(path) - 1)
+        fed, path = tree.part(range(width)), [0, 3, 4] if width > 4 else [0]
+        account.earn(len(path) - 1)
         account.learn(fed, path)
         widths.append(width)
     assert set(widths[30:]) == {5}
 
 
-def test_what_the_last_step_brought_is_paid_in_when_a_request_stops() -> None:
-    tokens, account = [0], Device(costs_of(0.1)).account(0.0)
-    asked = Request(TokenView(tokens), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
-    drafter = _AutoEngine(Engine(lambda request: Scripted(request, [chain(2)])), account).start(asked)
-    assert len(drafter.propose(Budget(9, 9, 9))) == 3
-    tokens += [1, 2, 3]  # both, and a bonus token; the request ends, and its drafter isn't told
-    drafter.stop()
+def test_what_the_last_step_brought_is_paid_in_though_the_drafter_is_not_told_of_it() -> None:
+    account = Device(costs_of(0.1)).account(0.0)
+    engine = _AutoEngine(Engine(lambda request: Scripted(request, [chain(2)])), account)
+    drafter = engine.start(request())
+    tree = drafter.propose(Budget(9, 9, 9))
+    assert len(tree) == 3
+    drafter.stop()  # both tokens, and a bonus token; the request ends before it is recorded
+    record = recorded([(tree, [0, 1, 2])], 1.0, finish_reason="length")
+    engine.learn(record, record.outcomes)
     assert account.balance == pytest.approx(0.5 - 0.2 + 2)
+
+
+def test_tokens_are_paid_in_for_each_row_and_only_those_of_drafts() -> None:
+    account = Device(costs_of(0.1)).account(0.0, balance=0.5)
+    engine = _AutoEngine(Engine(lambda request: Scripted(request, [])), account)
+    plain = DraftTree(0), [0]
+    for turns, earned in (([plain], 0.0), ([plain, (chain(2), [0, 1, 2])], 1.0), ([(chain(2), [0, 1])], 1.0)):
+        before = account.balance
+        record = recorded(turns, 1.0)
+        engine.learn(record, record.outcomes)
+        assert account.balance == before + earned
+
+
+def test_a_generator_tells_the_account_of_every_step_and_of_the_last() -> None:
+    generator = Generator(ToyModel.random(6), proposer="auto")
+    engine, heard = generator._attached.bound.strategies.own.engine, list[StepRecord]()
+    assert isinstance(engine, _AutoEngine)
+    learn, records = engine.learn, list[StepRecord]()
+
+    def noting(record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        heard.append(record)
+        learn(record, outcomes)
+
+    engine.learn = noting  # type: ignore[method-assign]
+    generator.generate([[1, 2, 3], [4]], max_new_tokens=12, on_step=records.append)
+    assert heard == [record for record in records if record.kind in {"prompt", "step"}]
+    assert {outcome.finish_reason for record in heard[-2:] for outcome in record.outcomes} >= {"length"}
 
 
 def test_drafts_that_cost_more_than_was_measured_are_given_up() -> None:
@@ -200,13 +253,37 @@ def test_a_prompts_pass_is_not_taken_for_a_step() -> None:
     engine = _AutoEngine(Engine(lambda request: Scripted(request, [chain(2)] * 2)), account)
     for _ in range(12):  # requests of a prompt and one step each
         drafter = engine.start(request())
-        for seconds in (100.0, None):
+        for kind in ("prompt", "step"):
             tree = drafter.propose(Budget(9, 9, 9))
-            device.now += seconds or device.costs.at(len(tree))
-            drafter.observe(Feedback(tree, tuple(range(len(tree))), (1,) * len(tree)))
+            path = list(range(len(tree)))
+            record = recorded([(tree, path)], 100.0 if kind == "prompt" else device.costs.at(len(tree)), kind)
+            engine.learn(record, record.outcomes)
+            drafter.observe(Feedback(tree, tuple(path), (1,) * len(tree)))
         drafter.stop()
     assert len(tree) == 3
     assert device.prices.at(1, 3) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("kind", ["chunk", "prompt", "none"])
+def test_what_is_no_step_of_decoding_is_not_noted(kind: Any) -> None:
+    account = Account(Prices(costs_of(0.1)), loss=0.5)
+    engine = _AutoEngine(Engine(lambda request: Scripted(request, [])), account)
+    for told, needs_plain in ((kind, True), ("step", False)):
+        for _ in range(5):
+            record = recorded([(DraftTree(0), [0])], 50.0, told)
+            engine.learn(record, record.outcomes)
+        assert account.prices.needs_plain(1) == needs_plain
+
+
+def test_drafts_are_fed_where_passes_are_padded() -> None:
+    """A plain step is one however many nodes it is padded to."""
+    model = ToyModel.random(6, sharpness=4.0)
+    for row_multiple in (1, 4):
+        generator = Generator(model)
+        backend = generator._attached.bound.target.backend
+        backend.shapes = replace(backend.shapes, row_multiple=row_multiple)
+        stats = generator.generate([1, 2, 3], max_new_tokens=60).stats
+        assert stats.num_nodes > 2 * stats.steps, row_multiple
 
 
 def test_where_only_chains_can_be_fed_there_is_no_window_and_the_longest_is_paid_for() -> None:
@@ -231,7 +308,7 @@ def test_a_window_is_fed_whole_or_not_at_all() -> None:
 
 @given(tree=trees(), width=st.integers(1, 12))
 def test_a_trees_first_nodes_are_a_tree(tree: DraftTree, width: int) -> None:
-    cut = first_nodes(tree, width)
+    cut = tree.part(range(min(width, len(tree))))
     size = min(width, len(tree))
     assert (cut.tokens, cut.parents, cut.roles) == (tree.tokens[:size], tree.parents[:size], tree.roles[:size])
 

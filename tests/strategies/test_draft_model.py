@@ -16,7 +16,7 @@ from specdec.plugins.registry import load_plugins
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.strategies.base import Request
-from specdec.target import Driver
+from specdec.target import Target
 from specdec.testing import TableLaw, check_drafting, toy_host
 from tests import families
 from tests.byte_tokenizer import trained
@@ -318,14 +318,14 @@ def test_text_may_outgrow_the_drafter() -> None:
 
 
 def test_rows_of_the_drafter_close_with_their_requests() -> None:
-    drivers: list[Driver] = []
+    targets: list[Target] = []
     model = ToyModel(sharp, 5)
 
     host = toy_host(5, reads_q=False)
 
-    def open_and_note(other: Any) -> Driver:
-        drivers.append(host.open(other))
-        return drivers[-1]
+    def open_and_note(other: Any) -> Target:
+        targets.append(host.open(other))
+        return targets[-1]
 
     proposer = DraftModelProposer(model=model, num_tokens=3)
     engine = proposer.bind(replace(host, open=open_and_note))
@@ -339,10 +339,11 @@ def test_rows_of_the_drafter_close_with_their_requests() -> None:
         return [tree.tokens for tree in trees if isinstance(tree, DraftTree)]
 
     whole = chains([0, 1, 2])
-    assert drivers[0].lengths == [4, 5, 4]  # the last drafted token of each isn't fed
+    assert [row.length for row in targets[0].rows] == [4, 5, 4]  # the last drafted token of each isn't fed
     drafters[0].stop()
     assert chains([1, 2]) == whole[1:]
     assert chains([2, 1]) == [whole[2], whole[1]]
     for drafter in drafters[1:]:
         drafter.stop()
-    assert drivers[0].lengths == []
+    assert targets[0].rows == ()
+    assert targets[0].backend.num_rows == 0

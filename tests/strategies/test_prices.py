@@ -1,8 +1,12 @@
 """What drafts are taken to cost: c(T) at first, and then what steps took."""
 
+import time
+
 import pytest
 
+from specdec import Generator, ToyModel
 from specdec.costs import Costs
+from specdec.decoding.record import StepRecord
 from specdec.strategies.prices import Prices
 
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first
@@ -12,17 +16,11 @@ class Steps:
     """Prices, told of steps that take as long as is said."""
 
     def __init__(self) -> None:
-        self.now = self.pause = 0.0
-        self.prices = Prices(COSTS, lambda: self.now)
+        self.prices = Prices(COSTS)
 
     def take(self, num_rows: int, width: int, seconds: float, times: int = 1) -> None:
         for _ in range(times):
-            self.prices.begin()
-            self.prices.fed(num_rows, width)
-            self.now += seconds
-            self.prices.reached()
-            self.now += self.pause
-        self.prices.begin()
+            self.prices.note(num_rows, width, seconds)
 
 
 def test_before_anything_was_seen_a_price_is_what_the_costs_say() -> None:
@@ -42,10 +40,9 @@ def test_a_step_of_several_rows_that_takes_longer_is_dearer_for_them_alone() -> 
     assert steps.prices.at(1, 2) == pytest.approx(0.1)
 
 
-def test_neither_pauses_between_steps_nor_a_few_slow_ones_change_anything() -> None:
+def test_a_few_slow_steps_change_nothing() -> None:
     steps = Steps()
     for _ in range(6):
-        steps.pause = 100.0
         steps.take(1, 1, 3.0, times=2)
         steps.take(1, 1, 1000.0)
         steps.take(1, 6, 9.0, times=2)
@@ -53,13 +50,13 @@ def test_neither_pauses_between_steps_nor_a_few_slow_ones_change_anything() -> N
     assert steps.prices.at(1, 6) == pytest.approx(2.0)
 
 
-def test_what_is_not_said_to_be_fed_is_not_noted() -> None:
-    steps = Steps()
-    for _ in range(5):  # prompts
-        steps.prices.begin()
-        steps.now += 50.0
-        steps.prices.reached()
-    assert steps.prices.needs_plain(1)
+def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, records = [0.0], list[StepRecord]()
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    for _ in Generator(ToyModel.random(), proposer="jacobi").stream([1, 2], max_new_tokens=9, on_step=records.append):
+        now[0] += 100.0  # what a reader does with it
+    assert len(records) > 2
+    assert [record.total_seconds for record in records] == [0.0] * len(records)
 
 
 def test_no_price_is_below_what_the_costs_say() -> None:
