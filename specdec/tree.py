@@ -60,8 +60,9 @@ class DraftTree:
         wanted: the nodes whose logits are read, ascending; None, as a proposer leaves it, for the root, candidates and
             probes. The core sets it by what the proposer declared that it wants.
         sources: the trees that ``graft`` copied nodes from, each with the place that its nodes have here.
-        has_true_laws: every draw's q is the law it was drawn from. A proposer that drops or re-ranks *sampled* nodes by
-            what was drawn must set this to False; rules that read q then leave the tree to ``match``.
+        has_true_laws: every draw's q is the distribution that it was drawn from. A proposer that drops or re-ranks
+            *sampled* nodes by what was drawn must set this to False; rules that read q then leave the tree to
+            ``match``.
     """
 
     __slots__ = ("_index", "depths", "draws", "has_true_laws", "parents", "roles", "sources", "tokens", "wanted")
@@ -268,17 +269,17 @@ def _fault_of(draw: Draw, token: int, vocab_size: int) -> str:
     if q is None:
         return ""
     if q.shape != (vocab_size,):
-        return f"has a law of shape {tuple(q.shape)}, but the target's vocabulary is {vocab_size}"
+        return f"has a distribution of shape {tuple(q.shape)}, but the target's vocabulary is {vocab_size}"
     if q.dtype not in (torch.float32, torch.float64):
-        return f"has a law in {q.dtype}: a law is float32 or float64, as it was drawn from"
+        return f"has a distribution in {q.dtype}: a distribution is float32 or float64, as it was drawn from"
     total, least = float(q.sum()), float(q.min())
     fault = ""
     if not (least >= 0.0 and total < float("inf")):
-        fault = f"has a law with NaN, infinite or negative entries (least {least}, total {total})"
+        fault = f"has a distribution with NaN, infinite or negative entries (least {least}, total {total})"
     elif abs(total - 1.0) > _LAW_TOLERANCE:
-        fault = f"has a law that sums to {total:.6g}, not to 1"
+        fault = f"has a distribution that sums to {total:.6g}, not to 1"
     elif q[token] == 0.0:
-        fault = f"is token {token}, to which its own law gives no probability"
+        fault = f"is token {token}, to which its own distribution gives no probability"
     return fault
 
 

@@ -59,7 +59,7 @@ def audit(
     if not rule.lossless or not (rule.is_keyed or given.temperature == 0.0):
         raise RequestError(
             f"{type(rule).__name__} doesn't promise plain decoding's text "
-            f"{'at any temperature' if not rule.lossless else 'above temperature 0, but its law'}: "
+            f"{'at any temperature' if not rule.lossless else 'above temperature 0, but its distribution'}: "
             "audit verifier='match', or decode at temperature 0"
         )
     # A mask of its own may be at fault, so plain decoding has the built-in one of the same numerics.

@@ -1,4 +1,4 @@
-"""A public fake: a "model" that is nothing but a known law, for tests and plug-in authors.
+"""A public fake: a "model" that is nothing but a known distribution, for tests and plug-in authors.
 
 It reads its context out of the layout's visibility, as attention would, so a wrong mask gives wrong tokens here too.
 """
@@ -17,9 +17,9 @@ Law = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 class ToyModel:
-    """A next-token law over a small vocabulary, given as a function of the whole context.
+    """A next-token distribution over a small vocabulary, given as a function of the whole context.
 
-    ``ToyModel.random(vocab_size, order, seed)`` makes one whose law depends on the last ``order`` tokens.
+    ``ToyModel.random(vocab_size, order, seed)`` makes one whose distribution depends on the last ``order`` tokens.
     """
 
     def __init__(self, law: Law, vocab_size: int, max_positions: int | None = None) -> None:
@@ -40,7 +40,7 @@ class ToyModel:
 
 
 class ToyBackend(Backend):
-    """Looks the law up for each node's visible context; it stands for a device on which all passes cost the same."""
+    """Looks up the distribution behind each node's visible context; its passes cost the same, whatever their size."""
 
     costs: Costs = Costs(sizes=(1, 2), seconds=(1.0, 1.0), plain=1.0)
 

@@ -31,7 +31,7 @@ class Plan(BaseModel):
     verifiers: dict[str, str]
     numerics: dict[str, Literal["exact", "fast"]]
     inexact: dict[str, str]  # by strategy: why its numerics aren't bit-exact, "" where they are
-    promises: dict[str, Promise]  # by strategy: plain decoding's tokens, or their law alone, or neither
+    promises: dict[str, Promise]  # by strategy: plain decoding's tokens, or their distribution alone, or neither
     settings: dict[str, Any]
     seed: int
     repeats: int

@@ -83,7 +83,7 @@ class Intake:
         rule = type(self.verifier).__name__
         if not self.verifier.stays_on_the_text and (names := list(map(processor_name, impure(settings)))):
             raise RequestError(
-                f"{rule} asks for the model's law on paths that the text may not take, and {', '.join(names)} may "
+                f"{rule} asks for distributions on paths that the text may not take, and {', '.join(names)} may "
                 "depend on what it was asked before: give it an attribute is_path_pure = True if its scores are a "
                 "function of its arguments alone, or use verifier='match' or 'rejection'"
             )

@@ -1,4 +1,4 @@
-"""Logits to warped law to token: what the model says next at a node, after every processor on that node's own path."""
+"""Logits to distribution to token: the target's answers at a node, behind every processor on the node's own path."""
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ReadOnly
@@ -38,13 +38,13 @@ class Target(Protocol):
     """The target as a verifier sees it: the questions that it may ask about one draft tree."""
 
     def draw(self, node: int) -> int:
-        """The token the target emits at a node: the argmax at temperature 0, else a keyed draw from its law.
+        """The token the target emits at a node: the argmax at temperature 0, else a keyed draw from its distribution.
 
         NO_TOKEN, which matches no child, where there is no answer.
         """
 
     def law(self, node: int) -> torch.Tensor | None:
-        """The law p of the next token at a node, shape ``(vocab,)``, float32 or better, sums to one.
+        """The distribution p of the next token at a node, shape ``(vocab,)``, float32 or better, sums to one.
 
         None where there is no answer. Not to be written to.
         """

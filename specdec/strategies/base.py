@@ -220,7 +220,7 @@ class Request:
 
 
 def softmax(logits: torch.Tensor) -> torch.Tensor:
-    """The law of logits, float32 or better."""
+    """The distribution of logits, float32 or better."""
     return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -278,7 +278,7 @@ class Proposer(BaseModel, ABC):
     Attributes:
         tunable: the options that ``specdec tune`` varies, each with the values worth trying, ascending.
         learns_across_requests: the same request may get other trees the next time. Under rules that read q its text
-            may then differ as well: only the law that the text is drawn from stays.
+            may then differ as well: only the distribution that the text is drawn from stays.
     """
 
     tunable: ClassVar[Tunable] = {}

@@ -16,7 +16,7 @@ from specdec.tree import ROOT, DraftTree
 
 @dataclass(frozen=True, slots=True)
 class DraftLaw:
-    """The drafter's law over the target's vocabulary.
+    """The drafter's distribution over the target's vocabulary.
 
     ``samples``: candidates are to be drawn from it, since the acceptance rule reads q; else the likeliest are chosen.
     """
@@ -26,7 +26,7 @@ class DraftLaw:
     samples: bool
 
     def at(self, drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor | None:
-        """The law behind some drafted tokens, shape ``(vocab,)``; None where the settings allow no token or fail.
+        """The distribution behind some drafted tokens, ``(vocab,)``; None where the settings allow no token or fail.
 
         What fails on a path that may never be written is no fault: the draft ends there.
 
@@ -99,7 +99,7 @@ class ChainDraft(Draft):
         self._tree = DraftTree(request.root)
 
     def hear(self, rows: Rows) -> None:
-        assert self._law is not None, "a draft that is written on has a law"
+        assert self._law is not None, "a draft that is written on has a distribution"
         last = len(self._tree) - 1
         law = self._law.at(self._tree.path(last), rows.logits(ROOT))
         if law is None:
@@ -221,7 +221,7 @@ class BeamDraft(Draft):
         ]
 
     def _candidates(self, law: torch.Tensor) -> list[tuple[int, torch.Tensor | None]]:
-        """Tokens in the order in which a rule is to try them, each with the law it was drawn from."""
+        """Tokens in the order in which a rule is to try them, each with the distribution it was drawn from."""
         width = min(self._options.width, int((law > 0).sum()))
         if not self._law.samples:
             return [(token, None) for token in law.topk(width).indices.tolist()]
@@ -257,7 +257,7 @@ class BeamDraft(Draft):
 
 
 def without(law: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """A law conditional on other tokens than these."""
+    """A distribution conditional on other tokens than these."""
     rest = law.index_fill(0, tokens, 0.0)
     return rest / rest.sum()
 

@@ -48,7 +48,7 @@ class SameVocabulary(Vocabulary):
 
 
 class SharedVocabulary(Vocabulary):
-    """Token-level intersection: the drafter's law restricted to the strings that both tokenizers have, renormalised.
+    """Token-level intersection: the drafter's distribution over the strings that both tokenizers have, renormalised.
 
     Timor et al. 2025, arXiv 2502.05202, section 3.3 (TLI). Committed tokens that are not shared are encoded anew.
     Strings are compared as the tokenizers spell them, so that families with another sign for a space share few.

@@ -1,6 +1,6 @@
 """Prove a strategy or an acceptance rule of your own: exact enumeration, random cases, and the laws as functions.
 
-- ``outcomes`` runs a function once for every way its random choices can fall, and returns the exact law of its result.
+- ``outcomes`` runs a function once for every way its random choices can fall, and returns its exact distribution.
 - ``shapes``, ``laws`` and ``trees`` are hypothesis strategies for draft shapes, laws over a vocabulary, and trees.
 - ``check_verifier``, ``check_drafting`` and ``check_proposer`` raise AssertionError where a contract's law is broken:
   that of a rule, of a strategy that samples its candidates together with a rule, and of any strategy.

@@ -33,7 +33,7 @@ class Shape:
 
 
 def draw_tree(context: Sequence[int], q: Law, shape: Shape, chances: Chances) -> DraftTree:
-    """A random tree of a shape below the last token of ``context``, drawn from q, a law by context."""
+    """A random tree of a shape below the last token of ``context``, drawn from q, a distribution by context."""
     tree = DraftTree(context[-1])
     _draw_below(tree, ROOT, context, q, shape, chances)
     return tree
@@ -65,7 +65,7 @@ def _draw_below(tree: DraftTree, node: int, context: Sequence[int], q: Law, shap
 
 @dataclass(frozen=True)
 class TableLaw:
-    """A law of its own for every context, with some tokens impossible; callable as a ``ToyModel``'s law is."""
+    """A distribution of its own for every context, with some tokens impossible; callable as ``ToyModel.law`` is."""
 
     vocab_size: int
     seed: int

@@ -23,7 +23,7 @@ from specdec.verifiers.base import Verifier
 def check_verifier(
     verifier: Verifier, p: Law, q: Law, shape: Shape, context: Sequence[int], settings: Settings | None = None
 ) -> None:
-    """A lossless rule emits the target's law, for every number of tokens that the text may be cut to.
+    """A lossless rule emits the target's distribution, for every number of tokens that the text may be cut to.
 
     ``p`` and ``q`` are the target's and the drafter's laws, over a vocabulary that ``context`` is of. Enumerates, so
     keep the vocabulary at 3 or so and the shape at a handful of draws.
@@ -35,7 +35,7 @@ def check_verifier(
     plain = plain_law(p, context, num_tokens, settings)
     for length in range(1, num_tokens + 1):
         distance = total_variation(_cut(emitted, length), _cut(plain, length))
-        assert distance <= EXACT, f"the law of the first {length} tokens is off by a total variation of {distance:.3g}"
+        assert distance <= EXACT, f"the first {length} tokens' distribution is off: total variation {distance:.3g}"
 
 
 def _cut(law: dict[tuple[int, ...], float], length: int) -> dict[tuple[int, ...], float]:
@@ -89,7 +89,7 @@ def toy_host(vocab_size: int, reads_q: bool) -> Host:
 def check_drafting(
     proposer: Proposer, verifier: Verifier, p: Law, context: Sequence[int], vocab_size: int, num_tokens: int = 2
 ) -> None:
-    """A strategy that samples with ``request.draw``, and a rule, emit the target's law together, step after step.
+    """A strategy that samples with ``request.draw`` and a rule emit the target's distribution, step after step.
 
     The strategy sees what was rejected, and may learn from it. Enumerates, so keep drafts at a few draws. A draft model
     is a ``ToyModel``.
@@ -111,7 +111,7 @@ def check_drafting(
         return tuple(tokens[len(context) :][:num_tokens])
 
     distance = total_variation(outcomes(run), plain_law(p, context, num_tokens))
-    assert distance <= EXACT, f"the law of the first {num_tokens} tokens is off by a total variation of {distance:.3g}"
+    assert distance <= EXACT, f"the first {num_tokens} tokens' distribution is off: total variation {distance:.3g}"
 
 
 def check_proposer(proposer: Proposer | str, model: ToyModel, prompts: Sequence[Sequence[int]], seed: int = 0) -> None:

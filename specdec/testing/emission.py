@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def target_of(p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: Chances) -> SequenceTarget:
-    """The production target over a known law: logits are its logarithm, in float64."""
+    """The production target over a known distribution: logits are its logarithm, in float64."""
     laws = np.array([p((*context, *tree.path(node))) for node in range(len(tree))])
     with np.errstate(divide="ignore"):
         logits = torch.from_numpy(np.log(laws))[None]
@@ -40,7 +40,7 @@ def verdict_of(
 def plain_law(
     p: Law, context: Sequence[int], num_tokens: int, settings: Settings | None = None
 ) -> dict[tuple[int, ...], float]:
-    """The law of the next tokens in plain decoding."""
+    """The distribution of the next tokens in plain decoding."""
     settings = settings or Settings(temperature=1.0)
 
     def run(chances: Chances) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def emitted_law(
     num_tokens: int,
     settings: Settings | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """The law of the first tokens when a random tree is drawn and verified, and plain decoding goes on behind it."""
+    """The distribution of the first tokens when a random tree is drawn and verified, and plain decoding goes on."""
     settings = settings or Settings(temperature=1.0)
 
     def run(chances: Chances) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""The exact law of a random computation: run it once for every way its choices can fall."""
+"""The exact distribution of a random computation: run it once for every way its choices can fall."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
@@ -40,7 +40,7 @@ class _Script:
 
 
 def outcomes(run: Callable[[Chances], T]) -> dict[T, float]:
-    """The exact law of what ``run`` returns, over all outcomes of the two random primitives that it is given.
+    """The exact distribution of what ``run`` returns, over all outcomes of the two random primitives that it is given.
 
     The function is run once per outcome, so it must be a function of its chances alone.
     """

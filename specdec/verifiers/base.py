@@ -3,14 +3,14 @@
 A verifier reads a draft tree and the target's answers at its nodes, and returns the accepted path with the tokens to
 emit: those of the path and one bonus token.
 
-Notation, as in the papers: p is the target's law at a node, q the law that a candidate was drawn from (one-hot for one
-that was simply chosen), r what is left of p once the earlier draws at a node have failed.
+Notation, as in the papers: p is the target's distribution at a node, q the one that a candidate was drawn from (one-hot
+for a candidate that was simply chosen), r the residual: what is left of p once the earlier draws at a node have failed.
 
 Laws:
-- A lossless verifier emits text with the target's own law, whatever the tree. One that is not says so in its type
-  (``lossless = False``).
-- A rule that reads q (``reads_q``) is only asked about trees whose draws carry the laws they were truly drawn from; the
-  core hands it no others and lets ``match`` decide those.
+- A lossless verifier emits text with the target's own distribution, whatever the tree. One that is not says so in its
+  type (``lossless = False``).
+- A rule that reads q (``reads_q``) is only asked about trees whose draws carry the distributions that they were truly
+  drawn from; the core lets ``match`` decide about all others.
 - The path starts at the root, each node is a child of the one before it and a candidate.
 - The emitted tokens are the path's, the root aside, and one more; NO_TOKEN in its place where the target has no answer.
 - Randomness comes from the given source alone. The noise of a position serves the token at that position and nothing
@@ -56,8 +56,8 @@ class Verifier(BaseModel, ABC):
     """An acceptance rule: configuration and one method.
 
     Attributes:
-        lossless: the emitted text has the target's own law.
-        reads_q: the rule relies on the laws of draws, so it must not be given untrue ones.
+        lossless: the emitted text has the target's own distribution.
+        reads_q: the rule relies on the distributions of draws, so it must not be given untrue ones.
         stays_on_the_text: the target is asked about accepted nodes only, each once and in order, so that logits
             processors may keep state.
         is_keyed: the text is a function of the noise keyed by position, so that a proposer may know that noise.
@@ -76,14 +76,14 @@ class Verifier(BaseModel, ABC):
 
 
 def probability(q: torch.Tensor | None, token: int) -> float:
-    """q(token), where a draw without a law was chosen."""
+    """q(token), where a draw without a distribution was chosen."""
     return 1.0 if q is None else float(q[token])
 
 
-def shortfall(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tensor:
+def residual(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tensor:
     """(r - q)+ for a draw of ``token``: the mass that the draw can't have served, shape ``(vocab,)``, not normalised.
 
-    ``r`` may be a law or a law scaled down.
+    ``r`` may be a distribution or a distribution scaled down.
     """
     if q is None:  # one-hot at the token
         return r.index_fill(0, torch.tensor(token, device=r.device), 0.0)

@@ -5,7 +5,7 @@ from typing import ClassVar
 from specdec.sampling.randomness import Chances
 from specdec.sampling.target import NO_TOKEN, Target
 from specdec.tree import ROOT, DraftTree
-from specdec.verifiers.base import Verdict, Verifier, probability, shortfall
+from specdec.verifiers.base import Verdict, Verifier, probability, residual
 
 
 class RejectionVerifier(Verifier):
@@ -14,7 +14,7 @@ class RejectionVerifier(Verifier):
     One draw: Leviathan et al. 2022, arXiv 2211.17192, algorithm 1; Chen et al. 2023, arXiv 2302.01318. Several draws
     with replacement: SpecInfer, Miao et al. 2023, arXiv 2305.09781, algorithm 2. Without: Jeon et al. 2024, arXiv
     2402.14160. The residual doesn't depend on which token was rejected, so a later draw may, provided that its q is
-    conditional on it. For chosen candidates the law of the outcome is that of ``match``.
+    conditional on it. For chosen candidates the distribution of the outcome is that of ``match``.
     """
 
     lossless: ClassVar[bool] = True
@@ -33,8 +33,8 @@ class RejectionVerifier(Verifier):
                 if chances.accept(float(r[token]), probability(draw.q, token)):
                     accepted = draw.child
                     break
-                left = shortfall(r, draw.q, token)
-                if not left.any():  # r = q, where only rounding rejects: r is as good a law as any
+                left = residual(r, draw.q, token)
+                if not left.any():  # r = q, where only rounding rejects: r is as good a distribution as any
                     break
                 r = left / left.sum()
             if accepted is None:

@@ -7,7 +7,7 @@ import torch
 from specdec.sampling.randomness import Chances
 from specdec.sampling.target import NO_TOKEN, Target
 from specdec.tree import ROOT, DraftTree
-from specdec.verifiers.base import Verdict, Verifier, probability, shortfall
+from specdec.verifiers.base import Verdict, Verifier, probability, residual
 
 
 class TraversalVerifier(Verifier):
@@ -15,7 +15,7 @@ class TraversalVerifier(Verifier):
 
     Chains: block verification, Sun et al. 2024, arXiv 2403.10444, algorithm 2, never below ``rejection`` in expected
     accepted length. Trees: traversal verification, Weng et al. 2025, arXiv 2505.12398, in recursive form. It needs the
-    target's law at every visited node, and each subtree drawn from its own q whatever its siblings are.
+    target's distribution at every visited node, and each subtree drawn from its own q whatever its siblings are.
     """
 
     lossless: ClassVar[bool] = True
@@ -34,7 +34,7 @@ class _Traversal:
         self._chances = chances
 
     def visit(self, node: int, a: float) -> Verdict | None:
-        """Succeeds with probability exactly ``a``, and then what is emitted below ``node`` has the target's law.
+        """Succeeds with probability exactly ``a``, and then the target's distribution is emitted below ``node``.
 
         Induction on height: a child x is drawn with q(x) and succeeds with b = min(1, a r(x) / q(x)), which serves
         min(q, a r) of the wanted mass a r. What is left has the total s, all draws fail with probability s + 1 - a,
@@ -50,7 +50,7 @@ class _Traversal:
                 verdict = self.visit(draw.child, wanted / q if wanted < q else 1.0)
                 if verdict is not None:
                     return verdict
-            left = shortfall(a * r, draw.q, token)
+            left = residual(a * r, draw.q, token)
             s = float(left.sum())
             if s == 0.0:  # the draws have served all that was wanted
                 return self._bonus(node, r) if node == ROOT else None  # at the root only rounding leads here

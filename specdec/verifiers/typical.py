@@ -44,5 +44,5 @@ class TypicalVerifier(Verifier):
 
 
 def entropy(p: torch.Tensor) -> float:
-    """H(p) in nats, of a law of shape ``(vocab,)``; 0 log 0 is 0."""
+    """H(p) in nats, of a distribution of shape ``(vocab,)``; 0 log 0 is 0."""
     return float(-torch.xlogy(p, p).sum())

@@ -164,7 +164,7 @@ def sampled_chain(q: Any) -> Scripted:
         (torch.tensor([0.5, float("nan"), 0.5, 0.0]), "NaN"),
         (torch.tensor([0.5, 0.7, -0.2, 0.0]), "negative"),
         (torch.tensor([0.5, 0.4, 0.4, 0.0]), "sums to 1.3"),
-        (torch.tensor([0.5, 0.0, 0.5, 0.0]), "is token 1, to which its own law gives no probability"),
+        (torch.tensor([0.5, 0.0, 0.5, 0.0]), "is token 1, to which its own distribution gives no probability"),
         (torch.tensor([0.5, 0.5]), "shape (2,), but the target's vocabulary is 4"),
         (torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=torch.bfloat16), "bfloat16"),
     ],
@@ -175,7 +175,7 @@ def test_a_draw_with_a_law_it_cannot_have_come_from_is_refused_by_name(verifier:
         Generator(model, proposer=sampled_chain(q), verifier=verifier).generate([1], max_new_tokens=9, temperature=1.0)
     assert said in str(caught.value)
     match = Generator(model, proposer=sampled_chain(q)).generate([1], max_new_tokens=9)
-    assert match.finish_reason == "length", "match reads no law"
+    assert match.finish_reason == "length", "match reads no distribution"
 
 
 @pytest.mark.parametrize("verifier", Q_RULES)
