@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from specdec.decoding.record import PHASES
+from specdec.decoding.phases import PHASES
 
 if TYPE_CHECKING:
     from specdec.comparison import Comparison, Row

@@ -16,7 +16,7 @@ import numpy as np
 from specdec.comparison.extras import needs
 from specdec.comparison.results import Comparison, Row
 from specdec.costs import Costs
-from specdec.decoding.record import PHASES
+from specdec.decoding.phases import PHASES
 
 # Okabe and Ito's colours, which people with any of the usual colour vision deficiencies can tell apart.
 PLAIN_COLOUR = "#666666"

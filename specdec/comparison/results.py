@@ -12,7 +12,7 @@ import numpy as np
 from specdec.comparison.extras import needs
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
-from specdec.decoding.record import PHASES
+from specdec.decoding.phases import PHASES
 from specdec.errors import RequestError, SpecdecError
 
 

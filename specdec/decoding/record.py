@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from specdec.decoding.sequence import Sequence
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
-PHASES = ("propose", "compile", "forward", "verify", "commit")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from specdec.decoding.record import PHASES, Outcome, StepRecord
+from specdec.decoding.phases import PHASES
+from specdec.decoding.record import Outcome, StepRecord
 
 
 @dataclass(slots=True)
