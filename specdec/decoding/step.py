@@ -143,13 +143,23 @@ def verify(batch: Batch, turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -
 
 def fetch_logits(turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
     """Copy all logits to the host that distributions will be made of, at once: waiting for a device costs most."""
-    fetched = [
-        rows[row_of(turn)].place(node)
-        for turn in turns
-        if turn.sequence.warper.decides_on_host
-        for node in (ROOT, *turn.tree.nodes_with(Role.CANDIDATE))
-    ]
-    rows[row_of(turns[0])].output.fetch(fetched)
+    output = rows[row_of(turns[0])].output
+    if output.logits.is_cpu:
+        return
+    output.fetch(
+        [
+            rows[row_of(turn)].place(node)
+            for turn in turns
+            if makes_distributions(turn.sequence)
+            for node in (ROOT, *turn.tree.nodes_with(Role.CANDIDATE))
+        ]
+    )
+
+
+def makes_distributions(sequence: Sequence) -> bool:
+    """True where tokens are decided by more than the argmax, and nothing binds that to the model's device."""
+    warper = sequence.warper
+    return warper.is_on_host and not (warper.is_plain_argmax and sequence.plan.verifier.is_keyed)
 
 
 def commit(batch: Batch, turns: ReadOnly[Turn]) -> None:

@@ -32,9 +32,9 @@ class Warper:
         self._constraints, self._warpers = [*own, *settings.logits_processor], warpers(settings)
         self._for_drafts = [*self._constraints, *self._warpers] if self.is_pure else [*own, *self._warpers]
         self.has_processors = bool(self._constraints or self._warpers)
-        # True if the emitted token is the argmax of the raw logits; and if it is decided by scores made on the host.
+        # True if the emitted token is the argmax of the raw logits; and if scores may be made on the host.
         self.is_plain_argmax = self.temperature == 0.0 and not self.has_processors
-        self.decides_on_host = self._device.type == "cpu" and not self.is_plain_argmax
+        self.is_on_host = self._device.type == "cpu"
 
     def constrained(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         """The scores behind penalties, constraints and the caller's own processors, at the end of ``path``.
