@@ -9,6 +9,10 @@ import specdec
 
 PACKAGE = Path(specdec.__file__).parent
 STAGES = ("strategies", "masks", "backends", "verifiers")
+LOOP = (
+    "specdec.target",
+    *(f"specdec.decoding.{name}" for name in ("scheduler", "prompt", "proposals", "step", "signals")),
+)
 
 
 def module_name(path: Path) -> str:
@@ -92,7 +96,8 @@ def test_a_stage_imports_no_other_stage(stage: str) -> None:
     assert crossings == []
 
 
-def test_the_loop_imports_no_plug_in_manager_not_even_through_others() -> None:
+@pytest.mark.parametrize("module", LOOP)
+def test_the_loop_imports_no_plug_in_manager_not_even_through_others(module: str) -> None:
     managers = (
         "pluggy",
         "specdec.plugins.registry",
@@ -100,24 +105,19 @@ def test_the_loop_imports_no_plug_in_manager_not_even_through_others() -> None:
         "specdec.plugins.hookspecs",
         "importlib.metadata",
     )
-    reached = closure("specdec.decoding.step")
-    assert "specdec.strategies.base" in reached
+    reached = closure(module)
+    assert {"specdec.tree", "specdec.layout", "specdec.backends.base"} <= reached
+    assert ("specdec.strategies.base" in reached) == (module != "specdec.target")
     assert sorted(name for name in reached if any(is_inside(name, manager) for manager in managers)) == []
 
 
-def test_the_loop_knows_contracts_and_no_implementation() -> None:
+@pytest.mark.parametrize("module", LOOP)
+def test_the_loop_knows_contracts_and_no_implementation(module: str) -> None:
     implementations = [
-        module
-        for module in IMPORTS
-        if module.count(".") == 2 and module.split(".")[1] in STAGES and ".base" not in module
+        other for other in IMPORTS if other.count(".") == 2 and other.split(".")[1] in STAGES and ".base" not in other
     ]
     assert len(implementations) >= 8
-    assert (
-        sorted(
-            name for name in IMPORTS["specdec.decoding.step"] for module in implementations if is_inside(name, module)
-        )
-        == []
-    )
+    assert sorted(name for name in IMPORTS[module] for other in implementations if is_inside(name, other)) == []
 
 
 def test_nothing_imports_the_command_line_but_main() -> None:
