@@ -80,8 +80,8 @@ def describe(folder: Path, dtype: str, with_costs: bool) -> tuple[str, Costs | N
     model = load(folder, dtype)
     if not with_costs:
         return description(model), None
-    driver = Generator(model, proposer="autoregressive", numerics="fast").open_target()
-    return description(model), measure_costs(driver, repeats=COST_REPEATS)
+    target = Generator(model, proposer="autoregressive", numerics="fast").open_target()
+    return description(model), measure_costs(target, repeats=COST_REPEATS)
 
 
 def markdown(head: list[str], rows: list[Row], found: Measurement, costs: Costs | None) -> str:

@@ -30,11 +30,11 @@ import torch
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
-from benchmarks.exact_cost import tree_of
+from benchmarks.exact_cost import one_pass, tree_of
 from benchmarks.machine import facts
 from specdec import Generator
 from specdec.errors import in_one_line
-from specdec.target import Driver
+from specdec.target import Target
 
 # Hidden size, layers, heads, key-value heads, intermediate size: Llama 3.2 1B, Llama 2 7B and 13B.
 SHAPES = {
@@ -92,20 +92,21 @@ def reading(model: torch.nn.Module, timer: Timer) -> float:
     return timer(lambda: [weight.amax() for weight in weights])
 
 
-def passes(driver: Driver, context: int, timer: Timer) -> dict[int, float]:
+def passes(target: Target, context: int, timer: Timer) -> dict[int, float]:
     """Seconds of a pass by its number of nodes, layout and logits among them."""
     tokens = np.random.default_rng(0).integers(VOCAB, size=context + 1).tolist()
-    driver.open(tokens, context + 2 * max(NODES))
+    row = target.open(context + 2 * max(NODES))
     try:
-        return {size: timer(partial(driver.forward, [tree_of(size)])) for size in NODES}
+        target.read_all(row, tokens)
+        return {size: timer(partial(one_pass, target, row, tree_of(size))) for size in NODES}
     finally:
-        driver.release(0)
+        target.release(row)
 
 
-def attention(driver: Driver, model: LlamaForCausalLM, context: int, size: int, timer: Timer) -> float:
+def attention(target: Target, model: LlamaForCausalLM, context: int, size: int, timer: Timer) -> float:
     """Seconds of one layer's attention over random states."""
-    config, layout = model.config, driver.lay_out([tree_of(size)], [context])
-    kind = {"dtype": driver.shapes.dtype, "device": driver.shapes.device}
+    config, layout = model.config, target.compiler.compile([tree_of(size)], [context], target.shapes)
+    kind = {"dtype": target.shapes.dtype, "device": target.shapes.device}
     query = torch.randn(1, config.num_attention_heads, layout.width, config.head_dim, **kind)
     key, value = torch.randn(2, 1, config.num_key_value_heads, context + layout.width, config.head_dim, **kind)
     attend = AttentionInterface()[layout.attention or "sdpa"]
@@ -136,11 +137,11 @@ def measured(shape: str, arguments: argparse.Namespace, timer: Timer) -> dict[st
         if "steps" not in arguments.only and backend != "hf":
             continue
         try:
-            driver = Generator(model, proposer="autoregressive", backend=backend, mask=mask).open_target()
+            target = Generator(model, proposer="autoregressive", backend=backend, mask=mask).open_target()
             if "steps" in arguments.only:
-                row[name] = {size: 1e3 * seconds for size, seconds in passes(driver, contexts[0], timer).items()}
+                row[name] = {size: 1e3 * seconds for size, seconds in passes(target, contexts[0], timer).items()}
             if "attention" in arguments.only and backend == "hf":
-                row[f"attention, {mask}"] = 1e3 * attention(driver, model, contexts[1], 120, timer)
+                row[f"attention, {mask}"] = 1e3 * attention(target, model, contexts[1], 120, timer)
         except Exception as fault:  # third-party kernels: what can't be run is said, and the rest goes on
             row.setdefault(name, in_one_line(fault))
     return row

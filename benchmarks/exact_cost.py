@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from transformers import AttentionInterface
 from benchmarks.machine import facts
 from specdec import Drafter, DraftTree, Generator, Proposer, demo
 from specdec.strategies.base import Request
-from specdec.target import Driver
+from specdec.target import Row, Target
 from specdec.tree import ROOT, Budget
 
 NODES = (1, 8, 16, 32, 120)
@@ -64,12 +65,12 @@ def interleaved(calls: Sequence[Callable[[], object]], repeats: int) -> list[flo
     return [statistics.median(taken[1:]) for taken in times]  # the first makes room
 
 
-def layer(drivers: Sequence[Driver], context: int, size: int, repeats: int) -> list[float]:
+def layer(targets: Sequence[Target], context: int, size: int, repeats: int) -> list[float]:
     """An attention call of each mode, masks made beforehand."""
     config, calls = demo.load()[0].config, []
-    for driver in drivers:
-        layout = driver.lay_out([tree_of(size)], [context])
-        width, dtype = layout.width, driver.shapes.dtype
+    for target in targets:
+        layout = target.compiler.compile([tree_of(size)], [context], target.shapes)
+        width, dtype = layout.width, target.shapes.dtype
         query = torch.randn(1, width, config.num_attention_heads, config.head_dim).to(dtype).transpose(1, 2)
         key, value = torch.randn(2, 1, config.num_key_value_heads, context + width, config.head_dim).to(dtype)
         name = layout.attention or ("specdec_grouped" if layout.masks or layout.width == 1 else "sdpa")
@@ -82,15 +83,23 @@ def layer(drivers: Sequence[Driver], context: int, size: int, repeats: int) -> l
         return interleaved(calls, repeats)
 
 
-def passes(drivers: Sequence[Driver], context: int, size: int, repeats: int) -> list[float]:
-    tokens = np.random.default_rng(0).integers(5, 2000, size=context + 1).tolist()
-    for driver in drivers:
-        driver.open(tokens[:-1], context + 200)
-    tree = tree_of(size)
-    taken = interleaved([lambda d=driver: d.forward([tree]) for driver in drivers], repeats)
-    for driver in drivers:
-        driver.release(0)
+def passes(targets: Sequence[Target], context: int, size: int, repeats: int) -> list[float]:
+    """A pass of each mode behind a context, its layout and logits among it."""
+    tokens = np.random.default_rng(0).integers(5, 2000, size=context).tolist()
+    calls: list[Callable[[], object]] = []
+    for target in targets:
+        row = target.open(context + 200)
+        target.read_all(row, tokens)
+        calls.append(partial(one_pass, target, row, tree_of(size)))
+    taken = interleaved(calls, repeats)
+    for target in targets:
+        target.release(target.rows[0])
     return taken
+
+
+def one_pass(target: Target, row: Row, tree: DraftTree) -> None:
+    """Lay out a pass over a tree behind a row, and make it; nothing is kept."""
+    target.forward(target.compile({row: tree}))
 
 
 def steps(model: torch.nn.Module, context: int, size: int, count: int) -> list[float]:
@@ -123,11 +132,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for dtype in DTYPES:
         model = demo.load(dtype)[0]
-        drivers = [Generator(model, numerics=mode).open_target() for mode in MODES]
+        targets = [Generator(model, numerics=mode).open_target() for mode in MODES]
         for context in CONTEXTS:
             for size in NODES:
                 repeats = arguments.repeats if size < NODES[-1] else max(5, arguments.repeats // 3)
-                one, whole = (f(drivers, context, size, repeats) for f in (layer, passes))
+                one, whole = (f(targets, context, size, repeats) for f in (layer, passes))
                 step = steps(model, context, size, arguments.steps if size < NODES[-1] else arguments.steps // 3)
                 print(
                     f"| {str(dtype).removeprefix('torch.')} | {context} | {size} | {one[0]:.2f} / {one[1]:.2f} "

@@ -34,6 +34,7 @@ from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model
 from specdec import Generator
 from specdec.comparison.prompts import demo_prompts, load_prompts, select
+from specdec.decoding.record import StepRecord
 from specdec.requests.prompts import encode
 
 PLAIN = "autoregressive"
@@ -62,19 +63,17 @@ class Key:
     prompt: int
 
 
-class Witness:
-    """A logits processor that changes nothing and keeps a digest of what it is shown, by length of text.
-
-    It doesn't call itself path-pure, so it is shown the committed positions and no others.
-    """
+class Digests:
+    """Digests of the scores that each committed token was decided by, as the records of steps tell them."""
 
     def __init__(self) -> None:
-        self.digests: dict[int, str] = {}
+        self.found: list[str] = []
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        digest = hashlib.blake2b(scores.contiguous().numpy().tobytes(), digest_size=8).hexdigest()
-        self.digests[input_ids.shape[1]] = digest
-        return scores
+    def note(self, record: StepRecord) -> None:
+        """Add those of a step; they are empty where scores aren't kept."""
+        for scores in (scores for outcome in record.outcomes for scores in outcome.scores):
+            assert scores is not None, "no processor hides them"
+            self.found.append(hashlib.blake2b(scores.contiguous().numpy().tobytes(), digest_size=8).hexdigest())
 
 
 class Runs:
@@ -109,20 +108,20 @@ class Runs:
             if set(keys) <= self.done:
                 continue
             is_watched = indices[0] % 6 == 0 and batch == 1
-            witness = Witness()
+            digests = Digests()
             results = generator.generate(
                 [self.prompts[index] for index in indices],
                 max_new_tokens=self.length,
                 temperature=temperature,
                 seed=SEED,
                 eos_token_id=(),
-                logits_processor=[witness] if is_watched else [],
+                keeps_scores=is_watched,
+                on_step=digests.note,
             )
             for key, result in zip(keys, results, strict=True):
                 if result.error is not None:
                     raise result.error
-                digests = list(witness.digests.values()) if is_watched else []
-                self.write(key, result.token_ids, digests, str(result.numerics))
+                self.write(key, result.token_ids, digests.found, str(result.numerics))
 
     def decode_with_transformers(self, strategy: str, options: dict[str, Any]) -> None:
         model = copy.deepcopy(self.model)

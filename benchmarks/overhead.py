@@ -17,32 +17,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import PrivateAttr
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model, millions
 from specdec import Generator, demo
-from specdec.layout import Layout
+from specdec.decoding.phases import PHASES
+from specdec.decoding.record import StepRecord
+from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
 
 PROPOSERS = ("autoregressive", "prompt_lookup", "lookahead:N=5,W=7,G=7")
-
-
-class NotingCompiler(DenseCompiler):
-    """Dense masks; keeps the last layout."""
-
-    _last: Layout | None = PrivateAttr(None)
-
-    def compile(self, *arguments: Any) -> Layout:
-        self._last = super().compile(*arguments)
-        return self._last
-
-    @property
-    def last(self) -> Layout:
-        """The last pass's layout."""
-        assert self._last is not None
-        return self._last
 
 
 class Slots(CacheLayerMixin):
@@ -118,31 +103,33 @@ class Timed:
 
 
 def measure(model: Any, proposer: str, context: list[int], count: int) -> tuple[list[Timed], dict[str, float]]:
-    """Steps behind a context, the prompt's own and the first behind it left out; seconds of a step by phase.
-
-    The prompt's own step, in which proposers read the whole context, is taken off the phases: it is run by itself.
-    """
-    compiler = NotingCompiler()
+    """Steps behind a context, the prompt's own and the first behind it left out; mean seconds of a step by phase."""
+    compiler, records = DenseCompiler(), list[StepRecord]()
     generator = Generator(model, proposer=proposer, mask=compiler)
-    own = model.config._attn_implementation
+    own, shapes = model.config._attn_implementation, generator.shapes
     bare, timed = Bare.of(model, len(context) + count + 600), list[Timed]()
-    first = [generator.generate(context, max_new_tokens=1, eos_token_id=(), seed=0).stats.seconds for _ in range(3)]
-    stream = generator.stream(context, max_new_tokens=count, eos_token_id=(), seed=0)
+    stream = generator.stream(context, max_new_tokens=count, eos_token_id=(), seed=0, on_step=records.append)
     next(stream)
     while True:
         began = time.perf_counter()
         chunk = next(stream)
         stepped = time.perf_counter()
         if chunk.result is not None:
-            stats = chunk.result.stats
-            once = {name: statistics.median(spent[name] for spent in first) for name in stats.seconds}
-            return timed[1:], {name: (stats.seconds[name] - once[name]) / (stats.steps - 1) for name in once}
-        layout, taken = compiler.last, []
+            steps = records[-len(timed) : -1]
+            return timed[1:], {name: statistics.mean(one.seconds[name] for one in steps) for name in PHASES}
+        layout, taken = layout_of(records[-1], compiler, shapes), []
         for attention in ("specdec_grouped", own):
             middle = time.perf_counter()
             bare(layout, attention)
             taken.append(time.perf_counter() - middle)
         timed.append(Timed(stepped - began, taken[1], taken[0], layout.width))
+
+
+def layout_of(record: StepRecord, compiler: DenseCompiler, shapes: Shapes) -> Layout:
+    """The layout of a step that one request took part in, made again of its tree."""
+    (outcome,) = record.outcomes
+    assert outcome.tree is not None, "a step has a tree"
+    return compiler.compile([outcome.tree], [record.num_positions - record.width], shapes)
 
 
 def text_of(tokenizer: Any, length: int, period: int | None = None) -> list[int]:

@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.machine import facts
 from specdec import ROOT, DraftTree, Generator
+from specdec.target import Target
 
 VOCAB, LENGTH, MOST_NODES, MOST_DEPTH = 4096, 400, 120, 24
 
@@ -40,13 +41,11 @@ def model_of(arguments: argparse.Namespace) -> Any:
     return LlamaForCausalLM(config).to(getattr(torch, arguments.dtype)).eval()
 
 
-def plain_rows(driver: Any, tokens: list[int]) -> list[torch.Tensor]:
+def plain_rows(target: Target, tokens: list[int]) -> list[torch.Tensor]:
     """The logits behind each token, step by step."""
-    rows = [driver.open(tokens[:1], len(tokens)).logits(ROOT)]
-    for token in tokens[1:]:
-        rows.append(driver.forward([DraftTree(token)])[0].logits(ROOT))
-        driver.keep([(ROOT,)])
-    driver.release(0)
+    row = target.open(len(tokens))
+    rows = [target.read(row, [token]).logits(ROOT) for token in tokens]
+    target.release(row)
     return rows
 
 
@@ -68,19 +67,23 @@ def _add(tree: DraftTree, parent: int, rng: random.Random) -> None:
         tree.add(parent, rng.randrange(VOCAB))
 
 
-def differing(driver: Any, tokens: list[int], expected: list[torch.Tensor], num_rows: int) -> tuple[int, int]:
+def differing(target: Target, tokens: list[int], expected: list[torch.Tensor], num_rows: int) -> tuple[int, int]:
     """Return how many rows differ, and how many were tried, at least ``num_rows``."""
     rng, tried, different = random.Random(1), 0, 0
     while tried < num_rows:
-        length = rng.randint(1, len(tokens) - MOST_DEPTH - 1)
-        first = driver.open(tokens[:length], len(tokens))
-        found = [(length - 1, first.logits(ROOT))]
-        tree, path = tree_over(tokens[length:], rng)
-        output = driver.forward([tree])[0]
-        found += [(length + depth, output.logits(node)) for depth, node in enumerate(path)]
-        driver.release(0)
-        different += sum(not torch.equal(row, expected[position]) for position, row in found)
-        tried += len(found)
+        row, length = target.open(len(tokens)), rng.randint(1, len(tokens) - 2 * MOST_DEPTH)
+        while chunk := target.chunk_behind(row, tokens[:length]):
+            target.read(row, chunk)
+        for _ in range(2):  # behind what is left of the prompt, whose last token is the root, and behind what is kept
+            start = max(length - 1, row.length)
+            tree, path = tree_over(tokens[start:], rng)
+            planned = target.compile({row: tree}, {row: tokens[row.length : start]})
+            answers = target.forward(planned)[row]
+            found = [(start + depth, answers.logits(node)) for depth, node in enumerate(path)]
+            different += sum(not torch.equal(logits, expected[position]) for position, logits in found)
+            tried += len(found)
+            target.keep(planned, {row: path})
+        target.release(row)
     return different, tried
 
 
@@ -100,8 +103,8 @@ def main() -> None:
     generator = Generator(model, proposer="autoregressive", weights=arguments.weights, numerics=arguments.numerics)
     made = time.perf_counter() - began
     tokens = random.Random(0).choices(range(VOCAB), k=LENGTH)
-    driver = generator.open_target()
-    different, tried = differing(driver, tokens, plain_rows(driver, tokens), arguments.num_rows)
+    target = generator.open_target()
+    different, tried = differing(target, tokens, plain_rows(target, tokens), arguments.num_rows)
     shape = f"{arguments.width} x {arguments.intermediate}, {arguments.layers} layers, {arguments.dtype}"
     print(f"{facts()}; {shape}; {generator.weights}; {generator.numerics}; made in {made:.1f} s")
     print(f"{different} of {tried} rows differ")

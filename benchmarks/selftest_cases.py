@@ -17,6 +17,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.split.compiler import SplitCompiler
 from specdec.probes.selftest import probe
+from specdec.target import Target
 from tests import families, planted
 
 LEAST_PREFIX = 32  # slots: so few that the walk's long context has a prefix apart from its tail
@@ -99,7 +100,7 @@ def _tried(
     case: Case, mistake: str, backend: Backend, model: PreTrainedModel, compiler: Compiler, name: str, is_exact: bool
 ) -> Outcome:
     began = perf_counter()
-    tried = probe(backend, model, compiler)
+    tried = probe(Target(backend, compiler), model)
     is_seen_in_bits = is_exact and tried.deviation.where
     found = "fault" if tried.fault else "bits" if is_seen_in_bits else "missed"
     return Outcome(case, name, mistake, found, tried.fault or tried.deviation.where, perf_counter() - began)

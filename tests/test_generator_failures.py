@@ -17,12 +17,12 @@ from specdec import (
     Engine,
     Generator,
     ModelError,
-    NumericsError,
     PluginError,
     Request,
     RequestError,
     ToyModel,
 )
+from specdec.errors import NumericsError
 from tests import families
 from tests.scripted import Scripted
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, TemperatureLogitsWarper
 
-from specdec import RequestError, Settings
+from specdec import RequestError
+from specdec.settings import Settings
 
 FIELDS = (
     "max_new_tokens, min_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, no_repeat_ngram_size, "

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from specdec import MatchVerifier, hookimpl
+from specdec import hookimpl
 from specdec.verifiers.base import Verdict, Verifier
+from specdec.verifiers.match import MatchVerifier
 from tests.plugins.test_registry import FakeEntryPoint
 
 FEW = ("--category", "code", "--per-category", "2", "--max-new-tokens", "10", "--proposer", "prompt_lookup")

@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specdec import AutoregressiveProposer, Chunk, Generator, Proposer, Result, demo, hookimpl
+from specdec import Generator, Proposer, Result, demo, hookimpl
 from specdec.cli.decode import print_stream
+from specdec.decoding.result import Chunk
 from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
 from specdec.plugins.registry import load_plugins
+from specdec.strategies.autoregressive import AutoregressiveProposer
 
 PROMPT = "def add(a, b):\n"
 FEW = ("--max-new-tokens", "12")

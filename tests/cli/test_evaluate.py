@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from specdec import MatchVerifier, hookimpl
+from specdec import hookimpl
 from specdec.verifiers.base import Verdict, Verifier
+from specdec.verifiers.match import MatchVerifier
 from tests.plugins.test_registry import FakeEntryPoint
 
 FEW = ("--max-new-tokens", "8", "--per-category", "2", "--repeats", "1")

@@ -14,7 +14,7 @@ from specdec.comparison import Comparison, plots
 from specdec.comparison.report import identity, numerics_used, samples, verdict, write_report
 from specdec.comparison.runs import Run
 from specdec.costs import Costs
-from specdec.decoding.stats import PHASES
+from specdec.decoding.phases import PHASES
 from tests import byte_tokenizer
 from tests.comparison.reported import COSTS, EIGHT, FIGURES, HOSTILE, PLAIN, build, letters
 

@@ -14,7 +14,6 @@ from specdec import (
     DraftModelProposer,
     DraftTree,
     Generator,
-    MatchVerifier,
     Proposer,
     Request,
     SpecdecError,
@@ -26,6 +25,7 @@ from specdec.comparison import EvaluationPrompt, Session
 from specdec.comparison.runfile import read
 from specdec.comparison.runs import Run
 from specdec.verifiers.base import Verdict
+from specdec.verifiers.match import MatchVerifier
 
 MODEL = ToyModel.random(8, order=2, seed=3, sharpness=4.0)
 PROMPTS = [[1, 2, n, *([4, 5] if n == 3 else [])] for n in range(6)]  # prompt 3 is the longest

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from specdec import Budget, DraftTree, Generator, Request, ToyModel
 from specdec.backends import hf as hf_module
-from specdec.backends.toy import ToyBackend
 from specdec.decoding.record import StepRecord
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence as Handle

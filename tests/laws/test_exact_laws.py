@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import ROOT, DraftTree, Settings
+from specdec import ROOT, DraftTree
 from specdec.plugins.registry import load_plugins
 from specdec.sampling.randomness import Chances
+from specdec.settings import Settings
 from specdec.testing import (
     EXACT,
     Shape,

@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from specdec import ROOT, DraftTree, Role, Settings, ToyModel
+from specdec import ROOT, DraftTree, Role, ToyModel
 from specdec.backends.base import Output, OutputRow
 from specdec.plugins.registry import load_plugins
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
 from specdec.sampling.target import SequenceTarget
+from specdec.settings import Settings
 from specdec.testing import trees
 from tests.generators import VERIFIERS
 from tests.plain import decode_law

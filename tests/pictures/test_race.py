@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from specdec import Chunk, Generator, Result, ToyModel
+from specdec import Generator, Result, ToyModel
 from specdec.decoding.record import StepRecord
+from specdec.decoding.result import Chunk
 from specdec.decoding.stats import Stats
 from specdec.generator import OnStep
 from specdec.numerics import Numerics

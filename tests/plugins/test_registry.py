@@ -10,12 +10,10 @@ import pytest
 from pydantic import Field
 
 from specdec import (
-    AutoregressiveProposer,
     Drafter,
     Generator,
     JacobiProposer,
     LookaheadProposer,
-    MatchVerifier,
     ModelError,
     PluginError,
     PromptLookupProposer,
@@ -29,7 +27,9 @@ from specdec.comparison.tune import Tuner
 from specdec.masks.dense import DenseCompiler
 from specdec.pictures.trace import Recorder
 from specdec.plugins.registry import Registry, load_plugins, options_of
+from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.testing import check_proposer
+from specdec.verifiers.match import MatchVerifier
 
 
 class Mine(Proposer):

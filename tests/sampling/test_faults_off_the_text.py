@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from specdec import Generator, NumericsError, ToyModel
+from specdec import Generator, ToyModel
+from specdec.errors import NumericsError
 
 PROPOSERS = ["autoregressive", "jacobi:n=4", "lookahead:N=3,W=4,G=5", "prompt_lookup:num_matches=2"]
 

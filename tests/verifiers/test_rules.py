@@ -8,23 +8,13 @@ import pytest
 import torch
 from scipy import stats
 
-from specdec import (
-    Budget,
-    DraftModelProposer,
-    DraftTree,
-    Generator,
-    PluginError,
-    RejectionVerifier,
-    Request,
-    RequestError,
-    ToyModel,
-    TraversalVerifier,
-    TypicalVerifier,
-)
+from specdec import Budget, DraftModelProposer, DraftTree, Generator, PluginError, Request, RequestError, ToyModel
 from specdec.sampling.randomness import Randomness
 from specdec.testing import Shape, TableLaw, draw_tree, emitted_law, plain_law, total_variation
 from specdec.tree import Draw, merge
-from specdec.verifiers.typical import entropy
+from specdec.verifiers.rejection import RejectionVerifier
+from specdec.verifiers.traversal import TraversalVerifier
+from specdec.verifiers.typical import TypicalVerifier, entropy
 from tests.scripted import Scripted
 
 Q_RULES = ["rejection", "traversal"]

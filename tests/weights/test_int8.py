@@ -4,7 +4,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specdec import Generator, RequestError, audit, demo
+from specdec import Generator, RequestError, demo
+from specdec.auditing import audit
 from specdec.binding import Bound
 from specdec.weights.int8 import Int8Kernel
 from tests import families
