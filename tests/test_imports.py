@@ -135,7 +135,7 @@ def test_contracts_and_core_import_no_terminal_library() -> None:
 
 @pytest.mark.parametrize("module", ["specdec", "specdec.demo", *(m for m in IMPORTS if is_inside(m, "specdec.cli"))])
 def test_the_package_the_command_line_and_the_built_in_model_import_nothing_that_takes_long(module: str) -> None:
-    slow = {"torch", "transformers", "numpy", "pydantic", "pluggy", "matplotlib", "scipy", "optuna", "jinja2"}
+    slow = {"torch", "transformers", "numpy", "pydantic", "pluggy", "matplotlib", "scipy", "jinja2"}
     assert imported_at_once(module) & slow == set()
 
 

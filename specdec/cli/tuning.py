@@ -116,8 +116,7 @@ def _values(given: str) -> tuple[str, list[Any]]:
 def _check_ready(path: Path | None) -> None:
     from specdec.comparison.extras import needs
 
-    for module in ("scipy.stats", "optuna"):
-        needs(module)
+    needs("scipy.stats")
     if path is not None:
         needs("matplotlib")
         if path.suffix not in {".svg", ".png"}:

@@ -1,4 +1,10 @@
-"""Strategies made ready to be compared: a generator for each, and plain decoding to measure them by."""
+"""Strategies made ready to be compared: a generator for each, and plain decoding to measure them by.
+
+Plain decoding is there in two numerics. The baseline's are fast, whatever the others': speed-ups are over it. The
+reference's are exact: texts of strategies in exact numerics are held against it. A strategy that is one of the two
+serves as it. Otherwise the baseline is added, and so is the reference if a strategy is exact; where there are no
+strategies but the baseline, if the numerics asked for are. Without a reference of its own the baseline is it, too.
+"""
 
 import warnings
 from collections.abc import Mapping
@@ -43,12 +49,7 @@ def check_options(
 
 
 class Ready:
-    """Generators by name, all with one model.
-
-    A generator that is given keeps its numerics and its rule. ``baseline`` is the name of ordinary plain decoding, in
-    fast numerics whatever the others': speed-ups are over it. ``reference`` is that of plain decoding in exact numerics
-    where any strategy has those, else the baseline's: texts are held against it. Either is added where no strategy is
-    it. Where there is no other strategy, the numerics asked for decide whether there is a reference.
+    """Generators by name, all with one model, and the names of the two that are plain decoding.
 
     Raises:
         SpecdecError: for what can't be made, generators of several models, and names that plain decoding needs.
@@ -63,58 +64,59 @@ class Ready:
         numerics: Mode,
         weights: str = "auto",
     ) -> None:
-        self._given, self._verifier, self._numerics, self._weights = (model, tokenizer), verifier, numerics, weights
+        self.model, self.tokenizer = model, tokenizer
+        self._verifier, self._numerics, self._weights = verifier, numerics, weights
         registry = load_plugins()
-        made = {
+        read = {
             name: given if isinstance(given, Generator) else registry.make("proposers", given)
             for name, given in strategies.items()
         }
-        ordinary = next((name for name, given in made.items() if _is_ordinary(given)), None)
+        baseline = next((name for name, given in read.items() if _can_be_baseline(given)), None)
         self.generators = {
-            name: given if isinstance(given, Generator) else self.make(given, "fast" if name == ordinary else numerics)
-            for name, given in made.items()
+            name: self.make(given, "fast" if name == baseline else numerics) for name, given in read.items()
         }
-        self.baseline = self._with_baseline() if ordinary is None else ordinary
+        self.baseline = self._add_baseline() if baseline is None else baseline
         plain = self.generators[self.baseline]
-        self.model, self.tokenizer = self._given = plain.model, plain.tokenizer
+        self.model, self.tokenizer = plain.model, plain.tokenizer
         for name, generator in self.generators.items():
             if generator.model is not self.model:
                 raise RequestError(f"strategy {name!r} is a generator of another model: make it with the same object")
-        self.reference = self._with_reference()
+        self.reference = self._find_reference()
 
-    def make(self, proposer: Any, numerics: Mode | None = None) -> Generator:
-        """A generator with the acceptance rule, and the numerics unless others are named.
+    def make(self, given: Any, numerics: Mode | None = None) -> Generator:
+        """A strategy's generator, in the numerics named, else in those asked for; a generator stays as it is.
 
-        Plain decoding is plain whatever the rule: it is what the others' texts are held against.
+        Plain decoding is plain whatever the acceptance rule: it is what the others' texts are held against.
         """
-        strategy = load_plugins().make("proposers", proposer)
-        rule = "match" if _is_plain(strategy) else self._verifier
+        if isinstance(given, Generator):
+            return given
+        proposer = load_plugins().make("proposers", given)
         with warnings.catch_warnings():  # what it says is about to be measured
             warnings.filterwarnings("ignore", message="lookahead with N=")
             return Generator(
-                *self._given,
-                proposer=strategy,
-                verifier=rule,
+                self.model,
+                self.tokenizer,
+                proposer=proposer,
+                verifier="match" if _is_plain(proposer) else self._verifier,
                 numerics=numerics or self._numerics,
                 weights=self._weights,
             )
 
-    def _with_baseline(self) -> str:
-        taken = self.generators.get(PLAIN)
-        name = f"{PLAIN} (fast)" if taken is not None and _is_plain(taken.proposer) else PLAIN
-        return self._add(name, self.make(PLAIN, "fast"))
+    def _add_baseline(self) -> str:
+        is_taken = _is_plain(self.generators.get(PLAIN))  # by plain decoding in exact numerics
+        return self._add(f"{PLAIN} (fast)" if is_taken else PLAIN, self.make(PLAIN, "fast"))
 
-    def _with_reference(self) -> str:
-        exact = [name for name, generator in self.generators.items() if generator.numerics.is_bit_exact]
-        for name in exact:
-            if _is_plain(self.generators[name].proposer):
-                return name
-        if not exact and (len(self.generators) > 1 or self._numerics == "fast"):
-            return self.baseline
-        generator = self.make(PLAIN, "auto" if self._numerics == "fast" else self._numerics)
-        if generator.numerics.is_bit_exact:
-            return self._add(f"{self.baseline} (exact)", generator)
-        generator.close()
+    def _find_reference(self) -> str:
+        exact = {name: made for name, made in self.generators.items() if made.numerics.is_bit_exact}
+        plain = next((name for name, made in exact.items() if _is_plain(made)), None)
+        if plain is not None:
+            return plain
+        is_needed = bool(exact) if len(self.generators) > 1 else self._numerics != "fast"
+        if is_needed:
+            generator = self.make(PLAIN, "auto" if self._numerics == "fast" else self._numerics)
+            if generator.numerics.is_bit_exact:
+                return self._add(f"{self.baseline} (exact)", generator)
+            generator.close()
         return self.baseline
 
     def _add(self, name: str, generator: Generator) -> str:
@@ -124,12 +126,10 @@ class Ready:
         return name
 
 
-def _is_plain(proposer: Proposer) -> bool:
-    return isinstance(proposer, AutoregressiveProposer)
+def _is_plain(given: Generator | Proposer | None) -> bool:
+    return isinstance(given.proposer if isinstance(given, Generator) else given, AutoregressiveProposer)
 
 
-def _is_ordinary(given: Generator | Proposer) -> bool:
-    """Return True if a strategy is plain decoding in fast numerics, or can still be made so."""
-    if isinstance(given, Generator):
-        return _is_plain(given.proposer) and given.numerics.mode == "fast"
-    return _is_plain(given)
+def _can_be_baseline(given: Generator | Proposer) -> bool:
+    """Return True for plain decoding in fast numerics, or without a generator yet, which can still be made so."""
+    return _is_plain(given) and (not isinstance(given, Generator) or given.numerics.mode == "fast")

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from specdec.comparison.extras import needs
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
 from specdec.decoding.phases import PHASES
@@ -148,14 +147,29 @@ class Comparison:
     def to_csv(self) -> str:
         """A line per run: the raw figures."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(self._records[0]), lineterminator="\n")
+        records = self.to_records()
+        writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self._records)
+        writer.writerows(records)
         return text.getvalue()
 
-    def to_data_frame(self) -> Any:
-        """A pandas data frame with a row per run."""
-        return needs("pandas").DataFrame(self._records)
+    def to_records(self) -> list[dict[str, Any]]:
+        """A plain dict per run, the raw figures; ``pandas.DataFrame`` takes them as they are."""
+        return [
+            {
+                "strategy": run.strategy,
+                "category": self.plan.prompts[run.prompt][0],
+                "prompt": self.plan.prompts[run.prompt][1],
+                "repeat": run.repeat,
+                "seconds": run.seconds,
+                "tokens": len(run.tokens),
+                "steps": len(run.accepted_lengths),
+                "nodes": run.num_nodes,
+                "cache_bytes": run.cache_bytes,
+                **{f"{phase}_seconds": run.phases[phase] for phase in PHASES},
+            }
+            for run in self.runs
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Plan, figures and differences; ratios as ``[value, low, high]``, null where there is no interval."""
@@ -181,24 +195,6 @@ class Comparison:
             }
             for category in self.categories
         }
-
-    @cached_property
-    def _records(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "strategy": run.strategy,
-                "category": self.plan.prompts[run.prompt][0],
-                "prompt": self.plan.prompts[run.prompt][1],
-                "repeat": run.repeat,
-                "seconds": run.seconds,
-                "tokens": len(run.tokens),
-                "steps": len(run.accepted_lengths),
-                "nodes": run.num_nodes,
-                "cache_bytes": run.cache_bytes,
-                **{f"{phase}_seconds": run.phases[phase] for phase in PHASES},
-            }
-            for run in self.runs
-        ]
 
     def _speeds(self, strategy: str, category: str | None) -> np.ndarray:
         """Tokens and seconds of each prompt, shape ``(2, prompts)``: the medians of its repeats.

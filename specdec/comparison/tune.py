@@ -7,12 +7,12 @@ once for all. Only the settings that this predicts to be the fastest are run aga
 
 import itertools
 import math
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.comparison.extras import needs
 from specdec.comparison.prompts import EvaluationPrompt
 from specdec.comparison.results import Comparison
 from specdec.comparison.session import Session
@@ -29,7 +29,7 @@ _MOST_FINALISTS = 5
 _SAMPLE_PROMPTS = 4
 _LEAST_SAMPLE_TOKENS = 24
 _MOST_REPEATS = 5
-_MOST_OLD_SUGGESTIONS = 50  # in a row: the search has nothing new to ask
+_NUM_SPREAD = 5  # settings screened before the search goes by what was fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +215,15 @@ class _Space:
         for name, values in space.items():
             if not values or name in fixed:
                 raise RequestError(f"option {name}: give at least one value, and leave it out of {strategy!r}")
-        self._space = {name: tuple(values) for name, values in {**tunable, **space}.items() if name not in fixed}
-        if not self._space:
+        tried = {name: values for name, values in {**tunable, **space}.items() if name not in fixed}
+        if not tried:
             if fixed:
                 raise RequestError(f"all that tune would vary is fixed in {strategy!r}: leave an option out")
             raise RequestError(
                 f"tune knows no values for options of {strategy}: name an option that it has, and values"
             )
-        self.num_settings = math.prod(map(len, self._space.values()))
+        self._places = self._settings(tried)
+        self.num_settings = len(self._places)
         self.num_refused = 0
         self._check()
 
@@ -237,51 +238,53 @@ class _Space:
     def _check(self) -> None:
         """Raises the strategy's own refusal where it takes none of the settings."""
         refusal: SpecdecError | None = None
-        for chosen in itertools.product(*self._space.values()):
+        for setting in self._places:
             try:
-                self._registry.make("proposers", self._string(dict(zip(self._space, chosen, strict=True))))
+                self._registry.make("proposers", setting)
                 return
             except SpecdecError as error:
                 refusal = error
         assert refusal is not None, "there is at least one setting"
         raise refusal
 
-    def _string(self, options: Mapping[str, Any]) -> str:
-        """A setting as ``proposer=`` takes it."""
+    def _settings(self, tried: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
+        """Each setting, as ``proposer=`` takes it, with the place of each option's value among those to try."""
         given = [self._fixed] if self._fixed else []
-        return f"{self._name}:{','.join([*given, *(f'{name}={_text(value)}' for name, value in options.items())])}"
+        options = [[f"{name}={_text(value)}" for value in values] for name, values in tried.items()]
+        settings = {}
+        for places in itertools.product(*(range(len(texts)) for texts in options)):
+            chosen = [texts[place] for texts, place in zip(options, places, strict=True)]
+            settings[f"{self._name}:{','.join([*given, *chosen])}"] = places
+        return settings
 
     def search(self, screen: Callable[[str], Trial], costs: Costs, deadline: float) -> list[Trial]:
-        """Screen settings, those likely to be fast first, until the deadline or until there is nothing new.
+        """Screen settings, those likely to be fast first, until the deadline or until there are no more.
 
-        The next setting is optuna's to choose (tree-structured Parzen estimators: Bergstra et al. 2011). A setting that
-        the strategy refuses is left out.
+        The first few are spread at random, the same in each search. Each further one is the nearest to the fastest so
+        far, as neighbours are about as fast. A setting that the strategy refuses is left out.
         """
-        optuna = needs("optuna")
-        optuna.logging.disable_default_handler()
-        study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
-        screened: dict[str, Trial | SpecdecError] = {}
-        num_old = 0
-        while len(screened) < self.num_settings and num_old < _MOST_OLD_SUGGESTIONS:
-            asked = study.ask()
-            # Places among ascending values, so that the search knows neighbours.
-            chosen = {name: values[asked.suggest_int(name, 0, len(values) - 1)] for name, values in self._space.items()}
-            strategy = self._string(chosen)
-            num_old = num_old + 1 if strategy in screened else 0
-            if strategy not in screened:
-                try:
-                    screened[strategy] = screen(strategy)
-                except SpecdecError as refusal:
-                    screened[strategy] = refusal
-            trial = screened[strategy]
-            study.tell(asked, 0.0 if isinstance(trial, SpecdecError) else trial.tokens_per_second(costs))
-            if time.perf_counter() > deadline and any(isinstance(trial, Trial) for trial in screened.values()):
-                break
-        found = [trial for trial in screened.values() if isinstance(trial, Trial)]
-        self.num_refused = len(screened) - len(found)
+        untried = list(self._places)
+        random.Random(0).shuffle(untried)
+        found: list[Trial] = []
+        refusals: list[SpecdecError] = []
+        while untried and (not found or time.perf_counter() <= deadline):
+            setting = untried[0]
+            if found and len(found) + len(refusals) >= _NUM_SPREAD:
+                fastest = max(found, key=lambda trial: trial.tokens_per_second(costs)).strategy
+                setting = min(untried, key=lambda other: self._distance(other, fastest))
+            untried.remove(setting)
+            try:
+                found.append(screen(setting))
+            except SpecdecError as refusal:
+                refusals.append(refusal)
+        self.num_refused = len(refusals)
         if not found:
-            raise next(refusal for refusal in screened.values() if isinstance(refusal, SpecdecError))
+            raise refusals[0]
         return found
+
+    def _distance(self, one: str, other: str) -> int:
+        """The steps from value to neighbouring value that lead from one setting to the other."""
+        return sum(abs(a - b) for a, b in zip(self._places[one], self._places[other], strict=True))
 
 
 def _text(value: Any) -> str:

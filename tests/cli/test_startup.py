@@ -5,7 +5,7 @@ import json
 from specdec.cli import app
 from tests.fresh_process import modelling, run_commands
 
-SLOW_TO_IMPORT = {"torch", "transformers", "numpy", "matplotlib", "scipy", "optuna", "pandas"}
+SLOW_TO_IMPORT = {"torch", "transformers", "numpy", "matplotlib", "scipy"}
 COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
 
 
@@ -92,5 +92,5 @@ def test_decoding_imports_nothing_that_only_comparisons_and_pictures_need() -> N
     (ended,) = run_commands([["generate", PROMPT, "--max-new-tokens", "2", "--proposer", "prompt_lookup"]])
     assert ended.code == 0
     assert modelling(ended.modules)  # or it would prove nothing
-    others = ("specdec.comparison", "specdec.pictures", "specdec.auditing", "matplotlib", "optuna", "pandas")
+    others = ("specdec.comparison", "specdec.pictures", "specdec.auditing", "matplotlib")
     assert {name for name in others if name in ended.modules} == set()

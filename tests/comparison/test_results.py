@@ -104,7 +104,7 @@ def test_speed_ups_are_over_fast_plain_decoding_and_the_reference_takes_no_part(
     assert Comparison(exact(list(equal)), runs_of(exact(list(equal)), lambda name, *_: equal[name])).winner == "plain"
 
 
-def test_json_csv_and_data_frame_have_every_run() -> None:
+def test_json_csv_and_records_have_every_run() -> None:
     comparison = made({"plain": 2.0, "a": 1.0})
     told = json.loads(json.dumps(comparison.to_json()))
     assert told["winner"] == "a"
@@ -118,5 +118,7 @@ def test_json_csv_and_data_frame_have_every_run() -> None:
     lines = list(csv.DictReader(io.StringIO(comparison.to_csv())))
     assert len(lines) == len(comparison.runs) == 48
     assert sum(float(line["seconds"]) for line in lines) == pytest.approx(sum(run.seconds for run in comparison.runs))
-    frame = comparison.to_data_frame()
-    assert frame.groupby("strategy").tokens.sum().to_dict() == {"plain": 24 * len(TEXT), "a": 24 * len(TEXT)}
+    records = comparison.to_records()
+    assert [{name: str(figure) for name, figure in record.items()} for record in records] == lines
+    for name in ("plain", "a"):
+        assert sum(record["tokens"] for record in records if record["strategy"] == name) == 24 * len(TEXT)

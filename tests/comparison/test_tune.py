@@ -1,5 +1,7 @@
 """The search: what it tries, what it keeps, what it refuses."""
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -9,7 +11,8 @@ import pytest
 from specdec import SpecdecError, ToyModel
 from specdec.comparison import EvaluationPrompt
 from specdec.comparison.trade_off import save_trade_off
-from specdec.comparison.tune import Trial, Tuner
+from specdec.comparison.tune import Trial, Tuner, _Space
+from specdec.costs import Costs
 
 MODEL = ToyModel.random(8, order=2, seed=3, sharpness=4.0)
 PROMPTS = [EvaluationPrompt("toy", str(n), [1, 2, n]) for n in range(6)]
@@ -47,6 +50,36 @@ def test_every_setting_is_screened_where_there_is_time_and_the_best_are_run(tmp_
         save_trade_off(tmp_path / name, tuning)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert ElementTree.parse(tmp_path / "plot.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+def searched(space: _Space, speed: Callable[[str], float]) -> list[str]:
+    """Every setting in the order that they are screened in, where steps cost the same and bring this many tokens."""
+    asked: list[str] = []
+
+    def screen(strategy: str) -> Trial:
+        asked.append(strategy)
+        return Trial(strategy, int(1000 * speed(strategy)), 1000, 1000, 0.0)
+
+    found = space.search(screen, Costs((1, 2), (1.0, 1.0), 1.0), math.inf)
+    assert [trial.strategy for trial in found] == asked
+    return asked
+
+
+def test_the_fastest_setting_is_among_the_first_that_are_screened_wherever_it_lies() -> None:
+    space = _Space("lookahead", {})
+    for fastest in list(space._places)[::9]:
+        asked = searched(space, lambda setting, best=fastest: 20 - space._distance(setting, best))  # type: ignore[misc]
+        assert sorted(asked) == sorted(space._places)  # each once
+        assert asked.index(fastest) < 30
+
+
+def test_a_search_screens_the_same_settings_each_time() -> None:
+    first, again = (searched(_Space("prompt_lookup", {}), len) for _ in range(2))
+    assert first == again
+
+
+def test_a_value_that_is_given_twice_is_tried_once() -> None:
+    assert sorted(searched(_Space("jacobi", {"n": [2, 3, 2]}), len)) == ["jacobi:n=2", "jacobi:n=3"]
 
 
 def test_a_space_of_ones_own_replaces_the_strategys() -> None:
