@@ -50,7 +50,7 @@ class StepRecord:
             other, "none" where requests ended without a pass.
         outcomes: of the requests that took part.
         seconds: by phase.
-        width: nodes per row, padding included; 0 without a pass.
+        width: nodes of the widest row, padding left out; 0 without a pass.
         num_positions: slots that the longest row could see.
         row_bytes: held for the keys and values of each row.
     """

@@ -229,7 +229,7 @@ def recorded(batch: Batch, turns: ReadOnly[Turn], planned: Pass | None, is_promp
         kind="prompt" if is_prompt else "step",
         outcomes=outcomes,
         seconds=batch.clock.seconds,
-        width=0 if planned is None else planned.layout.width,
+        width=0 if planned is None else max(planned.layout.num_nodes),
         num_positions=0 if planned is None else planned.num_positions,
         row_bytes=row_bytes,
     )

@@ -1,19 +1,8 @@
 """Decoding on a device that isn't the CPU: no tensor of the host among the device's, the same text, and few waits."""
 
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
 
-import pytest
-import torch
-
-from specdec import DraftModelProposer, Generator, Proposer, demo
-from specdec.backends.hf import HFBackend
-from specdec.errors import SpecdecError
-from tests.generators import PROPOSERS, VERIFIERS, names_of, proposer_of
-from tests.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
+from tests.generators import PROPOSERS, VERIFIERS, names_of
 
 MASKS = names_of("masks")
 CHAIN, TREE, LAYERS = "draft_model", "draft_model:width=2", "draft_model:layers=1"
