@@ -11,7 +11,8 @@ from specdec.settings import Settings
 
 FIELDS = (
     "max_new_tokens, min_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, no_repeat_ngram_size, "
-    "suppress_tokens, begin_suppress_tokens, bad_words_ids, eos_token_id, stop, seed, logits_processor"
+    "suppress_tokens, begin_suppress_tokens, bad_words_ids, eos_token_id, stop, seed, logits_processor, "
+    "keeps_scores"
 )
 
 
