@@ -22,6 +22,7 @@ NOISE = "tests/sampling/test_randomness.py"
 EXACT = "tests/masks/test_exact.py"
 SPLIT = "tests/masks/test_split.py"
 SIGNALS = "tests/laws/test_signal_laws.py"
+ROWS = "tests/laws/test_backend_laws.py"
 SCHEDULER = "tests/decoding/test_scheduler.py"
 MOST_SECONDS = 1800
 
@@ -222,6 +223,23 @@ MUTATIONS = (
         "specdec/target.py",
         (("for number, row in enumerate(planned.rows)", "for number, row in enumerate(reversed(planned.rows))"),),
         (SCHEDULER,),
+    ),
+    Mutation(
+        "the last row in the place of one that leaves",
+        "specdec/backends/cache.py",
+        (
+            (
+                "            for moved in range(row, last):\n                buffer[moved] = buffer[moved + 1]",
+                "            if row != last:\n                buffer[row] = buffer[last]",
+            ),
+        ),
+        (ROWS,),
+    ),
+    Mutation(
+        "paths kept in the first rows, whichever the pass was of",
+        "specdec/backends/hf.py",
+        (("enumerate(paths, self._first)", "enumerate(paths)"),),
+        (ROWS,),
     ),
 )  # fmt: skip
 
