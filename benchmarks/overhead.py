@@ -126,10 +126,11 @@ def measure(model: Any, proposer: str, context: list[int], count: int) -> tuple[
 
 
 def layout_of(record: StepRecord, compiler: DenseCompiler, shapes: Shapes) -> Layout:
-    """The layout of a step that one request took part in, made again of its tree."""
+    """The layout of the last step, which one request took part in, made again of its tree."""
     (outcome,) = record.outcomes
     assert outcome.tree is not None, "a step has a tree"
-    return compiler.compile([outcome.tree], [record.num_positions - record.width], shapes)
+    root = len(outcome.request.tokens) - len(outcome.tokens) - 1  # the last token before the step's own
+    return compiler.compile([outcome.tree], [root], shapes)
 
 
 def text_of(tokenizer: Any, length: int, period: int | None = None) -> list[int]:

@@ -1,27 +1,256 @@
-"""Decoding on a device that isn't the CPU: no tensor of the host among the device's, the same text, and few waits."""
+"""Decoding on a device that isn't the CPU: the same text, no tensor of the host among the device's, and few waits."""
 
-from collections.abc import Iterator
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from tests.generators import PROPOSERS, VERIFIERS, names_of
+import pytest
+import torch
+
+from specdec import DraftModelProposer, Generator, Proposer, demo
+from specdec.backends.hf import HFBackend
+from specdec.errors import SpecdecError
+from tests.generators import PROPOSERS, VERIFIERS, names_of, proposer_of
+from tests.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
 
 MASKS = names_of("masks")
 CHAIN, TREE, LAYERS = "draft_model", "draft_model:width=2", "draft_model:layers=1"
 REGISTERED = [*names_of("proposers"), TREE, LAYERS]
 WITH_OPTIONS = [name for name in PROPOSERS if name not in REGISTERED]
 TRAINING_FREE = [name for name in names_of("proposers") if name != CHAIN]
-LONG, SHORT = "one prompt", "a ragged batch"
+ALONE, BATCH = "alone", "batch"
 NUM_TOKENS = 5
 
 
 def cases() -> Iterator[tuple[str, str, str, str]]:
-    """Yield strategies, rules, masks, and which of two texts is drawn, the other greedy.
+    """Yield a strategy, a rule, a mask, and what is drawn, the other being greedy: a text alone or those of a batch.
 
-    Among them are all pairs of a registered strategy, a rule, a mask and a temperature, and each strategy with other
-    options once.
+    Among them are all pairs of a registered strategy, a rule, a mask, and what is drawn; and once every other strategy.
     """
     for i, name in enumerate(REGISTERED):
         for j, rule in enumerate(VERIFIERS):
-            yield name, rule, MASKS[(i + j) % len(MASKS)], (LONG, SHORT)[(i + j) % 2]
+            yield name, rule, MASKS[(i + j) % len(MASKS)], (ALONE, BATCH)[(i + j) % 2]
     for i, name in enumerate(WITH_OPTIONS):
-        rule, mask = i % len(VERIFIERS), i // len(VERIFIERS) % len(MASKS)
-        yield name, VERIFIERS[rule], MASKS[mask], (LONG, SHORT)[i % 2]
+        rule, mask = VERIFIERS[i % len(VERIFIERS)], MASKS[i // len(VERIFIERS) % len(MASKS)]
+        yield name, rule, mask, (ALONE, BATCH)[i % 2]
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """The built-in model, its drafter and its tokenizer."""
+
+    target: Any
+    drafter: Any
+    tokenizer: Any
+
+    def generator(self, name: str, rule: str = "match", mask: str = "dense") -> Generator:
+        """Return one for a strategy by its name."""
+        return Generator(self.target, self.tokenizer, proposer=self._proposer(name), verifier=rule, mask=mask)
+
+    def _proposer(self, name: str) -> Proposer:
+        if name in {CHAIN, TREE}:
+            return DraftModelProposer(model=self.drafter, num_tokens=3, width=1 + (name == TREE))
+        if name == LAYERS:
+            return DraftModelProposer(layers=1, num_tokens=3)
+        return proposer_of(name, self.target.config.vocab_size)
+
+
+@pytest.fixture(scope="module")
+def here(built_in: tuple[Any, Any]) -> Models:
+    """On the CPU."""
+    model, tokenizer = built_in
+    return Models(model, demo.load_drafter(), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def moved(built_in: tuple[Any, Any]) -> Models:
+    with pretend_device():
+        return Models(demo.load()[0].to(NAME), demo.load_drafter().to(NAME), built_in[1])
+
+
+@pytest.fixture
+def device() -> Iterator[PretendDevice]:
+    with pretend_device() as device:
+        yield device
+
+
+@pytest.fixture
+def there(moved: Models, device: PretendDevice) -> Models:
+    """On the pretend device, which is on."""
+    return moved
+
+
+@pytest.fixture
+def passes(moved: Models, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the models on the device were passed through, by "target" and "drafter"."""
+    counted = Counter[str]()
+    load = HFBackend.load
+
+    def counting(model: Any, compiler: Any) -> HFBackend:
+        backend = load(model, compiler)
+        backend.forward = partial(count, backend.forward, model is moved.target)  # type: ignore[method-assign]  # watched
+        return backend
+
+    def count(forward: Callable[..., Any], is_target: bool, *args: Any) -> Any:
+        counted["target" if is_target else "drafter"] += 1
+        return forward(*args)
+
+    monkeypatch.setattr(HFBackend, "load", counting)
+    return counted
+
+
+def prompts() -> list[str]:
+    """One of a usual length, one that is longer than parts of attention are, and one of a few tokens."""
+    texts = [prompt.text for prompt in demo.prompts()]
+    return [texts[1], "\n".join(texts[4:7]), "def f("]
+
+
+def decode(generator: Generator, drawn: str, **settings: Any) -> list[tuple[int, ...]]:
+    """The tokens of one prompt alone, and of two others in a batch."""
+    alone, *batch = prompts()
+    settings |= {"max_new_tokens": NUM_TOKENS, "seed": 5, "eos_token_id": []}
+    results = [
+        generator.generate(alone, temperature=float(drawn == ALONE), **settings),
+        *generator.generate(batch, temperature=float(drawn == BATCH), **settings),
+    ]
+    for result in results:
+        if result.error is not None:
+            raise result.error
+    return [result.token_ids for result in results]
+
+
+@pytest.mark.parametrize(("name", "rule", "mask", "drawn"), [*cases()])
+def test_texts_are_the_cpus(here: Models, moved: Models, name: str, rule: str, mask: str, drawn: str) -> None:
+    with here.generator(name, rule, mask) as near:
+        expected = decode(near, drawn)
+    with pretend_device(), moved.generator(name, rule, mask) as far:
+        assert far.model.device.type == NAME
+        assert decode(far, drawn) == expected
+
+
+def measured(
+    generator: Generator, device: PretendDevice, passes: Counter[str], temperature: float
+) -> list[Counter[str]]:
+    """Waits and passes of a run, for one prompt and for a ragged batch of three."""
+    runs = []
+    for batch in (prompts()[:1], prompts()):
+        passes.clear()
+        before = device.waits
+        generator.generate(batch, max_new_tokens=NUM_TOKENS, temperature=temperature, seed=5, eos_token_id=[])
+        waits = device.waits - before - len(batch)  # once a text is done its numeric ties are read
+        runs.append(passes + Counter(waits=waits))
+    return runs
+
+
+@pytest.mark.parametrize(("temperature", "most"), [(0.0, 1), (1.0, 2)])
+@pytest.mark.parametrize("name", TRAINING_FREE)
+def test_a_step_waits_once_and_twice_where_it_draws(
+    there: Models, device: PretendDevice, passes: Counter[str], name: str, temperature: float, most: int
+) -> None:
+    with there.generator(name) as generator:
+        runs = measured(generator, device, passes, temperature)
+    assert all(0 < run["waits"] <= most * run["target"] for run in runs), runs
+
+
+@pytest.mark.parametrize("rule", VERIFIERS)
+@pytest.mark.parametrize("name", [CHAIN, TREE, LAYERS])
+def test_a_step_waits_for_each_pass_of_a_drafter_and_twice_more(
+    there: Models, device: PretendDevice, passes: Counter[str], name: str, rule: str
+) -> None:
+    with there.generator(name, rule) as generator:
+        runs = [run for temperature in (0.0, 1.0) for run in measured(generator, device, passes, temperature)]
+    assert all(0 < run["waits"] <= run["drafter"] + 2 * run["target"] for run in runs), runs
+
+
+def of_the_host(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    return scores * torch.ones(scores.shape)
+
+
+def read_by_the_host(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    return scores - scores.max().item()
+
+
+def not_read(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    return scores - scores.max()
+
+
+def test_a_tensor_of_the_host_is_refused_while_decoding(here: Models, there: Models) -> None:
+    settings: dict[str, Any] = {"max_new_tokens": NUM_TOKENS, "logits_processor": of_the_host}
+    with here.generator("autoregressive") as near:
+        near.generate("def f(", **settings)
+    with there.generator("autoregressive") as far, pytest.raises(SpecdecError, match=r"from the host, \(1, 2048\)"):
+        far.generate("def f(", **settings)
+
+
+def test_a_number_that_is_read_while_decoding_is_counted(there: Models, device: PretendDevice) -> None:
+    waits = []
+    with there.generator("autoregressive") as generator:
+        for processor in (read_by_the_host, not_read):
+            before = device.waits
+            generator.generate("def f(", max_new_tokens=NUM_TOKENS, eos_token_id=[], logits_processor=processor)
+            waits.append(device.waits - before)
+    assert waits[0] == waits[1] + NUM_TOKENS
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_device_refuses_tensors_of_the_host(device: PretendDevice, mode: Callable[[], Any]) -> None:
+    with mode():
+        host, x = torch.ones(2, 3), torch.ones(2, 3, device=NAME)
+        for mixed in (
+            lambda: x + host,
+            lambda: host.mul_(x),
+            lambda: torch.cat([x, host]),
+            lambda: torch.nn.functional.linear(x, host),
+            lambda: host[torch.tensor([0], device=NAME)],
+            lambda: x.index_select(0, torch.tensor([0])),
+        ):
+            with pytest.raises(RuntimeError, match="from the host"):
+                mixed()
+        assert (x + torch.tensor(1.0))[torch.tensor([1])].tolist() == [[2.0] * 3]  # numbers and indices may be
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_device_counts_what_the_host_waits_for(device: PretendDevice, mode: Callable[[], Any]) -> None:
+    def cost(act: Callable[[], Any]) -> tuple[int, int]:
+        before = device.waits, device.uploads
+        act()
+        return device.waits - before[0], device.uploads - before[1]
+
+    with mode():
+        host, x = torch.ones(2, 3), torch.ones(2, 3, device=NAME)
+        waits: list[Callable[[], Any]] = [
+            x[0, 0].item, x.tolist, x.cpu, x.nonzero, lambda: bool((x > 0).all()), lambda: int(x[0, 0]),
+            lambda: x[x > 0], lambda: x.to("cpu", torch.float64), lambda: host.copy_(x), lambda: torch.equal(x, x),
+            lambda: torch.allclose(x, x),
+        ]  # fmt: skip
+        uploads: list[Callable[[], Any]] = [
+            lambda: torch.tensor([1], device=NAME), lambda: host.to(NAME), lambda: x.copy_(host),
+            lambda: x[torch.tensor([0])],
+        ]  # fmt: skip
+        free: list[Callable[[], Any]] = [
+            lambda: x[1:].add_(1.0).view(3), lambda: x.max(-1), lambda: torch.zeros(3, device=x.device),
+            lambda: x.masked_fill(x > 0, 1.0), lambda: x[torch.zeros(1, dtype=torch.long, device=NAME)],
+            lambda: x.to(x.device), lambda: torch.zeros_like(x, device="cpu"),
+        ]  # fmt: skip
+        assert {cost(act) for act in waits} == {(1, 0)}
+        assert {cost(act) for act in uploads} == {(0, 1)}
+        assert {cost(act) for act in free} == {(0, 0)}
+
+
+def test_torch_is_afterwards_as_it_was() -> None:
+    def state() -> tuple[object, ...]:
+        return torch._C._only_lift_cpu_tensors(), torch.accelerator.current_accelerator(), hasattr(torch, NAME)
+
+    before = state()
+    with pretend_device():
+        tensor = torch.ones(2, device=NAME)
+        assert isinstance(tensor, PretendTensor)
+        assert not tensor.is_cpu
+    assert state() == before
+    assert f"torch.{NAME}" not in sys.modules
+    assert torch.ones(2).is_cpu
+    with pytest.raises(RuntimeError, match="while that is off"):
+        tensor + 1
