@@ -161,14 +161,14 @@ MUTATIONS = (
     ),
     Mutation(
         "closed regions aligned to the tree's root",
-        "specdec/masks/exact/regions.py",
-        (("_closed(0, length + max_depth)", "_closed(0, length)"),),
+        "specdec/masks/exact/compiler.py",
+        (("closed_region(0, length + max(tree.depths))", "closed_region(0, length)"),),
         (EXACT,),
     ),
     Mutation(
         "no open region",
         "specdec/masks/exact/regions.py",
-        (("stop = (positions + offset - OPEN) //", "stop = (positions + offset) //"),),
+        (("stop = (position - OPEN) //", "stop = position //"),),
         (EXACT,),
     ),
     Mutation(
@@ -245,7 +245,7 @@ MUTATIONS = (
 
 
 def is_seen(mutation: Mutation, copy: Path) -> bool:
-    """Whether the suite fails with the mistake in it."""
+    """Return True if the suite fails with the mistake in it."""
     path = copy / mutation.file
     original = text = path.read_text(encoding="utf-8")
     for before, after in mutation.changes:

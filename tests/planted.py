@@ -217,7 +217,7 @@ class KeepsAnotherBranch(Untested):
 
 
 class _OneSlotOff(RaggedCache):
-    """What is kept comes to lie one slot behind where it belongs."""
+    """Kept nodes come to lie one slot behind where they belong."""
 
     def keep(self, row: int, path: Sequence[int]) -> None:
         if any(node != to for to, node in enumerate(path)):

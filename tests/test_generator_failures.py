@@ -1,4 +1,4 @@
-"""What goes wrong: alone it is raised, in a list it ends its own member, and the others never notice."""
+"""Requests that fail: alone they raise, in a list they end by themselves, and the others never notice."""
 
 import json
 import re

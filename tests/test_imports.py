@@ -1,4 +1,4 @@
-"""Who may import whom: the division of labour, read off the import statements."""
+"""The division of labour: who may import whom, read off the import statements."""
 
 import ast
 from pathlib import Path

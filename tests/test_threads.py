@@ -14,7 +14,7 @@ BUSY = "this generator is decoding already: exhaust or close its stream, or wait
 
 
 def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
-    """What each of some calls returned or raised, all begun at the same time."""
+    """The value that each of some calls returned, or the error it raised, all begun at the same time."""
     barrier = threading.Barrier(len(calls))
     found: list[Any] = [None] * len(calls)
 

@@ -1,4 +1,4 @@
-"""What configurations say of models: every kind of layer has its own reason, and limits are named as what they are."""
+"""Models refused by their configurations: each kind of layer for its own reason, each limit as what it is."""
 
 from typing import Any
 

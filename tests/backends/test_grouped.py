@@ -26,7 +26,7 @@ def tensors(heads: int, groups: int, width: int, slots: int, value_size: int = 8
 
 
 class Module(torch.nn.Module):
-    """What transformers' own function reads of an attention layer."""
+    """An attention layer, as far as transformers' own function reads it."""
 
     def __init__(self, groups: int) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ def test_an_interrupt_leaves_no_process(setup, monkeypatch):
 
 
 def stops(process: Process) -> bool:
-    """Whether the process comes to a stop within some seconds."""
+    """Return True if the process comes to a stop within some seconds."""
     for _ in range(500):
         if os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
             return True

@@ -28,7 +28,7 @@ FEW = ("--max-new-tokens", "12")
 
 
 def plain(built_in: tuple[Any, Any], prompt: Any = PROMPT, **settings: Any) -> Result:
-    """What plain decoding says."""
+    """The result of plain decoding."""
     decoder = Generator(*built_in, proposer="autoregressive")
     result: Result = decoder.generate(prompt, **{"max_new_tokens": 12, **settings})
     assert result.text

@@ -1,4 +1,4 @@
-"""What a command imports before it knows that there is something to do."""
+"""The imports of a command before it knows that there is something to do."""
 
 import json
 

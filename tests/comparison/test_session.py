@@ -80,7 +80,7 @@ def test_strategies_agree_with_plain_decoding_which_is_added(temperature: float)
 
 
 def test_time_spent_in_propose_shows_there() -> None:
-    """How much is a matter for a machine without other load; that it goes to the right phase is not."""
+    """The phase must be right; by how much is a matter for a machine without other load."""
     comparison = compare(MODEL, {"idle": Idle()}, PROMPTS[:2], repeats=1, **FEW)
     seconds = comparison.rows[0].seconds
     assert seconds["propose"] >= 0.002

@@ -20,7 +20,7 @@ def encode(text: str, in_bytes: bool) -> list[int]:
 
 
 def pieces(ids: list[int], *stop: str) -> tuple[list[str], TextDecoder]:
-    """What is taken after each token until a stop string is complete, and the rest."""
+    """The text taken after each token until a stop string is complete, and the rest."""
     decoder, taken = TextDecoder(trained(), stop), list[str]()
     for token in ids:
         is_complete = decoder.push(token)

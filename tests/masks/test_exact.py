@@ -15,7 +15,7 @@ from specdec.layout import Shapes, Window
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import kernel as exact
 from specdec.masks.exact.compiler import ExactCompiler
-from specdec.masks.exact.regions import BLOCK, OPEN, found_regions
+from specdec.masks.exact.regions import BLOCK, OPEN, closed_region, found_regions
 from tests import families
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -148,6 +148,24 @@ def test_sums_over_open_slots_are_exact(dtype: torch.dtype) -> None:
         assert abs(Fraction(float(sums[0, 0, column])) - total) <= abs(total) * Fraction(1, 2**52)
     order = torch.randperm(200, generator=rng)
     assert torch.equal(exact._exact_sum(p[..., order], values[:, order], grid), sums)
+
+
+def test_the_example_of_a_closed_region() -> None:
+    assert closed_region(0, 250) == slice(0, 192)
+    tree = DraftTree(0)
+    path = [0, *tree.add_chain(0, range(1, 10))]
+    for token in range(10, 35):
+        tree.add(0, token)
+    path.append(tree.add(path[-1], 35))
+    assert (tree.depths[path[-1]], path[-1]) == (10, 35)
+    compiler = ExactCompiler()
+    shapes = Shapes(100, None, True, {KIND: None}, torch.float32, torch.device("cpu"))
+    for trees, length, nodes in ((tree, 240, path), (DraftTree(0), 250, [0])):
+        (region,) = compiler.compile([trees], [length], shapes).masks[KIND].regions  # type: ignore[attr-defined]
+        assert (region.closed, region.open) == (slice(0, 192), (slice(192, length + len(trees)),))
+        seen = (region.hidden[-1] == 0).nonzero().flatten() + 192
+        assert seen.tolist() == [*range(192, length), *(length + node for node in nodes)]
+        assert len(seen) == 59
 
 
 def test_a_closed_region_depends_on_the_position_alone_and_ends_before_any_root() -> None:

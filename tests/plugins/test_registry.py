@@ -75,7 +75,7 @@ def refusal(call: Callable[..., object], *arguments: object) -> str:
 
 
 class FakeEntryPoint:
-    """What importlib.metadata would give for an installed distribution."""
+    """An entry point, as importlib.metadata gives it for an installed distribution."""
 
     def __init__(self, name: str | None, load: Callable[[], object]) -> None:
         self.dist = SimpleNamespace(name=name) if name is not None else None

@@ -1,4 +1,4 @@
-"""What goes wrong on a path that the text doesn't take, or behind its end, must not show."""
+"""Faults on a path that the text doesn't take, or behind its end, must not show."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What a strategy's author may get wrong when it is bound, told in a line."""
+"""Mistakes of a strategy's author that show when it is bound, told in a line."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What drafts are taken to cost: c(T) at first, and then what steps took."""
+"""Prices of drafts: c(T) at first, and then what steps took."""
 
 import time
 

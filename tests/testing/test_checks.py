@@ -1,4 +1,4 @@
-"""What a plug-in author's suite calls: who passes, who doesn't, and what the refusal says."""
+"""The checks that a plug-in author's suite calls: who passes, who doesn't, and what the refusal says."""
 
 import random
 from itertools import pairwise

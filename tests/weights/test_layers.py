@@ -1,4 +1,4 @@
-"""Which layers are plain products, and which are given the same rows."""
+"""Layers that are plain products, and groups of them that are given the same rows."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -9,9 +9,9 @@ from pydantic import PrivateAttr
 
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
-from specdec.masks.exact.regions import ATTENTION, OPEN, Region, closed_behind, regions_of, with_regions
+from specdec.masks.exact.regions import ATTENTION, OPEN, Region, closed_region, regions_of, with_regions
 from specdec.masks.kept import KeptMasks, Marks
-from specdec.masks.visibility import first_seen, visibility, within
+from specdec.masks.visibility import visibility, within
 from specdec.tree import DraftTree
 
 
@@ -50,24 +50,15 @@ class ExactCompiler(MaskCompiler):
             regions = [
                 region  # padding belongs to none
                 for row, tree in enumerate(trees)
-                for region in regions_of(
-                    row,
-                    seen[row, : len(tree)],
-                    first_seen(window, positions[row, : len(tree)]),
-                    positions[row, : len(tree)],
-                    shapes.device,
-                )
+                for region in regions_of(row, seen[row, : len(tree)], positions[row, : len(tree)], shapes.device)
             ]
             masks[kind] = with_regions(torch.from_numpy(seen).to(shapes.device)[:, None], regions)
         return masks
 
     def _only_region(self, tree: DraftTree, length: int, shapes: Shapes) -> Region | None:
-        """Return the single region that ``regions_of`` gives for a row without windows.
-
-        None where nodes may differ in their closed region, or slots are few: then ``regions_of`` has to be asked.
-        """
-        closed = closed_behind(length, max(tree.depths))
-        if closed is None:
+        """Return the region that ``regions_of`` gives for a row without windows; None where nodes have several."""
+        closed = closed_region(0, length)
+        if closed != closed_region(0, length + max(tree.depths)):
             return None
         marks = Marks(0.0, -torch.inf, torch.float32, shapes.device)
         hidden = self._kept.behind(length - closed.stop, tree, len(tree), marks)

@@ -29,6 +29,7 @@ from specdec.masks.exact.regions import ATTENTION, Region, found_regions, with_r
 from specdec.one_call import one_call
 
 _ROWS = 4  # products of fewer rows take other ways through the libraries, with other bits
+_FEWEST_SLOTS = 32  # so do scores of fewer slots
 _COLUMNS = 16  # in products of fewer columns a row's bits were seen to depend on its place among the rows
 _SMALLEST_FUSED_HEAD = 32  # below, rows of the fused kernel in half precision were seen to depend on one another
 
@@ -143,25 +144,32 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, k
     num_nodes, num_groups = q.shape[1], len(k)
     num_heads = len(q) // num_groups
     num_rows = num_heads * num_nodes
-    rows = q.reshape(num_groups, num_rows, -1)  # the heads of a group read the same keys: one product for all
-    if num_rows % _ROWS:
-        rows = torch.nn.functional.pad(rows, (0, 0, 0, -num_rows % _ROWS))
+    # The heads of a group read the same keys: one product for all.
+    rows = _filled_up(q.reshape(num_groups, num_rows, -1), num_rows + -num_rows % _ROWS)
+    keys = _filled_up(region.take_open(k), _FEWEST_SLOTS)
+    values = _filled_up(region.take_open(v), _FEWEST_SLOTS)
+    num_open = keys.shape[1]
     # The closed region counts as one slot more, whose score is its log-sum-exp; a sink as one that holds nothing.
-    scores = [_scores(rows, region.take_open(k), kind, region.bias(num_heads, _ROWS))]
+    scores = [_scores(rows, keys, kind, region.bias(num_heads, rows.shape[1], num_open))]
     if region.closed.stop:
         closed, lse = _closed(rows, k[:, region.closed], v[:, region.closed], kind)
         scores.append(lse)
     if kind.sinks is not None:
         sinks = kind.sinks.float().view(num_groups, -1, 1).repeat_interleave(num_nodes, 1)
-        scores.append(torch.nn.functional.pad(sinks, (0, 0, 0, rows.shape[1] - num_rows)))
+        scores.append(_filled_up(sinks, rows.shape[1]))
     grid = _GRIDS[q.dtype]
     p = _softmax_weights(scores, grid)
-    num_open = region.hidden.shape[1]
-    sums = _exact_sum(p[..., :num_open], region.take_open(v), grid)
+    sums = _exact_sum(p[..., :num_open], values, grid)
     if region.closed.stop:
         sums.addcmul_(p[..., num_open : num_open + 1], closed)
     sums.div_(p.sum(-1, keepdim=True))
     return sums[:, :num_rows].view(num_groups, num_heads, num_nodes, -1).permute(2, 0, 1, 3)
+
+
+def _filled_up(states: torch.Tensor, num_rows: int) -> torch.Tensor:
+    """(groups, rows, size), with rows of zeros behind where there are fewer."""
+    missing = num_rows - states.shape[1]
+    return torch.nn.functional.pad(states, (0, 0, 0, missing)) if missing > 0 else states
 
 
 def _scores(rows: torch.Tensor, keys: torch.Tensor, kind: _Kind, bias: torch.Tensor) -> torch.Tensor:
