@@ -36,10 +36,12 @@ class HFBackend(Backend):
 
     Attributes:
         reason: why the model takes chains only, or "" where it takes trees.
-        widths: what passes are padded to, ascending; wider ones and those of an empty list aren't.
+        no_chains: the reason why this backend refuses models that take chains only, or "" where it drives them.
+        widths: padding widths in ascending order. Wider passes are not padded; an empty tuple disables padding.
     """
 
     runs_layers: ClassVar[bool] = True
+    no_chains: ClassVar[str] = ""
     widths: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
@@ -59,7 +61,8 @@ class HFBackend(Backend):
         grouped.register()
         self._compiler.register()
         self._has_fused_attention = grouped.is_for(self._config) and not why_fixed(self._model)
-        self.reason = examine(self, self._model, self._compiler, _CHAINS_ONLY.get(self._config.model_type, ""))
+        known = _CHAINS_ONLY.get(self._config.model_type, "")
+        self.reason = examine(self, self._model, self._compiler, known, self.no_chains)
 
     def close(self) -> None:
         if not self.num_rows:

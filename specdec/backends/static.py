@@ -100,6 +100,7 @@ class Graph:
 class StaticBackend(HFBackend):
     """A transformers model driven with fixed shapes; refuses models and masks that don't allow them."""
 
+    no_chains: ClassVar[str] = "the static backend has no chains of varying length"
     widths: ClassVar[tuple[int, ...]] = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
@@ -117,8 +118,6 @@ class StaticBackend(HFBackend):
         if self._compiler.attention is not None:
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
         super().prepare()
-        if not self.shapes.takes_trees:
-            raise ModelError(f"the static backend has no chains of varying length: {self.reason}; use backend='hf'")
 
     def _pass(self, layout: Layout) -> Output:
         if layout.hidden:

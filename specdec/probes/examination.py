@@ -22,11 +22,14 @@ from specdec.target import Target
 _PROBE_SECONDS = 0.5
 
 
-def examine(backend: Backend, model: PreTrainedModel, compiler: Compiler, why_chains: str = "") -> str:
+def examine(
+    backend: Backend, model: PreTrainedModel, compiler: Compiler, why_chains: str = "", no_chains: str = ""
+) -> str:
     """Set a backend's shapes, ``inexact`` and ``deviation`` by what its model and this machine's libraries do.
 
     Args:
         why_chains: a reason, known beforehand, why the model takes chains only.
+        no_chains: the refusal of a backend that has no chains.
 
     Returns:
         The reason why the model takes chains only, "" where it takes trees.
@@ -48,6 +51,8 @@ def examine(backend: Backend, model: PreTrainedModel, compiler: Compiler, why_ch
     tried = None if why_chains else _try_out(backend, model, compiler)
     why_chains = why_chains or (tried.fault if tried is not None else "")
     if why_chains:
+        if no_chains:
+            raise ModelError(f"{no_chains}: {why_chains}; use backend='hf'")
         backend.shapes = replace(backend.shapes, takes_trees=False)
         tried = _try_out(backend, model, compiler)
         if tried.fault:
