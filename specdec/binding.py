@@ -15,7 +15,7 @@ from specdec.numerics import Driven, Mode, drive
 from specdec.plugins.registry import Registry
 from specdec.probes.findings import state_of
 from specdec.requests.builder import Intake
-from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, TopK, What
+from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, TopK, TopLogits, What
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 from specdec.weights.holding import Holding
@@ -189,7 +189,7 @@ def _is_signal(wanted: object) -> bool:
     match wanted:
         case (Nodes(), What()):
             return True
-        case (Nodes(), TopK(k)):
+        case (Nodes(), TopK(k) | TopLogits(k)):
             return isinstance(k, int) and k > 0
         case (Nodes(), Hidden(layers)):
             return isinstance(layers, tuple) and bool(layers) and all(isinstance(layer, int) for layer in layers)

@@ -59,13 +59,25 @@ class DraftTree:
         draws: by parent, in the order in which a rule is to try them.
         wanted: the nodes whose logits are read, ascending; None, as a proposer leaves it, for the root, candidates and
             probes. The core sets it by what the proposer declared that it wants.
+        named_by: of the nodes that a merge of strategies chose, the names of those that named the token there.
         sources: the trees that ``graft`` copied nodes from, each with the place that its nodes have here.
         has_true_laws: every draw's q is the distribution that it was drawn from. A proposer that drops or re-ranks
             *sampled* nodes by what was drawn must set this to False; rules that read q then leave the tree to
             ``match``.
     """
 
-    __slots__ = ("_index", "depths", "draws", "has_true_laws", "parents", "roles", "sources", "tokens", "wanted")
+    __slots__ = (
+        "_index",
+        "depths",
+        "draws",
+        "has_true_laws",
+        "named_by",
+        "parents",
+        "roles",
+        "sources",
+        "tokens",
+        "wanted",
+    )
 
     def __init__(self, root: int) -> None:
         self.tokens: list[int] = [root]
@@ -75,6 +87,7 @@ class DraftTree:
         self.draws: dict[int, list[Draw]] = {}
         self.has_true_laws = True
         self.wanted: Sequence[int] | None = None
+        self.named_by: dict[int, tuple[str, ...]] = {}
         self.sources: list[tuple[DraftTree, Mapping[int, int]]] = []
         self._index: dict[tuple[int, int], int] = {}
 

@@ -21,6 +21,8 @@ import torch
 from specdec.costs import Costs
 from specdec.layout import Compiler, Layout, Shapes
 
+_BLOCK, _LEAST_BLOCK = 256, 32  # logits of a block
+
 
 class Output:
     """The answers of one forward pass, on the model's device until they are asked for.
@@ -38,12 +40,14 @@ class Output:
         self.column_of = {node: column for column, node in enumerate(columns)}
         self._ids: list[list[int]] | None = None
         self._top: dict[int, tuple[list[Any], list[Any]]] = {}
+        self._top_logits: dict[int, tuple[list[Any], list[Any]]] = {}
         self._fetched: dict[tuple[int, int], torch.Tensor] = {}
 
     def greatest(self, row: int, node: int) -> int:
         """The id of the greatest logit, the lowest of equals; its complement, below zero, where that is no number."""
         if self._ids is None:  # the one copy to the host that a greedy step needs
-            greatest, ids = self.logits.max(dim=-1)
+            greatest, ids = greatest_of(self.logits, 1)
+            greatest, ids = greatest[..., 0], ids[..., 0]
             self._ids = torch.where(greatest.isfinite(), ids, ~ids).tolist()
         return self._ids[row][self.column_of[node]]
 
@@ -51,10 +55,14 @@ class Output:
         """The ids of the ``k`` greatest logits and their probabilities, (rows, columns, k) each; copied once a pass."""
         if k not in self._top:
             laws = self.logits.softmax(-1, dtype=torch.promote_types(self.logits.dtype, torch.float32))
-            chances, ids = laws.topk(min(k, laws.shape[-1]))
-            both = torch.stack([ids.double(), chances.double()]).cpu()
-            self._top[k] = both[0].long().tolist(), both[1].tolist()
+            self._top[k] = _copied(*greatest_of(laws, k))
         return self._top[k]
+
+    def top_logits(self, k: int) -> tuple[list[Any], list[Any]]:
+        """The ids of the ``k`` greatest logits and these, (rows, columns, k) each; copied once a pass."""
+        if k not in self._top_logits:
+            self._top_logits[k] = _copied(*greatest_of(self.logits, k))
+        return self._top_logits[k]
 
     def fetch(self, places: Sequence[tuple[int, int]]) -> None:
         """Copy the logits of some (row, node) to the host, all at once, where they are read from then on."""
@@ -68,6 +76,30 @@ class Output:
         """The logits at a node, ``(vocab,)``: on the host where they were fetched, else on the model's device."""
         fetched = self._fetched.get((row, node))
         return self.logits[row, self.column_of[node]] if fetched is None else fetched
+
+
+def greatest_of(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ``k`` greatest along the last dimension, greatest first, and their indices; for one, the lowest of equals.
+
+    A maximum over blocks is vectorised on every device, while a search for an index isn't on a CPU. The greatest values
+    lie in the blocks of the greatest maxima, so that only these are searched.
+    """
+    size = values.shape[-1]
+    k, block = min(k, size), min(_BLOCK, size & -size)
+    if block < _LEAST_BLOCK or size // block < k:
+        return values.max(-1, keepdim=True) if k == 1 else values.topk(k)
+    blocks = values.reshape(*values.shape[:-1], -1, block)
+    maxima = blocks.amax(-1)
+    chosen = maxima.max(-1, keepdim=True).indices if k == 1 else maxima.topk(k).indices
+    searched = blocks.gather(-2, chosen[..., None].expand(*chosen.shape, block)).flatten(-2)
+    found, within = searched.max(-1, keepdim=True) if k == 1 else searched.topk(k)
+    return found, chosen.gather(-1, within // block) * block + within % block
+
+
+def _copied(values: torch.Tensor, ids: torch.Tensor) -> tuple[list[Any], list[Any]]:
+    """Ids and values on the host, copied at once."""
+    both = torch.stack([ids.double(), values.double()]).cpu()
+    return both[0].long().tolist(), both[1].tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +128,12 @@ class OutputRow:
         ids, chances = self.output.top(k)
         column = self.output.column_of[node + self.trunk]
         return tuple(zip(ids[self.row][column], chances[self.row][column], strict=True))
+
+    def top_logits(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
+        """The ``k`` greatest raw logits at a node, greatest first, as pairs of token and logit."""
+        ids, logits = self.output.top_logits(k)
+        column = self.output.column_of[node + self.trunk]
+        return tuple(zip(ids[self.row][column], logits[self.row][column], strict=True))
 
     def place(self, node: int) -> tuple[int, int]:
         """The (row, node) of the output that a node of the tree is."""

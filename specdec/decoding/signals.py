@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from specdec.sampling.target import SequenceTarget
-from specdec.strategies.base import Answers, Hidden, Nodes, Signal, TopK, What
+from specdec.strategies.base import Answers, Hidden, Nodes, Signal, TopK, TopLogits, What
 from specdec.tree import ROOT, DraftTree, Role
 
 
@@ -42,7 +42,7 @@ def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
 
 
 def answers(
-    what: What | TopK | Hidden, nodes: Sequence[int], target: SequenceTarget, shows_draws: bool
+    what: What | TopK | TopLogits | Hidden, nodes: Sequence[int], target: SequenceTarget, shows_draws: bool
 ) -> Mapping[int, Any]:
     """The answers at some nodes; those that cost something are worked out when they are first asked for.
 
@@ -51,6 +51,8 @@ def answers(
     match what:
         case TopK(k):
             return Answers(partial(target.likeliest, nodes, k))
+        case TopLogits(k):
+            return Answers(partial(target.top_logits, nodes, k))
         case Hidden(layers):
             return Answers(partial(target.hidden, nodes, layers))
         case _:

@@ -15,6 +15,8 @@ from specdec.strategies.draft_model import DraftModelProposer
 from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
+from specdec.strategies.sources.recycling import TokenRecyclingProposer
+from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.verifiers.base import Verifier
 from specdec.verifiers.match import MatchVerifier
 from specdec.verifiers.rejection import RejectionVerifier
@@ -30,6 +32,8 @@ from specdec.weights.onednn import OneDNNKernel
 def specdec_proposers() -> Mapping[str, type[Proposer]]:
     return {
         "auto": AutoProposer,
+        "suffix": SuffixProposer,
+        "token_recycling": TokenRecyclingProposer,
         "autoregressive": AutoregressiveProposer,
         "draft_model": DraftModelProposer,
         "jacobi": JacobiProposer,

@@ -21,6 +21,7 @@ import torch
 
 VERIFICATION = 0
 ACCEPTANCE = 2**32 + 1
+_MOST_POSITIONS = 16  # whose noise is kept: as deep as drafts of draws go
 
 
 class Chances(Protocol):
@@ -45,6 +46,7 @@ class Randomness:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._acceptance = np.random.Generator(np.random.Philox(key=[seed, ACCEPTANCE]))
+        self._gumbel: dict[tuple[int, int], torch.Tensor] = {}  # of the positions lately asked for
 
     def uniforms(self, position: int, count: int) -> np.ndarray:
         """Uniforms of the verification stream at an absolute position, shape ``(count,)``, on (0, 1)."""
@@ -53,8 +55,16 @@ class Randomness:
         return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
     def gumbel(self, position: int, count: int) -> torch.Tensor:
-        """Standard Gumbel noise at an absolute position, shape ``(count,)``, float64 on the CPU."""
-        return torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))
+        """Standard Gumbel noise at an absolute position, shape ``(count,)``, float64 on the CPU; not to be written to.
+
+        A drafter that goes by the noise asks for it before the verifier does, so the last positions' are kept.
+        """
+        noise = self._gumbel.get((position, count))
+        if noise is None:
+            noise = self._gumbel[position, count] = torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))
+            if len(self._gumbel) > _MOST_POSITIONS:
+                del self._gumbel[next(iter(self._gumbel))]
+        return noise
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:
         """As ``Chances`` says, with the noise of ``position``."""

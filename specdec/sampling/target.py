@@ -30,6 +30,9 @@ class Rows(Protocol):
     def likeliest(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
         """The ``k`` likeliest next tokens at a node by the raw logits, likeliest first, each with its probability."""
 
+    def top_logits(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
+        """The ``k`` greatest raw logits at a node, greatest first, as pairs of token and logit."""
+
     def hidden(self, node: int, layers: ReadOnly[int]) -> torch.Tensor:
         """The hidden states of some layers at a node, (layers, size)."""
 
@@ -141,6 +144,10 @@ class SequenceTarget:
     def likeliest(self, nodes: ReadOnly[int], k: int) -> dict[int, tuple[tuple[int, float], ...]]:
         """The ``k`` likeliest next tokens at those of some nodes where the model gave numbers."""
         return {node: self._rows.likeliest(node, k) for node in nodes if self._rows.is_finite(node)}
+
+    def top_logits(self, nodes: ReadOnly[int], k: int) -> dict[int, tuple[tuple[int, float], ...]]:
+        """The ``k`` greatest raw logits at those of some nodes where the model gave numbers."""
+        return {node: self._rows.top_logits(node, k) for node in nodes if self._rows.is_finite(node)}
 
     def hidden(self, nodes: ReadOnly[int], layers: ReadOnly[int]) -> dict[int, torch.Tensor]:
         """The hidden states of some layers at some nodes, (layers, size) each."""

@@ -45,7 +45,7 @@ class Nodes(Enum):
 
 
 class What(Enum):
-    """A prediction that a proposer wants to hear, besides ``TopK`` and ``Hidden``."""
+    """A prediction that a proposer wants to hear, besides those with a size."""
 
     ARGMAX = "argmax"  # the greedy prediction from the raw logits
     DRAW = "draw"  # what the target would emit there: processors, temperature and keyed noise included
@@ -54,6 +54,13 @@ class What(Enum):
 @dataclass(frozen=True, slots=True)
 class TopK:
     """The ``k`` likeliest next tokens by the raw logits, likeliest first, each with its probability."""
+
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogits:
+    """The ``k`` greatest raw logits, greatest first, as pairs of token and logit; cheaper than probabilities."""
 
     k: int
 
@@ -68,7 +75,7 @@ class Hidden:
     layers: tuple[int, ...] = (-1,)
 
 
-Signal = tuple[Nodes, What | TopK | Hidden]
+Signal = tuple[Nodes, What | TopK | TopLogits | Hidden]
 
 
 class Answers(Mapping[int, Any]):

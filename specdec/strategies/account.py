@@ -1,0 +1,62 @@
+"""The account of what drafts cost and bring, in plain steps; it decides how large a step's drafts are."""
+
+from collections.abc import Sequence
+
+from specdec.decoding.record import Outcome, StepRecord
+from specdec.strategies.growth import Growth
+from specdec.strategies.prices import Prices
+
+_FIRST_DEPOSIT = 0.5  # plain steps: what a generator may lose before it knows better
+_MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
+_WORTH_IT = 1.01  # speed over plain decoding's
+_LEAST_CHANCE = 0.005  # of a node that goes in because another request's draft made the step wider
+
+
+class Account:
+    """A balance, and the prices that drafts are weighed against."""
+
+    def __init__(self, prices: Prices, loss: float) -> None:
+        self.prices, self.loss = prices, loss
+        self.balance = _FIRST_DEPOSIT
+
+    def grow(self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int = 0) -> int:
+        """Grow trees to the size at which a step is expected to bring most tokens for its time, and pay for it.
+
+        With width w, the expected speed over plain decoding is (1 + chances per row) / c(w). A further node pays while
+        its chance is above that speed times what the node costs.
+
+        Args:
+            limits: nodes below the root that each tree may have.
+            num_extra: nodes that are fed in each row besides.
+
+        Returns:
+            The nodes of each tree that are to be fed, the root included.
+        """
+        self.balance = min(_MOST_SAVED, self.balance + self.loss)
+        num_rows, most = len(growths), max(limits, default=0)
+        if self.prices.needs_plain(num_rows):
+            return 1
+        table = self.prices.table(num_rows)
+        costs, floors = table.costs, table.floors
+        width, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1 + num_extra]
+        while width <= most and width + 1 + num_extra < len(costs):
+            chance = sum(growth.next_chance for growth in growths) / num_rows
+            if chance <= floors[width + num_extra] * speed or costs[width + 1 + num_extra] - 1.0 > self.balance:
+                break
+            for growth, limit in zip(growths, limits, strict=True):
+                if growth.next_chance > _LEAST_CHANCE and len(growth) <= limit:
+                    growth.take()
+            gained, width = gained + chance, width + 1
+            wider = (1.0 + gained) / costs[width + num_extra]
+            if wider > speed * (_WORTH_IT if best == 1 else 1.0):
+                best, speed = width, wider
+        self.balance -= costs[best + num_extra] - 1.0
+        return best
+
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        """Pay in the tokens that drafts brought, and note what the step took."""
+        if any(outcome.tree is not None and len(outcome.tree) > 1 for outcome in outcomes):
+            earned = sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / len(outcomes)
+            self.balance = min(_MOST_SAVED, self.balance + earned)
+        if record.kind == "step" and record.num_rows == len(outcomes):  # else the time is others' as well
+            self.prices.note(record.num_rows, record.width, record.total_seconds)

@@ -1,0 +1,198 @@
+"""One draft from several strategies: the likeliest candidates of all, as many as pay.
+
+A node pays while its chance exceeds lambda = tau x dc(T) / c(T): what it costs more than the pass without it, in tokens
+(``prices.py``). The same rule sizes the draft of a request alone and of a batch, on any device.
+
+An account keeps what drafts may lose. Each step pays in a small share of itself; a draft takes out what its pass costs
+beyond a plain one and pays in the tokens that it brought. No draft is fed that the account couldn't bear to lose whole.
+
+Strategies that only give trees take part by their nodes' rates, by depth and rank. Their window, if they have one, goes
+along whole. A tree with sampled draws goes along whole too: picking among draws by what was drawn would bias them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pydantic import Field, SerializeAsAny
+
+from specdec.costs import Costs
+from specdec.decoding.record import Outcome, StepRecord
+from specdec.strategies.account import Account
+from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request, Signal
+from specdec.strategies.growth import Growth
+from specdec.strategies.prices import Prices
+from specdec.strategies.rates import Rates
+from specdec.strategies.sources.base import Source
+from specdec.strategies.sources.tree import TreeSource
+from specdec.tree import ROOT, Budget, DraftTree, Role
+
+_NOMINAL = Costs(sizes=(1, 65), seconds=(1.0, 1.8), plain=1.0)  # where a measured one would decide about the text
+
+
+class MergedProposer(Proposer):
+    """The likeliest candidates of several strategies in one tree."""
+
+    learns_across_requests: ClassVar[bool] = True
+
+    proposers: tuple[SerializeAsAny[Proposer], ...] = Field(min_length=1, description="whose candidates are merged")
+    num_nodes: int = Field(32, ge=1, description="candidates of a draft at most")
+    loss: float = Field(0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
+    clock: bool = Field(True, description="let the time that steps take correct the costs measured at load")
+
+    def wants(self) -> frozenset[Signal]:
+        return frozenset().union(*(proposer.wants() for proposer in self.proposers))
+
+    def bind(self, host: Host) -> Engine:
+        costs = host.costs() if host.is_keyed else _NOMINAL
+        prices = Prices(costs, 2 * self.num_nodes, learns=self.clock and host.is_keyed)
+        parts = [Part(type(proposer).__name__, proposer.bind(host)) for proposer in self.proposers]
+        return MergedEngine(parts, Account(prices, self.loss), self.num_nodes, host.takes_trees)
+
+    def start(self, request: Request) -> Drafter:
+        raise TypeError("a merge's requests are started by its engine")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A strategy that takes part in a merge; ``rates`` are those of its trees' nodes, where it gives trees."""
+
+    name: str
+    engine: Engine
+    rates: Rates = field(default_factory=lambda: Rates(TreeSource.prior))
+
+
+class MergedEngine(Engine):
+    """Grows the drafts of all requests to the size that pays for them together."""
+
+    def __init__(self, parts: Sequence[Part], account: Account, num_nodes: int, takes_trees: bool) -> None:
+        self.parts, self._account = parts, account
+        self._num_nodes, self._takes_trees = num_nodes, takes_trees
+
+    def start(self, request: Request) -> Drafter:
+        return MergedDrafter(request, self)
+
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        merged = [drafter for drafter in drafters if isinstance(drafter, MergedDrafter)]
+        assert len(merged) == len(drafters), "an engine is given the drafters that it started"
+        for drafter in merged:
+            drafter.trees = {}
+        for index, part in enumerate(self.parts):
+            self._ask(index, part, merged, budgets)
+        for drafter, budget in zip(merged, budgets, strict=True):
+            drafter.begin(budget, self._takes_trees)
+        limits = [
+            min(self._num_nodes, budget.num_nodes - drafter.num_extra)
+            for drafter, budget in zip(merged, budgets, strict=True)
+        ]
+        growths = [drafter.growth for drafter in merged]
+        width = self._account.grow(growths, limits, max(drafter.num_extra for drafter in merged))
+        return [drafter.tree(width) for drafter in merged]
+
+    def _ask(self, index: int, part: Part, merged: Sequence["MergedDrafter"], budgets: Sequence[Budget]) -> None:
+        """Ask a part that gives trees for those of all its requests; who fails is left out from then on."""
+        asked = [
+            (drafter, own, budget)
+            for drafter, budget in zip(merged, budgets, strict=True)
+            if (own := drafter.parts[index]) is not None and not isinstance(own, Source)
+        ]
+        if not asked:
+            return
+        try:
+            proposals = part.engine.propose_many([own for _, own, _ in asked], [each for _, _, each in asked])
+        except Exception as error:  # a third party's code
+            proposals = [error] * len(asked)
+        for (drafter, *_), proposal in zip(asked, proposals, strict=True):
+            if isinstance(proposal, DraftTree):
+                drafter.trees[index] = proposal
+            else:
+                drafter.parts[index] = None
+
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        self._account.learn(record, outcomes)
+        for part in self.parts:
+            part.engine.learn(record, outcomes)
+
+    def close(self) -> None:
+        for part in self.parts:
+            part.engine.close()
+
+
+class MergedDrafter(Drafter):
+    """One request's drafters, one for each part; those that failed are None."""
+
+    def __init__(self, request: Request, engine: MergedEngine) -> None:
+        super().__init__(request)
+        self._engine = engine
+        self.parts: list[Drafter | None] = [part.engine.start(request) for part in engine.parts]
+        self.trees: dict[int, DraftTree] = {}  # of the step under way, by part
+        self.growth: Growth
+        self._extra: dict[int, list[int]] = {}  # by part, the nodes of its tree that go along whole
+        self._names: list[str] = []
+
+    def propose(self, budget: Budget) -> DraftTree:
+        proposal = self._engine.propose_many([self], [budget])[0]
+        if isinstance(proposal, Exception):
+            raise proposal
+        return proposal
+
+    def begin(self, budget: Budget, takes_trees: bool) -> None:
+        """Begin to grow a tree from what the parts know."""
+        sources: list[Source] = []
+        self._names, self._extra = [], {}
+        for index, part in enumerate(self.parts):
+            tree = self.trees.get(index)
+            if isinstance(part, Source):
+                sources.append(part)
+            elif tree is not None:
+                sources.append(TreeSource(self.request, tree, self._engine.parts[index].rates))
+                if takes_trees:
+                    self._extra[index] = _extra(tree)
+            else:
+                continue
+            self._names.append(self._engine.parts[index].name)
+        self.growth = Growth(sources, self.request, budget, chain=not takes_trees)
+
+    @property
+    def num_extra(self) -> int:
+        """Nodes that are fed whatever the growth."""
+        return sum(map(len, self._extra.values()))
+
+    def tree(self, width: int) -> DraftTree:
+        """The first nodes of the growth, and what goes along whole."""
+        grown = self.growth.tree(width, self._names)
+        for index, tree in self.trees.items():
+            place = {ROOT: ROOT}
+            for node in range(1, len(tree)):  # parents precede children
+                above = place.get(tree.parents[node])
+                same = None if above is None else grown.child(above, tree.tokens[node])
+                if same is not None and tree.roles[node] & Role.CANDIDATE:
+                    place[node] = same
+            grown.graft(tree, sorted({*place, *self._extra.get(index, ())}), {ROOT: ROOT})
+        sampled = [tree for tree in self.trees.values() if tree.has_sampled_draws]
+        # Nodes of others may be siblings or children of sampled ones, which no distribution says.
+        grown.has_true_laws = not sampled or (len(grown) == len(sampled[0]) and sampled[0].has_true_laws)
+        return grown
+
+    def observe(self, feedback: Feedback) -> None:
+        self.growth.learn(feedback.tokens)
+        for index, part in enumerate(self.parts):
+            if isinstance(part, Source):
+                part.hear(feedback)
+            elif part is not None and index in self.trees:
+                part.observe(feedback.about(self.trees[index]))
+
+    def stop(self) -> None:
+        for part in self.parts:
+            if part is not None:
+                part.stop()
+
+
+def _extra(tree: DraftTree) -> list[int]:
+    """The nodes that go along whole, ascending: a window with what is above it, and all of a sampled tree."""
+    if tree.has_sampled_draws:
+        return list(range(1, len(tree)))
+    nodes = set[int]()
+    for node in tree.nodes_with(Role.PROBE):
+        nodes.update(tree.lineage(node))
+    return sorted(nodes - {ROOT})

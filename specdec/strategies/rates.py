@@ -1,0 +1,40 @@
+"""Calibrated rates: how often candidates of a kind were right, of late.
+
+A source sorts its candidates into kinds by what it knows of them, such as the length of a match and the rank by count.
+The rate of a kind is an exponentially weighted mean over the candidates of that kind whose outcome is known: those at
+each node of an accepted path, fed or not, since the token that the target emitted there is known.
+"""
+
+from collections.abc import Callable, Hashable
+
+_MEMORY = 0.995  # weight of what was seen, with each candidate that is seen since
+_PRIOR_WEIGHT = 2.0  # candidates that a kind's first guess counts as
+
+
+class Rate:
+    """The share of a kind's candidates that were right; an object of its own, so that reading it costs no search."""
+
+    __slots__ = ("value", "weight")
+
+    def __init__(self, prior: float) -> None:
+        self.value, self.weight = prior, _PRIOR_WEIGHT
+
+    def __repr__(self) -> str:
+        return f"Rate({self.value:.3f}, weight={self.weight:.1f})"
+
+    def note(self, is_right: bool) -> None:
+        """Count one more candidate of this kind."""
+        self.weight = _MEMORY * self.weight + 1.0
+        self.value += (is_right - self.value) / self.weight
+
+
+class Rates(dict[Hashable, Rate]):
+    """The rates of a source's kinds, each begun with the source's own guess when it is first met."""
+
+    def __init__(self, prior: Callable[[Hashable], float]) -> None:
+        super().__init__()
+        self._prior = prior
+
+    def __missing__(self, kind: Hashable) -> Rate:
+        rate = self[kind] = Rate(self._prior(kind))
+        return rate
