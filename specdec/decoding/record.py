@@ -52,6 +52,7 @@ class StepRecord:
         seconds: by phase.
         width: nodes of the widest row, padding left out; 0 without a pass.
         num_positions: slots that the longest row could see.
+        is_settled: False for a pass such that others like it will be faster later.
         row_bytes: held for the keys and values of each row.
     """
 
@@ -60,6 +61,7 @@ class StepRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     width: int = 0
     num_positions: int = 0
+    is_settled: bool = True
     row_bytes: int = 0
 
     @property

@@ -231,6 +231,7 @@ def recorded(batch: Batch, turns: ReadOnly[Turn], planned: Pass | None, is_promp
         seconds=batch.clock.seconds,
         width=0 if planned is None else max(planned.layout.num_nodes),
         num_positions=0 if planned is None else planned.num_positions,
+        is_settled=batch.target.is_settled,
         row_bytes=row_bytes,
     )
     for outcome in outcomes:

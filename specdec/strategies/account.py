@@ -58,5 +58,6 @@ class Account:
         if any(outcome.tree is not None and len(outcome.tree) > 1 for outcome in outcomes):
             earned = sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / len(outcomes)
             self.balance = min(_MOST_SAVED, self.balance + earned)
-        if record.kind == "step" and record.num_rows == len(outcomes):  # else the time is others' as well
+        is_own = record.num_rows == len(outcomes)  # else the time is others' as well
+        if record.kind == "step" and record.is_settled and is_own:
             self.prices.note(record.num_rows, record.width, record.total_seconds)

@@ -1,7 +1,7 @@
 """The growth of a draft tree: the likeliest candidates of all sources first.
 
-A candidate's chance is its parent's times the rate of its kind; where several sources name one token, the greatest rate
-counts. Chances never rise along a path, so taking the likeliest candidate again and again gives, for every number of
+A candidate's chance is its parent's times the rate of its kind, or of the kinds together under which several sources
+name it. Chances never rise along a path, so taking the likeliest candidate again and again gives, for every number of
 nodes, the tree of so many that is expected to bring most (Sequoia, Chen et al. 2024, arXiv 2402.12374, Proposition 3.4,
 without its fixed fan-out; the procedure of EAGLE-2, Li et al. 2024, arXiv 2406.16858, section 4).
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec.strategies.base import Request
-from specdec.strategies.rates import Rate
+from specdec.strategies.rates import Agreements, Rate
 from specdec.tree import ROOT, Budget, DraftTree
 
 if TYPE_CHECKING:
@@ -26,10 +26,17 @@ class Growth:
         named: what the sources said at each node: by token, the indices of those that named it, with their rates.
     """
 
-    def __init__(self, sources: Sequence["Source"], request: Request, budget: Budget, chain: bool = False) -> None:
+    def __init__(
+        self,
+        sources: Sequence["Source"],
+        request: Request,
+        budget: Budget,
+        agreements: Agreements | None = None,
+        chain: bool = False,
+    ) -> None:
         self.tokens, self.parents, self.depths, self.chances = [request.root], [-1], [0], [1.0]
         self.named: list[dict[int, list[tuple[int, Rate]]]] = []
-        self._sources = sources
+        self._sources, self._agreements = sources, agreements
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
         self._stops = request.eos_token_ids
         self._is_chain = chain
@@ -76,9 +83,11 @@ class Growth:
                     named.setdefault(token, []).append((index, rate))
         chance = self.chances[node]
         for token, said in named.items():
-            best = said[0][1].value if len(said) == 1 else max(rate.value for _, rate in said)
             self._num_pushed += 1
-            heapq.heappush(self._heap, (-chance * best, self._num_pushed, node, token))
+            heapq.heappush(self._heap, (-chance * self._rate(said).value, self._num_pushed, node, token))
+
+    def _rate(self, said: Sequence[tuple[int, Rate]]) -> Rate:
+        return said[0][1] if self._agreements is None else self._agreements[tuple([rate for _, rate in said])]
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Note what was right along the tokens that were committed, as far as the tree goes."""
@@ -86,6 +95,8 @@ class Growth:
         node = ROOT
         for token in tokens:
             for named, said in self.named[node].items():
+                if self._agreements is not None:
+                    self._rate(said).note(named == token)
                 for _, rate in said:
                     rate.note(named == token)
             if (node, token) not in children:

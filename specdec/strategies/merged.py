@@ -22,7 +22,7 @@ from specdec.strategies.account import Account
 from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request, Signal
 from specdec.strategies.growth import Growth
 from specdec.strategies.prices import Prices
-from specdec.strategies.rates import Rates
+from specdec.strategies.rates import Agreements, Rates
 from specdec.strategies.sources.base import Source
 from specdec.strategies.sources.tree import TreeSource
 from specdec.tree import ROOT, Budget, DraftTree, Role
@@ -67,6 +67,7 @@ class MergedEngine(Engine):
 
     def __init__(self, parts: Sequence[Part], account: Account, num_nodes: int, takes_trees: bool) -> None:
         self.parts, self._account = parts, account
+        self.agreements = Agreements()
         self._num_nodes, self._takes_trees = num_nodes, takes_trees
 
     def start(self, request: Request) -> Drafter:
@@ -151,7 +152,7 @@ class MergedDrafter(Drafter):
             else:
                 continue
             self._names.append(self._engine.parts[index].name)
-        self.growth = Growth(sources, self.request, budget, chain=not takes_trees)
+        self.growth = Growth(sources, self.request, budget, self._engine.agreements, chain=not takes_trees)
 
     @property
     def num_extra(self) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from specdec.costs import Costs
 
 _MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
+_FORGET = 8  # plain steps after which a factor is dropped: what seems too dear to be tried is tried again
 _REFRESH = 128  # steps after which a plain one is due: contexts grow
 # Nothing makes a draft cheaper than c(T) says; a plain step that was slow for another reason would seem to.
 _LEAST_FACTOR, _GREATEST_FACTOR = 1.0, 3.0
@@ -47,6 +48,7 @@ class Prices:
         self._plain: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))  # seconds
         self._beyond: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))  # factors
         self._num_since_plain: defaultdict[int, int] = defaultdict(int)
+        self._num_plain: defaultdict[int, int] = defaultdict(int)
         self._factors: dict[int, float] = {}
         self._tables: dict[tuple[int, int], Table] = {}
 
@@ -68,16 +70,19 @@ class Prices:
         if not self._learns:
             return
         plain = self._plain[num_rows]
+        factors = self._beyond[num_rows]
         if width == 1:
             plain.append(seconds)
             self._num_since_plain[num_rows] = 0
-            return
-        self._num_since_plain[num_rows] += 1
-        if len(plain) >= _FEWEST:
-            factors = self._beyond[num_rows]
-            factors.append(seconds / (statistics.median(plain) * self._predicted(num_rows, width)))
-            if len(factors) >= _FEWEST:
-                self._factors[num_rows] = min(max(_LEAST_FACTOR, statistics.median(factors)), _GREATEST_FACTOR)
+            self._num_plain[num_rows] += 1
+            if factors and self._num_plain[num_rows] % _FORGET == 0:
+                factors.popleft()
+        else:
+            self._num_since_plain[num_rows] += 1
+            if len(plain) >= _FEWEST:
+                factors.append(seconds / (statistics.median(plain) * self._predicted(num_rows, width)))
+        learnt = statistics.median(factors) if len(factors) >= _FEWEST else 1.0
+        self._factors[num_rows] = min(max(_LEAST_FACTOR, learnt), _GREATEST_FACTOR)
 
     def _predicted(self, num_rows: int, width: int) -> float:
         return self._costs.at(num_rows * width) / self._costs.at(num_rows)

@@ -8,7 +8,7 @@ each node of an accepted path, fed or not, since the token that the target emitt
 from collections.abc import Callable, Hashable
 
 _MEMORY = 0.995  # weight of what was seen, with each candidate that is seen since
-_PRIOR_WEIGHT = 2.0  # candidates that a kind's first guess counts as
+_PRIOR_WEIGHT = 4.0  # candidates that a kind's first guess counts as
 
 
 class Rate:
@@ -37,4 +37,16 @@ class Rates(dict[Hashable, Rate]):
 
     def __missing__(self, kind: Hashable) -> Rate:
         rate = self[kind] = Rate(self._prior(kind))
+        return rate
+
+
+class Agreements(dict[tuple[Rate, ...], Rate]):
+    """The rates of tokens that several sources name at once, by the kinds under which they name it.
+
+    A token that two sources name is likelier than either says, and one that a single source names less likely. Begun
+    with the greatest of the kinds' own rates.
+    """
+
+    def __missing__(self, said: tuple[Rate, ...]) -> Rate:
+        rate = self[said] = Rate(max(each.value for each in said))
         return rate

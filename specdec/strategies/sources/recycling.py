@@ -116,7 +116,11 @@ class _RecyclingSource(Source):
             self._engine.remember(before[node], tree.tokens[node], successors)
 
 
+# Of SmolLM2-135M-Instruct's greedy answers to 40 chat prompts: how often a successor was right, by order and rank.
+_RIGHT = {1: (0.17, 0.07, 0.05, 0.03, 0.02), 2: (0.55, 0.08, 0.05, 0.03, 0.02)}
+
+
 def _prior(kind: Hashable) -> float:
-    """The first guess at a rate."""
     assert isinstance(kind, tuple), "kinds are (order, rank) or (order, rank, gap)"
-    return float(0.3 / (1 + 2 * kind[1]))
+    rates = _RIGHT[kind[0]]
+    return rates[min(kind[1], len(rates) - 1)]

@@ -104,8 +104,12 @@ class _SuffixSource(Source):
         self._engine.remember(self.request.tokens[self.request.prompt_length :])
 
 
+# Of SmolLM2-135M-Instruct's greedy answers to 40 chat prompts: how often the most frequent follower of a run was right,
+# by the run's length, where it had at least half of the occurrences; and what a smaller share is worth of that.
+_RIGHT_BY_LENGTH = 0.29, 0.48, 0.62, 0.66, 0.80, 0.80, 0.80, 0.93
+_WORTH_BY_SHARE = 0.15, 0.35, 1.0, 1.0, 1.0
+
+
 def _prior(kind: Hashable) -> float:
-    """The first guess at a rate: what was measured on SmolLM2-135M-Instruct's answers, roughly."""
     assert isinstance(kind, tuple), "kinds are (where, length) or (where, length, rank, share)"
-    length = kind[1]
-    return float(min(0.9, 0.2 + 0.1 * length) if len(kind) == 2 else 0.3 / (1 + kind[2]))
+    return _RIGHT_BY_LENGTH[kind[1] - 1] * (_WORTH_BY_SHARE[kind[3]] if len(kind) > 2 else 1.0)
