@@ -1,13 +1,13 @@
 """Prices of drafted steps: what they cost over a plain step, by c(T) at first, and then as steps turn out.
 
-c(T) was measured for a single row and is the model's alone. Host work, masks, padding and several rows come on top, and
-are learnt: a step of w nodes for each of b rows is taken to last f(b) times what c(T) makes of a plain step's time. The
-factor f(b) is the median of what the last drafted steps of b rows took over that.
+c(T) was measured for a single row, soon, and is the model's alone. Host work, masks, padding and several rows come on
+top, and are learnt: a step of w nodes for each of b rows is taken to last f times what c(T) makes of a plain step's
+time. The factor f is the median of what the last steps of b rows and about as many nodes took over that.
 """
 
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specdec.costs import Costs
@@ -15,9 +15,7 @@ from specdec.costs import Costs
 _MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
 _FORGET = 8  # plain steps after which a factor is dropped: what seems too dear to be tried is tried again
 _REFRESH = 128  # steps after which a plain one is due: contexts grow
-# Nothing makes a draft cheaper than c(T) says; a plain step that was slow for another reason would seem to.
-_LEAST_FACTOR, _GREATEST_FACTOR = 1.0, 3.0
-_NUM_CLASSES = 50  # of factors, in a doubling: a table is made for each that comes up
+_LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,44 +43,75 @@ class Prices:
 
     def __init__(self, costs: Costs, widest: int, learns: bool = True) -> None:
         self._costs, self._widest, self._learns = costs, widest, learns
-        self._plain: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))  # seconds
-        self._beyond: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))  # factors
-        self._num_since_plain: defaultdict[int, int] = defaultdict(int)
-        self._num_plain: defaultdict[int, int] = defaultdict(int)
-        self._factors: dict[int, float] = {}
-        self._tables: dict[tuple[int, int], Table] = {}
+        self._rows: defaultdict[int, _Seen] = defaultdict(_Seen)
+        self._tables: dict[int, Table] = {}
 
     def table(self, num_rows: int) -> Table:
         """The costs of steps of so many rows."""
-        step = round(self._factors.get(num_rows, 1.0) * _NUM_CLASSES)
-        if (num_rows, step) not in self._tables:
-            factor = step / _NUM_CLASSES
-            beyond = [factor * self._predicted(num_rows, width) for width in range(2, self._widest + 1)]
-            self._tables[num_rows, step] = Table.of([0.0, 1.0, *beyond])
-        return self._tables[num_rows, step]
+        if num_rows not in self._tables:
+            factor_of = self._rows[num_rows].factors()
+            costs = [0.0, 1.0]
+            for width in range(2, self._widest + 1):
+                costs.append(max(costs[-1], factor_of(width) * self._predicted(num_rows, width)))
+            self._tables[num_rows] = Table.of(costs)
+        return self._tables[num_rows]
 
     def needs_plain(self, num_rows: int) -> bool:
         """Return True if there is no recent plain step of ``num_rows`` rows to compare drafted ones with."""
-        return self._num_since_plain[num_rows] >= _REFRESH
+        return self._rows[num_rows].num_since_plain >= _REFRESH
 
     def note(self, num_rows: int, width: int, seconds: float) -> None:
         """Learn what a step took; not called for a prompt's pass, which is like no other."""
-        if not self._learns:
-            return
-        plain = self._plain[num_rows]
-        factors = self._beyond[num_rows]
-        if width == 1:
-            plain.append(seconds)
-            self._num_since_plain[num_rows] = 0
-            self._num_plain[num_rows] += 1
-            if factors and self._num_plain[num_rows] % _FORGET == 0:
-                factors.popleft()
-        else:
-            self._num_since_plain[num_rows] += 1
-            if len(plain) >= _FEWEST:
-                factors.append(seconds / (statistics.median(plain) * self._predicted(num_rows, width)))
-        learnt = statistics.median(factors) if len(factors) >= _FEWEST else 1.0
-        self._factors[num_rows] = min(max(_LEAST_FACTOR, learnt), _GREATEST_FACTOR)
+        if self._learns and self._rows[num_rows].note(width, seconds, self._predicted(num_rows, width)):
+            self._tables.pop(num_rows, None)
 
     def _predicted(self, num_rows: int, width: int) -> float:
         return self._costs.at(num_rows * width) / self._costs.at(num_rows)
+
+
+class _Seen:
+    """What steps of some number of rows took."""
+
+    def __init__(self) -> None:
+        self.num_since_plain = self._num_plain = 0
+        self._plain: deque[float] = deque(maxlen=_MOST)  # seconds
+        # Factors, by the power of two that the number of nodes is above.
+        self._beyond: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))
+        self._believed: dict[int, float] = {}
+
+    def note(self, width: int, seconds: float, predicted: float) -> bool:
+        """Note a step; return True if prices are others now, by more than a fiftieth."""
+        if width == 1:
+            self._plain.append(seconds)
+            self.num_since_plain, self._num_plain = 0, self._num_plain + 1
+            if self._num_plain % _FORGET:
+                return False
+            for factors in self._beyond.values():
+                if factors:
+                    factors.popleft()
+        else:
+            self.num_since_plain += 1
+            if len(self._plain) < _FEWEST:
+                return False
+            self._beyond[width.bit_length()].append(seconds / (statistics.median(self._plain) * predicted))
+        learnt = {
+            size: min(max(_LEAST_FACTOR, statistics.median(factors)), _GREATEST_FACTOR)
+            for size, factors in self._beyond.items()
+            if len(factors) >= _FEWEST
+        }
+        is_same = learnt.keys() == self._believed.keys() and all(
+            abs(learnt[size] - known) <= 0.02 * known for size, known in self._believed.items()
+        )
+        if not is_same:
+            self._believed = learnt
+        return not is_same
+
+    def factors(self) -> Callable[[int], float]:
+        """The factor of a number of nodes: that of the nearest size that was seen, 1 where none was."""
+        believed = self._believed
+
+        def factor(width: int) -> float:
+            nearest = min(believed, key=lambda size: abs(size - width.bit_length()), default=None)
+            return 1.0 if nearest is None else believed[nearest]
+
+        return factor
