@@ -9,7 +9,7 @@ from specdec.strategies.prices import Prices
 _FIRST_DEPOSIT = 0.5  # plain steps: what a generator may lose before it knows better
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
 _WORTH_IT = 1.01  # speed over plain decoding's
-_LEAST_CHANCE = 0.005  # of a node that goes in because another request's draft made the step wider
+_LEAST_CHANCE = 0.005  # of any node, those too that go in because another request's draft made the step wider
 
 
 class Account:
@@ -18,6 +18,10 @@ class Account:
     def __init__(self, prices: Prices, loss: float) -> None:
         self.prices, self.loss = prices, loss
         self.balance = _FIRST_DEPOSIT
+
+    def least_chance(self, num_rows: int) -> float:
+        """A chance that no node of a step of so many rows may be below, whatever else it has."""
+        return max(_LEAST_CHANCE, 0.0 if num_rows > 1 else self.prices.table(1).least)
 
     def grow(self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int = 0) -> int:
         """Grow trees to the size at which a step is expected to bring most tokens for its time, and pay for it.
@@ -44,7 +48,7 @@ class Account:
             if chance <= floors[width + num_extra] * speed or costs[width + 1 + num_extra] - 1.0 > self.balance:
                 break
             for growth, limit in zip(growths, limits, strict=True):
-                if growth.next_chance > _LEAST_CHANCE and len(growth) <= limit:
+                if growth.next_chance and len(growth) <= limit:
                     growth.take()
             gained, width = gained + chance, width + 1
             wider = (1.0 + gained) / costs[width + num_extra]

@@ -7,7 +7,7 @@ without its fixed fan-out; the procedure of EAGLE-2, Li et al. 2024, arXiv 2406.
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec.strategies.base import Request
@@ -23,7 +23,7 @@ class Growth:
 
     Attributes:
         tokens, parents, depths, chances: of each node in the order in which it was taken, the root first.
-        named: what the sources said at each node: by token, the indices of those that named it, with their rates.
+        named: what the sources said at each node: by token, the rates of the kinds under which they named it.
     """
 
     def __init__(
@@ -32,18 +32,25 @@ class Growth:
         request: Request,
         budget: Budget,
         agreements: Agreements | None = None,
-        chain: bool = False,
+        least_chance: float = 0.0,
+        is_chain: bool = False,
     ) -> None:
+        """Begin with the root.
+
+        Args:
+            agreements: the rates of tokens that several sources name; without, the first one's rate counts.
+            least_chance: candidates less likely than that are never taken.
+            is_chain: no node gets a second child.
+        """
         self.tokens, self.parents, self.depths, self.chances = [request.root], [-1], [0], [1.0]
-        self.named: list[dict[int, list[tuple[int, Rate]]]] = []
+        self.named: list[Mapping[int, tuple[Rate, ...]]] = []
         self._sources, self._agreements = sources, agreements
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
-        self._stops = request.eos_token_ids
-        self._is_chain = chain
+        self._stops, self._least, self._is_chain = request.eos_token_ids, least_chance, is_chain
         self._states: list[list[Any]] = []
         self._heap: list[tuple[float, int, int, int]] = []  # minus chance, order, parent, token
         self._num_pushed = 0
-        self._open(0, [source.root() for source in sources])
+        self._open(ROOT, [source.root() for source in sources])
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -58,36 +65,36 @@ class Growth:
         chance, _, parent, token = heapq.heappop(self._heap)
         if self._is_chain:
             self._heap.clear()
+        node = len(self.tokens)
         self.tokens.append(token)
         self.parents.append(parent)
         self.depths.append(self.depths[parent] + 1)
         self.chances.append(-chance)
-        states = self._states[parent]
-        self._open(
-            len(self.tokens) - 1,
-            [
-                None if state is None else source.follow(state, token)
-                for source, state in zip(self._sources, states, strict=True)
-            ],
-        )
+        states = [
+            None if state is None else source.follow(state, token)
+            for source, state in zip(self._sources, self._states[parent], strict=True)
+        ]
+        self._open(node, states)
 
     def _open(self, node: int, states: list[Any]) -> None:
-        named = dict[int, list[tuple[int, Rate]]]()
-        self.named.append(named)
         self._states.append(states)
-        if self.depths[node] >= self._depth or (self.tokens[node] in self._stops and node):
+        if self.depths[node] >= self._depth or (node and self.tokens[node] in self._stops):
+            self.named.append({})
             return
-        for index, source in enumerate(self._sources):
-            if (state := states[index]) is not None:
+        named = dict[int, tuple[Rate, ...]]()
+        for source, state in zip(self._sources, states, strict=True):
+            if state is not None:
                 for token, rate in source.candidates(state):
-                    named.setdefault(token, []).append((index, rate))
-        chance = self.chances[node]
+                    said = named.get(token)
+                    named[token] = (rate,) if said is None else (*said, rate)
+        self.named.append(named)
+        chance, least, agreements, order = self.chances[node], self._least, self._agreements, self._num_pushed
         for token, said in named.items():
-            self._num_pushed += 1
-            heapq.heappush(self._heap, (-chance * self._rate(said).value, self._num_pushed, node, token))
-
-    def _rate(self, said: Sequence[tuple[int, Rate]]) -> Rate:
-        return said[0][1] if self._agreements is None else self._agreements[tuple([rate for _, rate in said])]
+            likelihood = chance * (said[0] if agreements is None else agreements[said]).value
+            if likelihood > least:
+                order += 1
+                heapq.heappush(self._heap, (-likelihood, order, node, token))
+        self._num_pushed = order
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Note what was right along the tokens that were committed, as far as the tree goes."""
@@ -95,20 +102,20 @@ class Growth:
         node = ROOT
         for token in tokens:
             for named, said in self.named[node].items():
+                is_right = named == token
                 if self._agreements is not None:
-                    self._rate(said).note(named == token)
-                for _, rate in said:
-                    rate.note(named == token)
+                    self._agreements[said].note(is_right)
+                for rate in said:
+                    rate.note(is_right)
             if (node, token) not in children:
                 return
             node = children[node, token]
 
-    def tree(self, num_nodes: int, names: Sequence[str] = ()) -> DraftTree:
-        """The first so many nodes, the root among them; ``names`` of the sources are noted with what each named."""
+    def tree(self, num_nodes: int) -> DraftTree:
+        """The first so many nodes, the root among them."""
         tree = DraftTree(self.tokens[ROOT])
         for node in range(1, min(num_nodes, len(self))):
             parent, token = self.parents[node], self.tokens[node]
             tree.add(parent, token)
-            if names:
-                tree.named_by[node] = tuple(names[index] for index, _ in self.named[parent][token])
+            tree.named_by[node] = tuple([rate.source for rate in self.named[parent][token]])
         return tree

@@ -11,8 +11,8 @@ along whole. A tree with sampled draws goes along whole too: picking among draws
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 from pydantic import Field, SerializeAsAny
 
@@ -46,7 +46,7 @@ class MergedProposer(Proposer):
     def bind(self, host: Host) -> Engine:
         costs = host.costs() if host.is_keyed else _NOMINAL
         prices = Prices(costs, 2 * self.num_nodes, learns=self.clock and host.is_keyed)
-        parts = [Part(type(proposer).__name__, proposer.bind(host)) for proposer in self.proposers]
+        parts = [Part.of(proposer, host) for proposer in self.proposers]
         return MergedEngine(parts, Account(prices, self.loss), self.num_nodes, host.takes_trees)
 
     def start(self, request: Request) -> Drafter:
@@ -59,7 +59,13 @@ class Part:
 
     name: str
     engine: Engine
-    rates: Rates = field(default_factory=lambda: Rates(TreeSource.prior))
+    rates: Rates
+
+    @classmethod
+    def of(cls, proposer: Proposer, host: Host) -> Self:
+        """A proposer bound to a generator's model."""
+        name = type(proposer).__name__
+        return cls(name, proposer.bind(host), Rates(name, TreeSource.prior))
 
 
 class MergedEngine(Engine):
@@ -80,8 +86,9 @@ class MergedEngine(Engine):
             drafter.trees = {}
         for index, part in enumerate(self.parts):
             self._ask(index, part, merged, budgets)
+        least_chance = self._account.least_chance(len(merged))
         for drafter, budget in zip(merged, budgets, strict=True):
-            drafter.begin(budget, self._takes_trees)
+            drafter.begin(budget, self._takes_trees, least_chance)
         limits = [
             min(self._num_nodes, budget.num_nodes - drafter.num_extra)
             for drafter, budget in zip(merged, budgets, strict=True)
@@ -129,7 +136,6 @@ class MergedDrafter(Drafter):
         self.trees: dict[int, DraftTree] = {}  # of the step under way, by part
         self.growth: Growth
         self._extra: dict[int, list[int]] = {}  # by part, the nodes of its tree that go along whole
-        self._names: list[str] = []
 
     def propose(self, budget: Budget) -> DraftTree:
         proposal = self._engine.propose_many([self], [budget])[0]
@@ -137,10 +143,10 @@ class MergedDrafter(Drafter):
             raise proposal
         return proposal
 
-    def begin(self, budget: Budget, takes_trees: bool) -> None:
+    def begin(self, budget: Budget, takes_trees: bool, least_chance: float) -> None:
         """Begin to grow a tree from what the parts know."""
         sources: list[Source] = []
-        self._names, self._extra = [], {}
+        self._extra = {}
         for index, part in enumerate(self.parts):
             tree = self.trees.get(index)
             if isinstance(part, Source):
@@ -149,10 +155,7 @@ class MergedDrafter(Drafter):
                 sources.append(TreeSource(self.request, tree, self._engine.parts[index].rates))
                 if takes_trees:
                     self._extra[index] = _extra(tree)
-            else:
-                continue
-            self._names.append(self._engine.parts[index].name)
-        self.growth = Growth(sources, self.request, budget, self._engine.agreements, chain=not takes_trees)
+        self.growth = Growth(sources, self.request, budget, self._engine.agreements, least_chance, not takes_trees)
 
     @property
     def num_extra(self) -> int:
@@ -161,7 +164,7 @@ class MergedDrafter(Drafter):
 
     def tree(self, width: int) -> DraftTree:
         """The first nodes of the growth, and what goes along whole."""
-        grown = self.growth.tree(width, self._names)
+        grown = self.growth.tree(width)
         for index, tree in self.trees.items():
             place = {ROOT: ROOT}
             for node in range(1, len(tree)):  # parents precede children

@@ -22,11 +22,12 @@ _LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 3.0
 class Table:
     """Costs of steps of some rows, in plain steps, by their number of nodes for each row.
 
-    ``floors`` has the least that one node more costs, however many others come with it.
+    ``floors`` has the least that one node more costs, however many others come with it, and ``least`` the least of all.
     """
 
     costs: Sequence[float]
     floors: Sequence[float]
+    least: float
 
     @classmethod
     def of(cls, costs: Sequence[float]) -> "Table":
@@ -35,7 +36,7 @@ class Table:
         for width in range(last):
             floors[width] = min((costs[more] - costs[width]) / (more - width) for more in range(width + 1, last + 1))
         floors[last] = float("inf")
-        return cls(costs, floors)
+        return cls(costs, floors, min(floors[1:]))
 
 
 class Prices:

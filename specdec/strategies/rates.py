@@ -12,12 +12,15 @@ _PRIOR_WEIGHT = 4.0  # candidates that a kind's first guess counts as
 
 
 class Rate:
-    """The share of a kind's candidates that were right; an object of its own, so that reading it costs no search."""
+    """The share of a kind's candidates that were right; an object of its own, so that reading it costs no search.
 
-    __slots__ = ("value", "weight")
+    ``source`` is the name of the source whose kind it is.
+    """
 
-    def __init__(self, prior: float) -> None:
-        self.value, self.weight = prior, _PRIOR_WEIGHT
+    __slots__ = ("source", "value", "weight")
+
+    def __init__(self, prior: float, source: str = "") -> None:
+        self.value, self.weight, self.source = prior, _PRIOR_WEIGHT, source
 
     def __repr__(self) -> str:
         return f"Rate({self.value:.3f}, weight={self.weight:.1f})"
@@ -31,12 +34,12 @@ class Rate:
 class Rates(dict[Hashable, Rate]):
     """The rates of a source's kinds, each begun with the source's own guess when it is first met."""
 
-    def __init__(self, prior: Callable[[Hashable], float]) -> None:
+    def __init__(self, source: str, prior: Callable[[Hashable], float]) -> None:
         super().__init__()
-        self._prior = prior
+        self._source, self._prior = source, prior
 
     def __missing__(self, kind: Hashable) -> Rate:
-        rate = self[kind] = Rate(self._prior(kind))
+        rate = self[kind] = Rate(self._prior(kind), self._source)
         return rate
 
 

@@ -59,9 +59,9 @@ class Source(Drafter):
 
     def propose(self, budget: Budget) -> DraftTree:
         assert self._limits is not None, "a source that drafts alone was given its limits"
-        growth = self._growth = Growth([self], self.request, budget)
+        growth = self._growth = Growth([self], self.request, budget, least_chance=self._limits.min_chance)
         most = min(self._limits.num_nodes, budget.num_nodes)
-        while len(growth) <= most and growth.next_chance > self._limits.min_chance:
+        while len(growth) <= most and growth.next_chance:
             growth.take()
         return growth.tree(len(growth))
 

@@ -49,7 +49,7 @@ class RecyclingEngine(Engine):
         self.forget()
 
     def forget(self) -> None:
-        self.rates = Rates(_prior)
+        self.rates = Rates("token_recycling", _prior)
         self.of_token: dict[int, Successors] = {}
         self.of_pair: dict[tuple[int, int], Successors] = {}
 

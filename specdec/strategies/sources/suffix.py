@@ -42,7 +42,7 @@ class SuffixEngine(Engine):
         self.forget()
 
     def forget(self) -> None:
-        self.rates = Rates(_prior)
+        self.rates = Rates("suffix", _prior)
         self._past: list[SuffixTrie] = []
 
     @property
