@@ -1,5 +1,6 @@
 """A generator's parts, made for a model in its present state."""
 
+import warnings
 from collections.abc import Callable, Hashable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -60,7 +61,11 @@ class Strategies:
     def trim(self) -> None:
         """Close all but the generator's own and the last few; nothing may be decoding."""
         while len(self._bound) > 1 + _MOST_STRATEGIES:
-            self._bound.pop(1)[1].engine.close()
+            strategy = self._bound.pop(1)[1]
+            try:
+                strategy.engine.close()
+            except Exception as error:  # a third party's code, which takes no results away
+                warnings.warn(str(failure(f"closing proposer {strategy.name}", error)), stacklevel=2)
 
     def close(self) -> None:
         """Release what the engines hold."""

@@ -10,7 +10,7 @@ from specdec.attached import AttachedModel
 from specdec.binding import Bound, Choice, backend_class
 from specdec.costs import Costs
 from specdec.decoding.plan import Strategy
-from specdec.decoding.record import StepRecord
+from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.result import Chunk, Result, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence
@@ -280,7 +280,7 @@ class Generator:
                     call.on_step(record)
                 for outcome in record.outcomes:
                     if record.kind != "chunk" or outcome.finish_reason is not None:
-                        yield self._chunk(bound, outcome.request)
+                        yield self._chunk(bound, outcome)
 
     def _strategies(self, bound: Bound, proposer: Strategic) -> list[Strategy]:
         """Bind the strategies of a call: one for all prompts, or one for each."""
@@ -308,14 +308,14 @@ class Generator:
             scheduler.close()
             bound.strategies.trim()
 
-    def _chunk(self, bound: Bound, sequence: Sequence) -> Chunk:
-        """Return the chunk that the sequence's last step committed, with the result where that was the end."""
+    def _chunk(self, bound: Bound, outcome: Outcome) -> Chunk:
+        """Return the chunk that a step committed, with the result where that was the end."""
         return chunk_of(
-            sequence,
+            outcome,
             self.tokenizer,
             numerics=bound.driven.numerics_now(),
             lossless=self.verifier.lossless and not bound.weights.lossy,
-            notes=self._take_notes(bound) if sequence.is_finished else (),
+            notes=self._take_notes(bound) if outcome.finish_reason is not None else (),
         )
 
     def _take_notes(self, bound: Bound) -> tuple[str, ...]:

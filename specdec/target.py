@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specdec.backends.base import Backend, OutputRow
+from specdec.errors import PluginError
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import ROOT, DraftTree, Role
 
@@ -73,6 +74,7 @@ class Target:
 
     def open(self, capacity: int) -> Row:
         """Open an empty row that may grow to ``capacity`` committed tokens."""
+        self._check_rows()
         row = Row(capacity)
         self.backend.open(capacity)
         self._rows.append(row)
@@ -91,6 +93,7 @@ class Target:
             trunks: by row, committed text before the tree's root that the cache doesn't hold yet.
             hidden: the layers whose hidden states are wanted.
         """
+        self._check_rows()
         numbers = [self._rows.index(row) for row in trees]
         first = min(numbers)
         rows = tuple(self._rows[first : max(numbers) + 1])
@@ -163,3 +166,9 @@ class Target:
         number = self._rows.index(row)
         del self._rows[number]
         self.backend.release(number)
+
+    def _check_rows(self) -> None:
+        """Refuse to go on where the backend has failed to open or release a row: the others' numbers are wrong then."""
+        held, known = self.backend.num_rows, len(self._rows)
+        if held != known:
+            raise PluginError(f"{self.author} holds {held} rows where {known} are open: make another generator")

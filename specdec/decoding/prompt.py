@@ -15,7 +15,10 @@ from specdec.tree import DraftTree, Role
 
 def begin(sequence: Sequence, target: Target) -> None:
     """Open a row for a request, and begin its drafting."""
-    sequence.row = target.open(sequence.capacity)
+    with guard(target.author, [sequence]):
+        sequence.row = target.open(sequence.capacity)
+    if sequence.is_finished:
+        return
     with guard(f"proposer {sequence.plan.strategy.name}", [sequence]):
         sequence.drafter = sequence.plan.strategy.engine.start(sequence.request(target.shapes.vocab_size))
 
@@ -49,7 +52,7 @@ def read(batch: Batch, tokens: ReadOnly[int]) -> StepRecord:
                 found = answers(signal[1], nodes, seen, sequence.plan.shows_draws)
                 sequence.prompt_signals.setdefault(signal, []).append((start, found))
     if sequence.is_finished:
-        leave(sequence, target)
+        leave([sequence], target)
     outcome = Outcome(sequence, finish_reason=sequence.finish_reason, error=sequence.error)
     record = StepRecord("chunk", (outcome,), batch.clock.seconds, len(tokens), num_positions=start + len(tokens))
     sequence.stats.note(record, outcome)

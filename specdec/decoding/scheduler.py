@@ -146,9 +146,7 @@ class Scheduler:
         ended = [request for request in self._known() if request.is_finished]
         if not ended:
             return None
-        row_bytes = self._target.backend.row_bytes
-        for request in ended:
-            leave(request, self._target)
+        row_bytes = leave(ended, self._target)
         outcomes = [Outcome(each, finish_reason=each.finish_reason, error=each.error) for each in ended]
         record = StepRecord("none", tuple(outcomes), row_bytes=row_bytes)
         self._drop(record)
