@@ -50,9 +50,9 @@ class Strategies:
         self.own = self.of(own)
 
     def of(self, proposer: Proposer) -> Strategy:
-        """The strategy that a proposer makes; an equal one shares it."""
+        """The strategy that a proposer makes; an equal one makes its own, since what it holds may change."""
         for known, strategy in self._bound:
-            if known is proposer or known == proposer:
+            if known is proposer:
                 return strategy
         strategy = _bound_to(self._host, proposer)
         self._bound.append((proposer, strategy))

@@ -4,6 +4,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, NoReturn, Self, overload
 
 from specdec.attached import AttachedModel
@@ -33,6 +34,7 @@ from specdec.weights.modes import checked_weights
 Strategic = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
 OnStep = Callable[[StepRecord], None]
 _SHARE_OF_MEMORY = 0.7
+_MOST_NAMED = 64  # proposers made of text that are kept, each with a few options
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,15 @@ class Generator:
         max_batch_size: int = 8,
         max_cache_bytes: int | None = None,
     ) -> None:
-        for name, limit in (("max_batch_size", max_batch_size), ("max_cache_bytes", max_cache_bytes or 1)):
+        cache_bytes = 1 if max_cache_bytes is None else max_cache_bytes
+        for name, limit in (("max_batch_size", max_batch_size), ("max_cache_bytes", cache_bytes)):
             if not isinstance(limit, int) or limit < 1:
                 raise RequestError(f"{name}={limit!r}: it must be an integer of at least 1")
         self._registry = load_plugins()
+        self._named: Callable[[str], Proposer] = lru_cache(_MOST_NAMED)(partial(self._registry.make, "proposers"))
         compiler = None if mask is None else self._registry.make("masks", mask)
         self._choice = Choice(
-            proposer=self._registry.make("proposers", proposer),
+            proposer=self._made(proposer),
             verifier=self._registry.make("verifiers", verifier),
             numerics=checked_mode(numerics, compiler),
             compiler=compiler,
@@ -196,6 +200,7 @@ class Generator:
         Args:
             prompt: text, chat messages, token ids or a tensor; a list of those (or a 2-D tensor) is a batch.
             proposer: the strategy for this call, or a list of them, one for each prompt; by default the generator's.
+                The same text or object shares what it holds and learns, within a call and from call to call.
             generation_config: a transformers GenerationConfig, honoured as it stands; ``settings`` go before it.
             on_step: called with the record of each pass as it ends: trees, accepted paths, tokens, seconds.
             settings: see ``Settings``. ``seed`` may be a list, one for each prompt.
@@ -287,7 +292,14 @@ class Generator:
         if proposer is None:
             return [bound.strategies.own]
         each = proposer if isinstance(proposer, list | tuple) else [proposer]
-        return [bound.strategies.of(self._registry.make("proposers", one)) for one in each]
+        return [bound.strategies.of(self._made(one)) for one in each]
+
+    def _made(self, proposer: Proposer | str) -> Proposer:
+        """Return a proposer; the same one for the same text."""
+        if isinstance(proposer, str):
+            return self._named(proposer)
+        made: Proposer = self._registry.make("proposers", proposer)
+        return made
 
     def _run(self, bound: Bound, requests: Iterable[Sequence | Exception]) -> Iterator[StepRecord]:
         """Decode requests, as many side by side as fit; whatever is under way when the caller stops is cancelled."""

@@ -11,6 +11,7 @@ from specdec.decoding.prompt import begin, next_chunk, read
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import Sequence
 from specdec.decoding.step import Batch, leave, step
+from specdec.errors import RequestError
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
@@ -51,7 +52,14 @@ class Scheduler:
         self._num_read = 0  # tokens of prompts since the last step
 
     def add(self, request: Sequence) -> Sequence:
-        """Let a request wait for its turn; it is its own handle."""
+        """Let a request wait for its turn; it is its own handle.
+
+        Raises:
+            RequestError: for one that was added before, to this scheduler or another.
+        """
+        if request.is_added:
+            raise RequestError("this request was added to a scheduler before: make another one of its prompt")
+        request.is_added = True
         self._arrived.append(request)
         return request
 
@@ -70,7 +78,7 @@ class Scheduler:
         return len(self._arrived) + len(self._waiting)
 
     def advance(self) -> StepRecord | None:
-        """One pass, or the end of requests without one; None where no request is left."""
+        """One pass, or the end of requests without one; None: nothing to do now."""
         self._read_notes()
         if ended := self._take_ended():
             return ended

@@ -65,6 +65,7 @@ class Sequence:
     # Of each new token, in fast numerics: its score and its runner-up's, left on the device until the end.
     best_two: list[torch.Tensor | None] = field(default_factory=list)
     num_taken: int = 0  # new tokens that the caller has seen
+    is_added: bool = False  # to a scheduler, which happens once
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:

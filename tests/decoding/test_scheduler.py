@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import Budget, DraftTree, Generator, Request, ToyModel
+from specdec import Budget, DraftTree, Generator, Request, RequestError, ToyModel
 from specdec.backends import hf as hf_module
 from specdec.decoding.record import StepRecord
 from specdec.decoding.scheduler import Scheduler
@@ -208,6 +208,20 @@ def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
         together += record.kind == "step" and len({o.request.plan.strategy.name for o in record.outcomes}) > 1
     assert together
     toy.check(handles)
+
+
+def test_a_request_that_was_added_is_refused_ever_after(toy: Rig) -> None:
+    scheduler, request = toy.scheduler(4), toy.request(long(3, 2))
+    scheduler.add(request)
+    for is_over in (False, True):
+        for other in (scheduler, toy.scheduler(4)):
+            with pytest.raises(RequestError, match="this request was added to a scheduler before"):
+                other.add(request)
+        while advance(scheduler) is not None:
+            pass
+        assert request.is_finished
+        assert len(request.new_tokens) == 2, is_over
+    assert not toy.bound.target.rows
 
 
 def test_requests_wait_for_memory_as_for_a_place(toy: Rig) -> None:
