@@ -224,7 +224,8 @@ class _AutoEngine(Engine):
         if drafted:
             self._account.earn(sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / len(outcomes))
         if record.kind == "step":
-            self._account.prices.note(record.num_rows, record.width, record.total_seconds)
+            widths = [len(outcome.tree) for outcome in outcomes if outcome.tree is not None]
+            self._account.prices.note(len(outcomes), max(widths, default=1), record.total_seconds)
 
     def close(self) -> None:
         self._inner.close()

@@ -3,6 +3,8 @@
 c(T) was measured for a single row and is the model's alone. Host work, masks, padding and several rows come on top, and
 are learnt: a step of w nodes for each of b rows is taken to last f(b) times what c(T) makes of a plain step's time. The
 factor f(b) is the median of what the last drafted steps of b rows took over that.
+
+Rows are those of the strategy whose prices they are; what others add to a step is in plain and drafted ones alike.
 """
 
 import statistics

@@ -275,6 +275,27 @@ def test_what_is_no_step_of_decoding_is_not_noted(kind: Any) -> None:
         assert account.prices.needs_plain(1) == needs_plain
 
 
+def test_beside_other_strategies_its_own_rows_and_nodes_are_what_is_noted() -> None:
+    account = Account(Prices(costs_of(0.1)), loss=0.5)
+    engine = _AutoEngine(Engine(lambda request: Scripted(request, [])), account)
+    others = [(DraftTree(0), [0]), (chain(8), [0])]
+    for width, seconds in ((1, 4.0), (3, 6.0)):
+        for _ in range(3):
+            record = recorded([(chain(width - 1), [0]), *others], seconds)
+            engine.learn(record, record.outcomes[:1])
+    assert not account.prices.needs_plain(1)
+    assert account.prices.needs_plain(3)
+    assert account.prices.at(1, 3) == pytest.approx(6.0 / 4.0 - 1)
+
+
+def test_it_drafts_beside_other_strategies() -> None:
+    generator, records = Generator(ToyModel.random(6, sharpness=4.0)), list[StepRecord]()
+    proposers = ["auto", "autoregressive", "lookahead:N=3,W=3,G=3"]
+    generator.generate([[1, 2, 3]] * 3, proposer=proposers, max_new_tokens=200, on_step=records.append)
+    trees = [outcome.tree for record in records for outcome in record.outcomes if outcome.request.index == 0]
+    assert any(tree is not None and len(tree) > 1 for tree in trees)
+
+
 def test_drafts_are_fed_where_passes_are_padded() -> None:
     """A plain step is one however many nodes it is padded to."""
     model = ToyModel.random(6, sharpness=4.0)
