@@ -1,4 +1,7 @@
-"""A model with the parts made for it: bound anew once it has changed, and decoded with by one thread at a time."""
+"""A generator's binding to its model.
+
+The binding is renewed when the model changes, and one thread decodes with it at a time.
+"""
 
 import threading
 import warnings

@@ -64,7 +64,7 @@ class Generator:
             gives the model back as it was.
         max_batch_size: requests of a list decoded side by side; the others wait.
         max_cache_bytes: of keys and values that requests side by side may need; by default most of what is free when
-            they begin. One alone may need more.
+            they begin. One alone may need more. The caches of draft models aren't counted.
 
     Raises:
         ModelError: when the model or tokenizer can't be driven, with the reason.

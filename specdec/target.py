@@ -33,7 +33,8 @@ class Pass:
     """One forward pass, laid out.
 
     Attributes:
-        rows: those that it covers; one without a tree lies between others, and goes along with a node that is dropped.
+        rows: the consecutive rows that the pass covers. A row without a tree is included only because it lies between
+            two that have one; it is fed one node, which is discarded.
         trunks: by row, the number of nodes before the tree's own.
     """
 

@@ -80,7 +80,10 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
             setattr(self, name, new)
 
     def gather(self, row: int, slots: torch.Tensor, to: int) -> None:
-        """Copy what some slots hold into those from ``to`` on, none of which comes behind its source."""
+        """Copy slots to consecutive slots from ``to`` on.
+
+        No destination lies behind its source, so copying in place is safe.
+        """
         for buffer in (self.keys, self.values):
             buffer[row, :, to : to + len(slots)] = buffer[row].index_select(1, slots)
 

@@ -24,7 +24,8 @@ from specdec.probes.inference import runs_in_inference_mode, without_gradients
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
 
-# Windows by slot that are longer than a self-test reaches, and a bias by slot that rounding hides in a deep model.
+# Known cases that the self-test misses: windows by slot longer than its text, and slot biases hidden by rounding in
+# deep models.
 _CHAINS_ONLY = {
     "gpt_neo": "its local attention goes by cache slot, not by position",
     "mpt": "its attention's bias goes by cache slot, not by position",

@@ -38,7 +38,11 @@ def layers_of(signals: Iterable[Signal]) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The strategy, acceptance rule and settings of one request; the scheduler mixes requests of any plans."""
+    """The strategy, acceptance rule and settings of one request; the scheduler mixes requests of any plans.
+
+    The rule may be another than the generator's only if it agrees with that in ``reads_q`` and ``is_keyed``: a strategy
+    was bound to a host that told it both.
+    """
 
     strategy: Strategy
     verifier: Verifier
@@ -46,5 +50,8 @@ class Plan:
 
     @property
     def shows_draws(self) -> bool:
-        """True if a proposer may know the noise of later positions: rules that aren't keyed by it would be biased."""
+        """Return True if feedback may reveal draws.
+
+        Under rules not keyed by position, a proposer that knew later noise would bias the text.
+        """
         return self.verifier.is_keyed or self.settings.temperature == 0.0

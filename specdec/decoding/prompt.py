@@ -24,9 +24,9 @@ def begin(sequence: Sequence, target: Target) -> None:
 
 
 def next_chunk(sequence: Sequence, target: Target) -> ReadOnly[int]:
-    """The tokens that a request has to read before its first step; what is left after whole chunks goes along with it.
+    """Return the next tokens to read before the first step.
 
-    A strategy that wants to hear of the prompt has all of it read before.
+    What remains after whole chunks is forwarded with the first draft, unless the strategy declares PROMPT signals.
     """
     assert sequence.row is not None, "it has begun"
     chunk = target.chunk_behind(sequence.row, sequence.tokens)

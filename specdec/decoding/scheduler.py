@@ -104,7 +104,10 @@ class Scheduler:
         return self._take_ended()
 
     def _read(self, request: Sequence) -> StepRecord | None:
-        """Read a chunk, or take a first step; neither where those that decode have waited for a chunk already."""
+        """Read one chunk of the prompt, or take the first step.
+
+        Return None if the decoding requests have waited for a chunk since their last step.
+        """
         chunk = next_chunk(request, self._target)
         num_tokens = len(chunk) or len(request.trunk) + 1
         if self._decoding and self._num_read and self._num_read + num_tokens > self._target.shapes.chunk:

@@ -120,7 +120,10 @@ def forward(batch: Batch, turns: ReadOnly[Turn]) -> tuple[Pass, Mapping[Row, Out
 
 
 def is_spoiled(tree: DraftTree, row: OutputRow) -> bool:
-    """True where a root has no logits, and may have some without its draft: masks hide any number but NaN."""
+    """Return True if the root's logits are not finite although a draft was fed with it.
+
+    NaN in a draft's keys and values passes through masks, so the root is forwarded again alone.
+    """
     return not row.is_finite(ROOT) and len(tree) > 1
 
 
@@ -157,7 +160,10 @@ def fetch_logits(turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
 
 
 def makes_distributions(sequence: Sequence) -> bool:
-    """True where tokens are decided by more than the argmax, and nothing binds that to the model's device."""
+    """Return True if the verifier needs full logits on the host.
+
+    The token is then not a plain argmax, and no processor of the caller's needs the model's device.
+    """
     warper = sequence.warper
     return warper.is_on_host and not (warper.is_plain_argmax and sequence.plan.verifier.is_keyed)
 

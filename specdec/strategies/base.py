@@ -3,7 +3,8 @@
 Three stages, of which a simple strategy writes the first and the last:
 
 1. ``Proposer``: configuration only, a frozen pydantic model (``LookaheadProposer(N=5, W=15, G=15)``).
-2. ``Engine``: made once per generator by ``bind``; owns what requests share (weights, caches). The default has nothing.
+2. ``Engine``: made by ``bind`` for a generator's model, and anew once that has changed; owns what requests share
+   (weights, caches). The default has nothing.
 3. ``Drafter``: one request's state: ``propose`` a tree, ``observe`` what became of it, ``stop``.
 
 Laws, checked on every step by the core, which names the proposer in the error:
@@ -242,7 +243,7 @@ class Drafter(ABC):
 
 
 class Engine:
-    """The state that a proposer's requests share; in ``propose_many`` a draft model would run once for the batch."""
+    """The state that a proposer's requests share; ``propose_many`` runs a draft model once for the whole batch."""
 
     def __init__(self, start: Callable[[Request], Drafter]) -> None:
         self._start = start
@@ -291,7 +292,7 @@ class Proposer(BaseModel, ABC):
         return frozenset()
 
     def bind(self, host: Host) -> Engine:
-        """The engine for a generator's model; called once per generator."""
+        """The engine for a generator's model; called again once the model has changed, or the engine was closed."""
         return Engine(self.start)
 
     @abstractmethod
