@@ -181,11 +181,35 @@ class Generator:
         return self.shapes.takes_trees
 
     @overload
-    def generate(self, prompt: str | list[int], **options: Any) -> Result: ...
+    def generate(
+        self,
+        prompt: str | list[int],
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> Result: ...
     @overload
-    def generate(self, prompt: list[str] | list[list[int]], **options: Any) -> list[Result]: ...
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> list[Result]: ...
     @overload
-    def generate(self, prompt: Any, **options: Any) -> Any: ...
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> Any: ...
     def generate(
         self,
         prompt: Any,
