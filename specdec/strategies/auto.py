@@ -27,7 +27,7 @@ from pydantic import Field
 from specdec.costs import Costs
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.strategies.autoregressive import AutoregressiveProposer
-from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request, Signal
+from specdec.strategies.base import BatchDrafter, Drafter, Engine, Feedback, Host, Proposer, Request, Signal
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prices import Prices
 from specdec.tree import ROOT, Budget, DraftTree, Role
@@ -231,20 +231,14 @@ class _AutoEngine(Engine):
         self._inner.close()
 
 
-class _PayingDrafter(Drafter):
+class _PayingDrafter(BatchDrafter):
     """A drafter whose drafts are accounted for; ``whole`` is its last draft before it was cut."""
 
     def __init__(self, request: Request, inner: Drafter, engine: _AutoEngine) -> None:
-        super().__init__(request)
+        super().__init__(request, engine)
         self.inner = inner
         self.whole: DraftTree | Exception | None = None
         self._engine = engine
-
-    def propose(self, budget: Budget) -> DraftTree:
-        proposal = self._engine.propose_many([self], [budget])[0]
-        if isinstance(proposal, Exception):
-            raise proposal
-        return proposal
 
     def observe(self, feedback: Feedback) -> None:
         # What plain steps brought it reads in the text, when it next drafts.

@@ -266,6 +266,20 @@ class Engine:
         """Release what the engine held."""
 
 
+class BatchDrafter(Drafter):
+    """A drafter whose engine writes for all its requests at once, in a ``propose_many`` of its own."""
+
+    def __init__(self, request: Request, engine: Engine) -> None:
+        super().__init__(request)
+        self._write = engine.propose_many
+
+    def propose(self, budget: Budget) -> DraftTree:
+        proposal = self._write([self], [budget])[0]
+        if isinstance(proposal, Exception):
+            raise proposal
+        return proposal
+
+
 def _attempt(drafter: Drafter, budget: Budget) -> DraftTree | Exception:
     try:
         return drafter.propose(budget)

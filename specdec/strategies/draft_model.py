@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from specdec.errors import ModelError
 from specdec.sampling.target import Rows
-from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Tunable
+from specdec.strategies.base import BatchDrafter, Drafter, Engine, Host, Proposer, Request, Tunable
 from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
 from specdec.target import Row, Target
@@ -84,21 +84,15 @@ class DraftModelProposer(Proposer):
         raise TypeError("a draft model's requests are started by its engine")
 
 
-class _ModelDrafter(Drafter):
+class _ModelDrafter(BatchDrafter):
     """One request's row of the drafter's cache, and the ids in it."""
 
     def __init__(self, request: Request, engine: "_DraftModelEngine") -> None:
-        super().__init__(request)
+        super().__init__(request, engine)
         self._engine = engine
         self.row: Row | None = None
         self.cached: list[int] = []
         self.num_agreed = 0  # of these, how many are known to be the text's
-
-    def propose(self, budget: Budget) -> DraftTree:
-        proposal = self._engine.propose_many([self], [budget])[0]
-        if isinstance(proposal, Exception):
-            raise proposal
-        return proposal
 
     def stop(self) -> None:
         self._engine.release(self)
