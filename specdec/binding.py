@@ -1,8 +1,8 @@
 """A generator's parts, made for a model in its present state."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec.backends.base import Backend
@@ -15,13 +15,14 @@ from specdec.numerics import Driven, Mode, drive
 from specdec.plugins.registry import Registry
 from specdec.probes.findings import state_of
 from specdec.requests.builder import Intake
-from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, TopK, What
+from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, Signal, TopK, What
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 from specdec.weights.holding import Holding
 from specdec.weights.laying_out import Weights, stock_or_refuse
 
 _MOST_STRATEGIES = 8  # kept bound beside a generator's own
+_MOST_WITH_MODELS = 2  # of those, that have models of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,23 @@ class Strategies:
 
     def trim(self) -> None:
         """Close all but the generator's own and the last few; nothing may be decoding."""
-        while len(self._bound) > 1 + _MOST_STRATEGIES:
-            self._bound.pop(1)[1].engine.close()
+        others = [strategy for _, strategy in self._bound[1:]]
+        with_models = [strategy for strategy in others if strategy.targets]
+        stale = {*others[:-_MOST_STRATEGIES], *with_models[:-_MOST_WITH_MODELS]}
+        self._bound = [(proposer, strategy) for proposer, strategy in self._bound if strategy not in stale]
+        _close(stale)
 
     def close(self) -> None:
-        """Release what the engines hold."""
-        with ExitStack() as engines:
-            for _, strategy in self._bound:
-                engines.callback(strategy.engine.close)
+        """Release what the strategies hold; none is bound any more."""
+        bound, self._bound = self._bound, []
+        _close(strategy for _, strategy in bound)
+
+
+def _close(strategies: Iterable[Strategy]) -> None:
+    """Close all of them, whatever one raises."""
+    with ExitStack() as closing:
+        for strategy in strategies:
+            closing.callback(strategy.close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +120,14 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
     def open_target(other: Any) -> Target:
         compiler = DenseCompiler()  # a draft's last bits are nobody's concern
         drafting = backend_class(registry, "auto", other)
-        if drafting.runs_layers:
-            holding.lay_out_draft(other)
-        return Target(drafting.load(other, compiler), compiler)
+        if not drafting.runs_layers:
+            return Target(drafting.load(other, compiler), compiler)
+        give_back = holding.lay_out_draft(other)
+        try:
+            return Target(drafting.load(other, compiler), compiler, give_back)
+        except BaseException:
+            give_back()
+            raise
 
     weights, driven = _drive(model, choice, holding, load, chosen.runs_layers, chosen.__name__)
     state, shapes = state_of(model), driven.target.shapes
@@ -168,7 +183,24 @@ def _drive(
 
 
 def _bound_to(host: Host, proposer: Proposer) -> Strategy:
-    """Return a proposer's engine for the target, with the signals that it wants."""
+    """Return a proposer's engine for the target, with the signals that it wants and the models that it has opened."""
+    opened: list[Target] = []
+
+    def open_target(model: Any) -> Target:
+        target = host.open(model)
+        opened.append(target)
+        return target
+
+    try:
+        return Strategy(*_parts(replace(host, open=open_target), proposer), opened)
+    except BaseException:  # Ctrl-C too
+        for target in reversed(opened):
+            target.close()
+        raise
+
+
+def _parts(host: Host, proposer: Proposer) -> tuple[str, Engine, frozenset[Signal]]:
+    """Return a proposer's name, engine and signals."""
     name = type(proposer).__name__
     try:
         engine, wants = proposer.bind(host), frozenset(proposer.wants())
@@ -182,7 +214,7 @@ def _bound_to(host: Host, proposer: Proposer) -> Strategy:
         if not _is_signal(wanted):
             pair = "a pair such as (Nodes.PATH, What.ARGMAX) or (Nodes.ALL, TopK(8))"
             raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
-    return Strategy(name, engine, wants)
+    return name, engine, wants
 
 
 def _is_signal(wanted: object) -> bool:

@@ -157,7 +157,8 @@ class Host:
         takes_trees: True if the model can be given branching trees; otherwise drafts are cut to their longest chain.
         load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be
             given, else None. Raises ModelError.
-        open: drives another model, with a cache of its own, as the target is driven. Raises ModelError.
+        open: drives another model, with a cache of its own, as the target is driven. It is closed behind the engine.
+            Raises ModelError.
         costs: returns the costs of the target's passes here, by their number of nodes. They are measured when first
             asked for, in about a second; ask while binding.
     """
