@@ -330,4 +330,4 @@ class Generator:
 def _share_of_free(target: Target) -> int | None:
     """Return the bytes that keys and values may take; the rest is for what a pass computes."""
     free = free_bytes(target.shapes.device)
-    return None if free is None else int(free * _SHARE_OF_MEMORY)
+    return None if free is None else int((free + target.backend.cache_bytes(())) * _SHARE_OF_MEMORY)

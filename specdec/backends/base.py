@@ -181,7 +181,10 @@ class Backend(ABC):
         """Close a row; those behind it move up by one."""
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
-        """Bytes that rows of these capacities need for keys and values, 0 where that isn't known."""
+        """Bytes held for keys and values once rows of these capacities are open; of none, those that are held now.
+
+        0 where that isn't known. Memory that isn't given back when a row closes counts as well.
+        """
         return 0
 
     def clear(self, row: int) -> None:  # noqa: B027 - optional

@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftTree, Generator, Request, ToyModel
+from specdec import generator as generator_module
 from specdec.backends import hf as hf_module
+from specdec.backends.hf import HFBackend
 from specdec.decoding.record import StepRecord
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence as Handle
 from specdec.plugins.registry import load_plugins
+from tests import families
 from tests.scripted import Scripted
 
 STRATEGIES = (
@@ -76,8 +79,8 @@ class Failing(Scripted):
 class Rig:
     """A generator's model under schedulers that the test advances itself."""
 
-    def __init__(self, model: Any) -> None:
-        self.generator = Generator(model, proposer="autoregressive")
+    def __init__(self, model: Any, **options: Any) -> None:
+        self.generator = Generator(model, proposer="autoregressive", **options)
         self.bound = self.generator._attached.bound
         registry = load_plugins()
         # Bound before anything decodes, as ``Generator`` does: ``auto`` measures costs.
@@ -224,6 +227,38 @@ def test_requests_wait_for_memory_as_for_a_place(toy: Rig) -> None:
             assert sum(row.capacity for row in toy.bound.target.rows) <= 60 or scheduler.num_active == 1
     assert most == 2
     toy.check(handles)
+
+
+@pytest.mark.parametrize("backend", ["hf", "static"])
+def test_the_cache_never_holds_more_than_was_allowed(backend: str) -> None:
+    model = families.make("LlamaConfig", {**families.SMALL, "max_position_embeddings": 2048})
+    rig = Rig(model, backend=backend, numerics="fast", weights="stock")
+    held = rig.bound.target.backend
+    assert isinstance(held, HFBackend)
+    layers = held._cache.layers
+    slot_bytes = sum(layer.slot_bytes for layer in layers)
+    budget = 4 * (1024 + 256) * slot_bytes
+    scheduler = rig.scheduler(8, max_cache_bytes=budget)
+    asked = [long(700, 3), *(long(5, 30, seed=seed) for seed in range(8))]
+    handles = {scheduler.add(rig.request(each)): each for each in asked}
+    most = 0
+    while advance(scheduler) is not None:
+        most = max(most, scheduler.num_active)
+        in_buffers = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers if layer.is_initialized)
+        assert in_buffers <= budget
+    assert most >= 4
+    rig.check(handles)
+
+
+def test_what_a_static_cache_holds_between_calls_counts_as_free() -> None:
+    generator = Generator(families.make(*families.TREES["llama"]), backend="static", numerics="fast", weights="stock")
+    target = generator._attached.bound.target
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in target.backend._cache.layers)  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(generator_module, "free_bytes", lambda _: 0)
+        assert 0 < (generator_module._share_of_free(target) or 0) <= held
+        patched.setattr(generator_module, "free_bytes", lambda _: None)
+        assert generator_module._share_of_free(target) is None
 
 
 def test_requests_are_added_and_cancelled_from_other_threads(toy: Rig) -> None:
