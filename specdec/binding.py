@@ -103,6 +103,12 @@ class Bound:
         """True while the model computes as it did when it was bound."""
         return state_of(model) == self.state
 
+    def close(self) -> None:
+        """Close the strategies, and then the target."""
+        with ExitStack() as closing:
+            closing.callback(self.target.close)
+            closing.callback(self.strategies.close)
+
 
 def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, holding: Holding) -> Bound:
     """Lay out the model's weights, load a backend for it, and bind the proposer to both.
@@ -130,22 +136,25 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
             raise
 
     weights, driven = _drive(model, choice, holding, load, chosen.runs_layers, chosen.__name__)
-    state, shapes = state_of(model), driven.target.shapes
-    check_tokenizer(tokenizer, shapes.vocab_size)
-    host = Host(
-        model=model,
-        tokenizer=tokenizer,
-        vocab_size=shapes.vocab_size,
-        reads_q=choice.verifier.reads_q,
-        is_keyed=choice.verifier.is_keyed,
-        takes_trees=shapes.takes_trees,
-        load=load_pretrained,
-        open=open_target,
-        costs=driven.costs,
-    )
-    strategies = Strategies(host, choice.proposer)
-    intake = Intake(model, tokenizer, shapes, choice.verifier)
-    return Bound(state, weights, load, driven, strategies, registry.make("verifiers", "match"), intake)
+    with ExitStack() as failing:
+        failing.callback(driven.target.close)
+        state, shapes = state_of(model), driven.target.shapes
+        check_tokenizer(tokenizer, shapes.vocab_size)
+        host = Host(
+            model=model,
+            tokenizer=tokenizer,
+            vocab_size=shapes.vocab_size,
+            reads_q=choice.verifier.reads_q,
+            is_keyed=choice.verifier.is_keyed,
+            takes_trees=shapes.takes_trees,
+            load=load_pretrained,
+            open=open_target,
+            costs=driven.costs,
+        )
+        fallback, intake = registry.make("verifiers", "match"), Intake(model, tokenizer, shapes, choice.verifier)
+        strategies = Strategies(host, choice.proposer)
+        failing.pop_all()
+    return Bound(state, weights, load, driven, strategies, fallback, intake)
 
 
 def _drive(
@@ -163,17 +172,18 @@ def _drive(
             if not failed:
                 raise
             break
-        refusal, why = None, ""
+        driven, refusal = None, None
         try:
             driven = drive(load, model, choice.numerics, choice.compiler)
             why = driven.why_not_exact
         except ModelError as error:
             refusal, why = error, str(error)
-        if refusal is None and not why:
-            return weights, driven
-        if not weights.kernel or choice.weights not in {"auto", "packed"} or holding.is_shared(model):
-            if refusal is None and not failed:
+        is_last = not weights.kernel or choice.weights not in {"auto", "packed"} or holding.is_shared(model)
+        if driven is not None:
+            if not why or (is_last and not failed):
                 return weights, driven
+            driven.target.close()
+        if is_last:
             break
         failed[weights.kernel] = why
     if refusal is not None:

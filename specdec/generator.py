@@ -167,7 +167,10 @@ class Generator:
         return self.shapes.vocab_size
 
     def open_target(self) -> Target:
-        """The same model driven beside this generator, with a cache of its own: to measure or question it."""
+        """The same model driven beside this generator, with a cache of its own: to measure or question it.
+
+        The caller closes it, before the generator.
+        """
         bound = self._attached.present()
         return Target(bound.load(bound.target.compiler), bound.target.compiler)
 
@@ -252,7 +255,8 @@ class Generator:
     def close(self) -> None:
         """Release what the proposer holds, and the model, whose weights are then as they were.
 
-        Weights that another generator decodes with stay packed for that one.
+        Weights that another generator decodes with stay packed for that one. A stream that is open goes on to its end
+        first. A closed generator may be used again, and is bound anew then.
         """
         self._attached.close()
 

@@ -141,7 +141,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def load(cls, model: object, compiler: Compiler) -> "Backend":
-        """A backend driving the model with layouts of the given compiler, prepared.
+        """A backend driving the model with layouts of the given compiler, prepared; whoever asked for it closes it.
 
         Raises:
             ModelError: when the model can't be driven, with the reason.
@@ -151,11 +151,14 @@ class Backend(ABC):
         """Find out how the model can be driven, and set it up; a constructor does neither.
 
         Raises:
-            ModelError: when the model can't be driven, with the reason.
+            ModelError: when the model can't be driven, with the reason; what was changed is undone then.
         """
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Undo what was changed in the model, and let go of memory; a closed backend may be driven again."""
+        """Undo what ``prepare`` changed in the model, and let go of memory; called once, and nothing else after it.
+
+        Backends of one model are closed in the opposite order to that in which they were prepared.
+        """
 
     @abstractmethod
     def open(self, capacity: int) -> None:
