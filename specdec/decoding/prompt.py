@@ -4,6 +4,7 @@ from collections.abc import Sequence as ReadOnly
 
 from specdec.decoding.guard import guard
 from specdec.decoding.plan import layers_of
+from specdec.decoding.proposals import budget
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import Sequence
 from specdec.decoding.signals import answers, wanted_of_prompt
@@ -48,6 +49,9 @@ def read(batch: Batch, tokens: ReadOnly[int]) -> StepRecord:
             for signal in told:
                 found = answers(signal[1], nodes, seen, sequence.plan.shows_draws)
                 sequence.prompt_signals.setdefault(signal, []).append((start, found))
+    if sequence.drafter is not None and not sequence.is_finished:
+        with guard(f"proposer {sequence.plan.strategy.name}", [sequence]), batch.clock.phase("propose"):
+            sequence.drafter.read(start + len(tokens), budget(target, sequence))
     if sequence.is_finished:
         leave(sequence, target)
     outcome = Outcome(sequence, finish_reason=sequence.finish_reason, error=sequence.error)

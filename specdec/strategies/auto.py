@@ -239,6 +239,9 @@ class _PayingDrafter(Drafter):
         self.whole: DraftTree | Exception | None = None
         self._engine = engine
 
+    def read(self, num_tokens: int, budget: Budget) -> None:
+        self.inner.read(num_tokens, budget)
+
     def propose(self, budget: Budget) -> DraftTree:
         proposal = self._engine.propose_many([self], [budget])[0]
         if isinstance(proposal, Exception):

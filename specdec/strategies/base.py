@@ -4,7 +4,7 @@ Three stages, of which a simple strategy writes the first and the last:
 
 1. ``Proposer``: configuration only, a frozen pydantic model (``LookaheadProposer(N=5, W=15, G=15)``).
 2. ``Engine``: made once per generator by ``bind``; owns what requests share (weights, caches). The default has nothing.
-3. ``Drafter``: one request's state: ``propose`` a tree, ``observe`` what became of it, ``stop``.
+3. ``Drafter``: one request's state: ``read`` a prompt, ``propose`` a tree, ``observe`` what became of it, ``stop``.
 
 Laws, checked on every step by the core, which names the proposer in the error:
 - Parents precede children; node count and depth stay within the budget; token ids are in the vocabulary; the root is
@@ -230,6 +230,13 @@ class Drafter(ABC):
 
     def __init__(self, request: Request) -> None:
         self.request = request
+
+    def read(self, num_tokens: int, budget: Budget) -> None:  # noqa: B027 - optional
+        """Hear that the target has read the first ``num_tokens`` of a long prompt.
+
+        Called after each chunk, between which other requests make their steps. A drafter with a model of its own reads
+        as much now, since nobody else goes on while it proposes. The budget is that of a first tree made now.
+        """
 
     @abstractmethod
     def propose(self, budget: Budget) -> DraftTree:
