@@ -13,7 +13,7 @@ Laws:
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -104,6 +104,10 @@ class OutputRow:
     def hidden(self, node: int, layers: Sequence[int]) -> torch.Tensor:
         """The hidden states of some layers at a node, (layers, size), on the model's device."""
         return torch.stack([self.output.hidden[layer][self.row, node + self.trunk] for layer in layers])
+
+    def hidden_alone(self) -> "OutputRow":
+        """The same row without its logits, which takes less memory to keep."""
+        return replace(self, output=Output(self.output.logits.new_empty(0), (), self.output.hidden))
 
 
 @dataclass(frozen=True, slots=True)
