@@ -202,6 +202,32 @@ def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
     scheduler.close()
 
 
+@pytest.mark.parametrize(("num_drafted", "most"), [(0, 4), (3, 3), (6, 2), (20, 1)])
+def test_others_step_between_short_prompts_however_many_come(toy: Rig, num_drafted: int, most: int) -> None:
+    """A pass costs something however short its prompt is, and its first draft is part of it."""
+    backend = toy.bound.target.backend
+    backend.shapes = replace(backend.shapes, chunk=16)
+
+    def chain(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        tree.add_chain(0, [1] * min(num_drafted, budget.depth, budget.num_nodes))
+        return tree
+
+    drafting = toy.bound.strategies.of(Scripted(script=chain))
+    scheduler = toy.scheduler(16)
+    scheduler.add(toy.request(long(3, 60)))
+    advance(scheduler)
+    for seed in range(12):
+        made = toy.bound.intake.sequences([1, 2], None, {"max_new_tokens": 60, "seed": seed}, [drafting])
+        assert isinstance(made[0], Handle)
+        scheduler.add(made[0])
+    kinds = ""
+    while scheduler.num_waiting and (record := advance(scheduler)) is not None:
+        kinds += record.kind[0]
+    scheduler.close()
+    assert max(map(len, kinds.split("s"))) == most
+
+
 def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
     scheduler = toy.scheduler(len(STRATEGIES))
     handles = {scheduler.add(request): asked for asked, request in
