@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec.backends.base import Backend
-from specdec.decoding.plan import Strategy
+from specdec.decoding.plan import Strategy, layers_of
 from specdec.errors import ModelError, PluginError, SpecdecError, failure
 from specdec.layout import Compiler
 from specdec.loading import check_tokenizer, load_pretrained
@@ -150,6 +150,7 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
             load=load_pretrained,
             open=open_target,
             costs=driven.costs,
+            num_layers=shapes.num_layers,
         )
         fallback, intake = registry.make("verifiers", "match"), Intake(model, tokenizer, shapes, choice.verifier)
         strategies = Strategies(host, choice.proposer)
@@ -220,10 +221,14 @@ def _parts(host: Host, proposer: Proposer) -> tuple[str, Engine, frozenset[Signa
         raise failure(f"binding proposer {name}", error) from error
     if not isinstance(engine, Engine):
         raise PluginError(f"proposer {name}: bind returned {engine!r}, which is not an Engine")
+    most = host.num_layers
     for wanted in wants:
         if not _is_signal(wanted):
             pair = "a pair such as (Nodes.PATH, What.ARGMAX) or (Nodes.ALL, TopK(8))"
             raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
+        if most is not None and not layers_of([wanted]) <= {*range(-most - 1, most + 1)}:
+            has = f"layers 0 to {most}, or {-most - 1} to -1"
+            raise PluginError(f"proposer {name} wants {wanted[1]!r}; the model has {has}")
     return name, engine, wants
 
 

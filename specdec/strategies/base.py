@@ -155,6 +155,7 @@ class Host:
         reads_q: True if the acceptance rule makes use of the distributions that candidates are drawn from.
         is_keyed: True if the text doesn't depend on what is drafted.
         takes_trees: True if the model can be given branching trees; otherwise drafts are cut to their longest chain.
+        num_layers: those that ``Hidden`` may name, besides the embeddings; None where any may be named.
         load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be
             given, else None. Raises ModelError.
         open: drives another model, with a cache of its own, as the target is driven. It is closed behind the engine.
@@ -172,6 +173,7 @@ class Host:
     load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
+    num_layers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
