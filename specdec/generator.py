@@ -21,6 +21,7 @@ from specdec.loading import load_pretrained
 from specdec.machine import free_bytes
 from specdec.numerics import Mode, Numerics, checked_mode
 from specdec.plugins.registry import load_plugins
+from specdec.renamed import RENAMED
 from specdec.requests import prompts
 from specdec.requests.model_defaults import OwnSettings
 from specdec.strategies.base import Proposer
@@ -173,6 +174,10 @@ class Generator:
         """
         bound = self._attached.present()
         return Target(bound.load(bound.target.compiler), bound.target.compiler)
+
+    def driver(self) -> NoReturn:
+        """Gone: see ``open_target``."""
+        raise AttributeError(f"Generator.driver is now {RENAMED['Generator.driver']}")
 
     @property
     def takes_trees(self) -> bool:
