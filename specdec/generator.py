@@ -22,6 +22,7 @@ from specdec.loading import load_pretrained
 from specdec.machine import free_bytes
 from specdec.numerics import Mode, Numerics, checked_mode
 from specdec.plugins.registry import load_plugins
+from specdec.renamed import RENAMED
 from specdec.requests import prompts
 from specdec.requests.model_defaults import OwnSettings
 from specdec.strategies.base import Proposer
@@ -171,9 +172,16 @@ class Generator:
         return self.shapes.vocab_size
 
     def open_target(self) -> Target:
-        """The same model driven beside this generator, with a cache of its own: to measure or question it."""
+        """The same model driven beside this generator, with a cache of its own: to measure or question it.
+
+        The caller closes it, before the generator.
+        """
         bound = self._attached.present()
         return Target(bound.load(bound.target.compiler), bound.target.compiler)
+
+    def driver(self) -> NoReturn:
+        """Gone: see ``open_target``."""
+        raise AttributeError(f"Generator.driver is now {RENAMED['Generator.driver']}")
 
     @property
     def takes_trees(self) -> bool:
@@ -281,7 +289,8 @@ class Generator:
     def close(self) -> None:
         """Release what the proposer holds, and the model, whose weights are then as they were.
 
-        Weights that another generator decodes with stay packed for that one.
+        Weights that another generator decodes with stay packed for that one. A stream that is open goes on to its end
+        first. A closed generator may be used again, and is bound anew then.
         """
         self._attached.close()
 
@@ -366,4 +375,4 @@ class Generator:
 def _share_of_free(target: Target) -> int | None:
     """Return the bytes that keys and values may take; the rest is for what a pass computes."""
     free = free_bytes(target.shapes.device)
-    return None if free is None else int(free * _SHARE_OF_MEMORY)
+    return None if free is None else int((free + target.backend.cache_bytes(())) * _SHARE_OF_MEMORY)

@@ -30,6 +30,7 @@ class Shapes:
     multiple of this many rows, because some kernels round a row differently when few rows accompany it. ``widths``: the
     widths, ascending, that layouts are padded to first where a backend has fixed shapes. ``chunk``: tokens of a prompt
     that are read in one pass; chunks begin at its multiples, so that a prompt is always computed in the same way.
+    ``num_layers``: those whose hidden states it gives, besides the embeddings; None where that isn't known.
     """
 
     vocab_size: int
@@ -41,6 +42,7 @@ class Shapes:
     row_multiple: int = 1
     widths: tuple[int, ...] = ()
     chunk: int = 256
+    num_layers: int | None = None
 
     def padded(self, width: int) -> int:
         """Return the number of nodes that are fed for each row where ``width`` are wanted."""

@@ -4,7 +4,7 @@ The loop, draft models, probes and measurements all drive models through it. A r
 while others come and go.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specdec.backends.base import Backend, OutputRow
@@ -49,11 +49,16 @@ class Pass:
 
 
 class Target:
-    """A backend and a mask compiler, as one object that is driven by rows and trees."""
+    """A backend and a mask compiler, as one object that is driven by rows and trees.
 
-    def __init__(self, backend: Backend, compiler: Compiler) -> None:
+    ``on_close`` is called once the backend is closed.
+    """
+
+    def __init__(self, backend: Backend, compiler: Compiler, on_close: Callable[[], object] | None = None) -> None:
         self.backend = backend
         self.compiler = compiler
+        self._on_close = on_close
+        self._is_closed = False
         self._rows: list[Row] = []  # in the backend's order
         # The plug-ins behind whatever a pass raises: modelling code, a mask compiler, a lack of memory.
         self.author = f"backend {type(backend).__name__} with {type(compiler).__name__}"
@@ -173,3 +178,14 @@ class Target:
         held, known = self.backend.num_rows, len(self._rows)
         if held != known:
             raise PluginError(f"{self.author} holds {held} rows where {known} are open: make another generator")
+
+    def close(self) -> None:
+        """Let go of the model, which isn't driven by this target again; a second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self.backend.close()
+        finally:
+            if self._on_close is not None:
+                self._on_close()

@@ -66,9 +66,8 @@ class HFBackend(Backend):
         self.reason = examine(self, self._model, self._compiler, known, self.no_chains)
 
     def close(self) -> None:
-        if not self.num_rows:
-            self._cache = self._make_cache(self._config.num_hidden_layers)
-            self._replay = Replay(self._model)
+        self._cache = self._make_cache(self._config.num_hidden_layers)
+        self._replay = Replay(self._model)
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         return RaggedCache(num_layers)

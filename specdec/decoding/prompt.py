@@ -4,11 +4,13 @@ from collections.abc import Sequence as ReadOnly
 
 from specdec.decoding.guard import guard
 from specdec.decoding.plan import layers_of
+from specdec.decoding.proposals import budget
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import Sequence
 from specdec.decoding.signals import answers, wanted_of_prompt
 from specdec.decoding.step import Batch, leave
 from specdec.sampling.target import SequenceTarget
+from specdec.strategies.base import Hidden
 from specdec.target import Target
 from specdec.tree import DraftTree, Role
 
@@ -47,10 +49,16 @@ def read(batch: Batch, tokens: ReadOnly[int]) -> StepRecord:
         target.keep(planned, {sequence.row: nodes})
         if told:
             committed = sequence.tokens[: start + 1]
-            seen = SequenceTarget(chunk, rows[sequence.row], committed, sequence.warper, sequence.randomness)
             for signal in told:
+                row = rows[sequence.row].hidden_alone() if isinstance(signal[1], Hidden) else rows[sequence.row]
+                seen = SequenceTarget(chunk, row, committed, sequence.warper, sequence.randomness)
                 found = answers(signal[1], nodes, seen, sequence.plan.shows_draws)
+                if not isinstance(signal[1], Hidden):
+                    found = dict(found)  # tokens and probabilities; a chunk's logits would be hundreds of times as much
                 sequence.prompt_signals.setdefault(signal, []).append((start, found))
+    if sequence.drafter is not None and not sequence.is_finished:
+        with guard(f"proposer {sequence.plan.strategy.name}", [sequence]), batch.clock.phase("propose"):
+            sequence.drafter.read(start + len(tokens), budget(target, sequence))
     if sequence.is_finished:
         leave([sequence], target)
     outcome = Outcome(sequence, finish_reason=sequence.finish_reason, error=sequence.error)

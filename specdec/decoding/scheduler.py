@@ -15,12 +15,15 @@ from specdec.errors import RequestError
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
+_MOST_PASSES = 4  # over prompts between two steps: each costs something, however short it is
+
 
 class Scheduler:
     """Decodes requests until each has ended.
 
-    Between two steps of those that decode, others read at most a chunk of their prompts, so that no prompt makes the
-    others wait for all of it. Prompts are read one after another, and a request's first step is its own pass.
+    Between two steps of those that decode, others read at most a chunk of their prompts, in a few passes, so that
+    neither a long prompt nor many short ones make them wait. Prompts are read one after another, and a request's first
+    step is its own pass.
 
     Args:
         target: drives the model; nobody else has rows in it meanwhile.
@@ -49,7 +52,7 @@ class Scheduler:
         self._waiting: list[Sequence] = []
         self._reading: Sequence | None = None
         self._decoding: list[Sequence] = []
-        self._num_read = 0  # tokens of prompts since the last step
+        self._num_read = 0  # tokens of prompts since the last step, with the first drafts' nodes
 
     def add(self, request: Sequence) -> Sequence:
         """Let a request wait for its turn; it is its own handle.
@@ -108,11 +111,10 @@ class Scheduler:
 
         Return None if the decoding requests have waited for a chunk since their last step.
         """
-        chunk = next_chunk(request, self._target)
-        num_tokens = len(chunk) or len(request.trunk) + 1
-        if self._decoding and self._num_read and self._num_read + num_tokens > self._target.shapes.chunk:
+        chunk, most = next_chunk(request, self._target), self._target.shapes.chunk
+        num_tokens = max(len(chunk) or len(request.trunk) + 1, most // _MOST_PASSES)
+        if self._decoding and self._num_read and self._num_read + num_tokens > most:
             return None
-        self._num_read += num_tokens
         if chunk:
             record = read(self._batch([request]), chunk)
             self._drop(record)
@@ -120,6 +122,7 @@ class Scheduler:
             self._reading = None
             self._decoding.append(request)
             record = self._step([request])
+        self._num_read += max(num_tokens, record.width)  # which has the first draft's nodes too
         return record
 
     def _step(self, requests: ReadOnly[Sequence]) -> StepRecord:

@@ -240,6 +240,9 @@ class _PayingDrafter(BatchDrafter):
         self.whole: DraftTree | Exception | None = None
         self._engine = engine
 
+    def read(self, num_tokens: int, budget: Budget) -> None:
+        self.inner.read(num_tokens, budget)
+
     def observe(self, feedback: Feedback) -> None:
         # What plain steps brought it reads in the text, when it next drafts.
         if len(feedback.tree) > 1 and isinstance(self.whole, DraftTree):

@@ -10,13 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, RequestError, ToyModel
+from specdec import generator as generator_module
 from specdec.backends import hf as hf_module
+from specdec.backends.hf import HFBackend
 from specdec.binding import Bound
 from specdec.decoding.plan import Strategy
 from specdec.decoding.record import StepRecord
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence as Handle
 from specdec.plugins.registry import load_plugins
+from tests import families
 from tests.scripted import Scripted
 
 DRAFTERS = ("draft_model", "draft_tree")  # strategies with rows of their own
@@ -91,14 +94,16 @@ class Rig:
     A strategy is bound to a rule, so there is a generator for each, of which one's target is decoded with.
     """
 
-    def __init__(self, model: Any, rules: Sequence[str], drafters: Mapping[str, Any]) -> None:
+    def __init__(self, model: Any, rules: Sequence[str], drafters: Mapping[str, Any], **options: Any) -> None:
         registry = load_plugins()
         self.bounds, self.strategies = dict[str, Bound](), dict[tuple[str, str], Strategy]()
+        self.generators = []  # each holds on to its model
         for rule in rules:
-            generator = Generator(model, proposer="autoregressive", verifier=rule)
+            generator = Generator(model, proposer="autoregressive", verifier=rule, **options)
+            self.generators.append(generator)
             bound = self.bounds[rule] = generator._attached.bound
             # Bound before anything decodes, as ``Generator`` does: ``auto`` measures costs.
-            for name in STRATEGIES:
+            for name in (name for name in STRATEGIES if name in drafters or name not in DRAFTERS):
                 proposer = registry.make("proposers", drafters.get(name, name))
                 self.strategies[name, rule] = bound.strategies.of(proposer)
             self.strategies["failing", rule] = bound.strategies.of(Failing())
@@ -237,6 +242,32 @@ def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
     scheduler.close()
 
 
+@pytest.mark.parametrize(("num_drafted", "most"), [(0, 4), (3, 3), (6, 2), (20, 1)])
+def test_others_step_between_short_prompts_however_many_come(toy: Rig, num_drafted: int, most: int) -> None:
+    """A pass costs something however short its prompt is, and its first draft is part of it."""
+    backend = toy.bound.target.backend
+    backend.shapes = replace(backend.shapes, chunk=16)
+
+    def chain(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        tree.add_chain(0, [1] * min(num_drafted, budget.depth, budget.num_nodes))
+        return tree
+
+    drafting = toy.bound.strategies.of(Scripted(script=chain))
+    scheduler = toy.scheduler(16)
+    scheduler.add(toy.request(long(3, 60)))
+    advance(scheduler)
+    for seed in range(12):
+        made = toy.bound.intake.sequences([1, 2], None, {"max_new_tokens": 60, "seed": seed}, [drafting])
+        assert isinstance(made[0], Handle)
+        scheduler.add(made[0])
+    kinds = ""
+    while scheduler.num_waiting and (record := advance(scheduler)) is not None:
+        kinds += record.kind[0]
+    scheduler.close()
+    assert max(map(len, kinds.split("s"))) == most
+
+
 def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
     scheduler = toy.scheduler(len(STRATEGIES))
     handles = {scheduler.add(request): asked for asked, request in
@@ -276,6 +307,38 @@ def test_requests_wait_for_memory_as_for_a_place(toy: Rig) -> None:
             assert sum(row.capacity for row in toy.bound.target.rows) <= 60 or scheduler.num_active == 1
     assert most == 2
     toy.check(handles)
+
+
+@pytest.mark.parametrize("backend", ["hf", "static"])
+def test_the_cache_never_holds_more_than_was_allowed(backend: str) -> None:
+    model = families.make("LlamaConfig", {**families.SMALL, "max_position_embeddings": 2048})
+    rig = Rig(model, ["match"], {}, backend=backend, numerics="fast", weights="stock")
+    held = rig.bound.target.backend
+    assert isinstance(held, HFBackend)
+    layers = held._cache.layers
+    slot_bytes = sum(layer.slot_bytes for layer in layers)
+    budget = 4 * (1024 + 256) * slot_bytes
+    scheduler = rig.scheduler(8, max_cache_bytes=budget)
+    asked = [long(700, 3), *(long(5, 30, seed=seed) for seed in range(8))]
+    handles = {scheduler.add(rig.request(each)): each for each in asked}
+    most = 0
+    while advance(scheduler) is not None:
+        most = max(most, scheduler.num_active)
+        in_buffers = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers if layer.is_initialized)
+        assert in_buffers <= budget
+    assert most >= 4
+    rig.check(handles)
+
+
+def test_what_a_static_cache_holds_between_calls_counts_as_free() -> None:
+    generator = Generator(families.make(*families.TREES["llama"]), backend="static", numerics="fast", weights="stock")
+    target = generator._attached.bound.target
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in target.backend._cache.layers)  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(generator_module, "free_bytes", lambda _: 0)
+        assert 0 < (generator_module._share_of_free(target) or 0) <= held
+        patched.setattr(generator_module, "free_bytes", lambda _: None)
+        assert generator_module._share_of_free(target) is None
 
 
 def test_requests_are_added_and_cancelled_from_other_threads(toy: Rig) -> None:
