@@ -19,6 +19,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -137,11 +138,12 @@ def measured(shape: str, arguments: argparse.Namespace, timer: Timer) -> dict[st
         if "steps" not in arguments.only and backend != "hf":
             continue
         try:
-            target = Generator(model, proposer="autoregressive", backend=backend, mask=mask).open_target()
-            if "steps" in arguments.only:
-                row[name] = {size: 1e3 * seconds for size, seconds in passes(target, contexts[0], timer).items()}
-            if "attention" in arguments.only and backend == "hf":
-                row[f"attention, {mask}"] = 1e3 * attention(target, model, contexts[1], 120, timer)
+            generator = Generator(model, proposer="autoregressive", backend=backend, mask=mask)
+            with generator, closing(generator.open_target()) as target:
+                if "steps" in arguments.only:
+                    row[name] = {size: 1e3 * seconds for size, seconds in passes(target, contexts[0], timer).items()}
+                if "attention" in arguments.only and backend == "hf":
+                    row[f"attention, {mask}"] = 1e3 * attention(target, model, contexts[1], 120, timer)
         except Exception as fault:  # third-party kernels: what can't be run is said, and the rest goes on
             row.setdefault(name, in_one_line(fault))
     return row

@@ -33,7 +33,7 @@ from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence as Request
 from specdec.errors import RequestError, SpecdecError
 
-PROPOSERS = ("autoregressive", "lookahead:N=5,W=7,G=7")
+PROPOSERS = ("autoregressive", "lookahead:N=5,W=7,G=7", "draft_model:layers=2")
 OWN_PROMPT, WARM_UP, OWN_STEPS = 128, 8, 24  # tokens of a streaming request's prompt; steps before and in the median
 NEW_TOKENS = 16  # of the long prompt's request: it decodes beside the others when its prompt is read
 MOST_AT_ONCE = 12  # tokens of a step, on the average: streaming requests have room for so many

@@ -1,12 +1,13 @@
 """A generator's parts, made for a model in its present state."""
 
-from collections.abc import Callable, Hashable
+import warnings
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec.backends.base import Backend
-from specdec.decoding.plan import Strategy
+from specdec.decoding.plan import Strategy, layers_of
 from specdec.errors import ModelError, PluginError, SpecdecError, failure
 from specdec.layout import Compiler
 from specdec.loading import check_tokenizer, load_pretrained
@@ -15,13 +16,14 @@ from specdec.numerics import Driven, Mode, drive
 from specdec.plugins.registry import Registry
 from specdec.probes.findings import state_of
 from specdec.requests.builder import Intake
-from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, TopK, TopLogits, What
+from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, Signal, TopK, TopLogits, What
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 from specdec.weights.holding import Holding
 from specdec.weights.laying_out import Weights, stock_or_refuse
 
 _MOST_STRATEGIES = 8  # kept bound beside a generator's own
+_MOST_WITH_MODELS = 2  # of those, that have models of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,9 @@ class Strategies:
         self.own = self.of(own)
 
     def of(self, proposer: Proposer) -> Strategy:
-        """The strategy that a proposer makes; an equal one shares it."""
+        """The strategy that a proposer makes; an equal one makes its own, since what it holds may change."""
         for known, strategy in self._bound:
-            if known is proposer or known == proposer:
+            if known is proposer:
                 return strategy
         strategy = _bound_to(self._host, proposer)
         self._bound.append((proposer, strategy))
@@ -59,14 +61,27 @@ class Strategies:
 
     def trim(self) -> None:
         """Close all but the generator's own and the last few; nothing may be decoding."""
-        while len(self._bound) > 1 + _MOST_STRATEGIES:
-            self._bound.pop(1)[1].engine.close()
+        others = [strategy for _, strategy in self._bound[1:]]
+        with_models = [strategy for strategy in others if strategy.targets]
+        stale = {*others[:-_MOST_STRATEGIES], *with_models[:-_MOST_WITH_MODELS]}
+        self._bound = [(proposer, strategy) for proposer, strategy in self._bound if strategy not in stale]
+        for strategy in stale:
+            try:
+                strategy.close()
+            except Exception as error:  # a third party's code, which takes no results away
+                warnings.warn(str(failure(f"closing proposer {strategy.name}", error)), stacklevel=2)
 
     def close(self) -> None:
-        """Release what the engines hold."""
-        with ExitStack() as engines:
-            for _, strategy in self._bound:
-                engines.callback(strategy.engine.close)
+        """Release what the strategies hold; none is bound any more."""
+        bound, self._bound = self._bound, []
+        _close(strategy for _, strategy in bound)
+
+
+def _close(strategies: Iterable[Strategy]) -> None:
+    """Close all of them, whatever one raises."""
+    with ExitStack() as closing:
+        for strategy in strategies:
+            closing.callback(strategy.close)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +108,12 @@ class Bound:
         """True while the model computes as it did when it was bound."""
         return state_of(model) == self.state
 
+    def close(self) -> None:
+        """Close the strategies, and then the target."""
+        with ExitStack() as closing:
+            closing.callback(self.target.close)
+            closing.callback(self.strategies.close)
+
 
 def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, holding: Holding) -> Bound:
     """Lay out the model's weights, load a backend for it, and bind the proposer to both.
@@ -110,27 +131,36 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
     def open_target(other: Any) -> Target:
         compiler = DenseCompiler()  # a draft's last bits are nobody's concern
         drafting = backend_class(registry, "auto", other)
-        if drafting.runs_layers:
-            holding.lay_out_draft(other)
-        return Target(drafting.load(other, compiler), compiler)
+        if not drafting.runs_layers:
+            return Target(drafting.load(other, compiler), compiler)
+        give_back = holding.lay_out_draft(other)
+        try:
+            return Target(drafting.load(other, compiler), compiler, give_back)
+        except BaseException:
+            give_back()
+            raise
 
     weights, driven = _drive(model, choice, holding, load, chosen.runs_layers, chosen.__name__)
-    state, shapes = state_of(model), driven.target.shapes
-    check_tokenizer(tokenizer, shapes.vocab_size)
-    host = Host(
-        model=model,
-        tokenizer=tokenizer,
-        vocab_size=shapes.vocab_size,
-        reads_q=choice.verifier.reads_q,
-        is_keyed=choice.verifier.is_keyed,
-        takes_trees=shapes.takes_trees,
-        load=load_pretrained,
-        open=open_target,
-        costs=driven.costs,
-    )
-    strategies = Strategies(host, choice.proposer)
-    intake = Intake(model, tokenizer, shapes, choice.verifier)
-    return Bound(state, weights, load, driven, strategies, registry.make("verifiers", "match"), intake)
+    with ExitStack() as failing:
+        failing.callback(driven.target.close)
+        state, shapes = state_of(model), driven.target.shapes
+        check_tokenizer(tokenizer, shapes.vocab_size)
+        host = Host(
+            model=model,
+            tokenizer=tokenizer,
+            vocab_size=shapes.vocab_size,
+            reads_q=choice.verifier.reads_q,
+            is_keyed=choice.verifier.is_keyed,
+            takes_trees=shapes.takes_trees,
+            load=load_pretrained,
+            open=open_target,
+            costs=driven.costs,
+            num_layers=shapes.num_layers,
+        )
+        fallback, intake = registry.make("verifiers", "match"), Intake(model, tokenizer, shapes, choice.verifier)
+        strategies = Strategies(host, choice.proposer)
+        failing.pop_all()
+    return Bound(state, weights, load, driven, strategies, fallback, intake)
 
 
 def _drive(
@@ -148,17 +178,18 @@ def _drive(
             if not failed:
                 raise
             break
-        refusal, why = None, ""
+        driven, refusal = None, None
         try:
             driven = drive(load, model, choice.numerics, choice.compiler)
             why = driven.why_not_exact
         except ModelError as error:
             refusal, why = error, str(error)
-        if refusal is None and not why:
-            return weights, driven
-        if not weights.kernel or choice.weights not in {"auto", "packed"} or holding.is_shared(model):
-            if refusal is None and not failed:
+        is_last = not weights.kernel or choice.weights not in {"auto", "packed"} or holding.is_shared(model)
+        if driven is not None:
+            if not why or (is_last and not failed):
                 return weights, driven
+            driven.target.close()
+        if is_last:
             break
         failed[weights.kernel] = why
     if refusal is not None:
@@ -168,7 +199,24 @@ def _drive(
 
 
 def _bound_to(host: Host, proposer: Proposer) -> Strategy:
-    """Return a proposer's engine for the target, with the signals that it wants."""
+    """Return a proposer's engine for the target, with the signals that it wants and the models that it has opened."""
+    opened: list[Target] = []
+
+    def open_target(model: Any) -> Target:
+        target = host.open(model)
+        opened.append(target)
+        return target
+
+    try:
+        return Strategy(*_parts(replace(host, open=open_target), proposer), opened)
+    except BaseException:  # Ctrl-C too
+        for target in reversed(opened):
+            target.close()
+        raise
+
+
+def _parts(host: Host, proposer: Proposer) -> tuple[str, Engine, frozenset[Signal]]:
+    """Return a proposer's name, engine and signals."""
     name = type(proposer).__name__
     try:
         engine, wants = proposer.bind(host), frozenset(proposer.wants())
@@ -178,11 +226,15 @@ def _bound_to(host: Host, proposer: Proposer) -> Strategy:
         raise failure(f"binding proposer {name}", error) from error
     if not isinstance(engine, Engine):
         raise PluginError(f"proposer {name}: bind returned {engine!r}, which is not an Engine")
+    most = host.num_layers
     for wanted in wants:
         if not _is_signal(wanted):
             pair = "a pair such as (Nodes.PATH, What.ARGMAX) or (Nodes.ALL, TopK(8))"
             raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
-    return Strategy(name, engine, wants)
+        if most is not None and not layers_of([wanted]) <= {*range(-most - 1, most + 1)}:
+            has = f"layers 0 to {most}, or {-most - 1} to -1"
+            raise PluginError(f"proposer {name} wants {wanted[1]!r}; the model has {has}")
+    return name, engine, wants
 
 
 def _is_signal(wanted: object) -> bool:

@@ -13,6 +13,8 @@ import traceback
 from itertools import groupby
 from pathlib import Path
 
+from specdec.renamed import hint
+
 
 class SpecdecError(Exception):
     """Base of every error that specdec raises on purpose."""
@@ -55,10 +57,13 @@ def _place(error: Exception) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """The kind of a foreign error, and the first line of what it says; pydantic's first only counts the faults."""
+    """The kind of a foreign error, and the first line of what it says; pydantic's first only counts the faults.
+
+    An error about a name that is gone says what is in its place.
+    """
     from pydantic import ValidationError  # the command line's start shouldn't wait for it
 
     lines = str(error).splitlines() or [""]
     if isinstance(error, ValidationError):
         lines = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
-    return f"{type(error).__name__}: {lines[0]}"
+    return f"{type(error).__name__}: {lines[0]}{hint(error)}"

@@ -4,13 +4,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any, NoReturn, Self, overload
 
 from specdec.attached import AttachedModel
 from specdec.binding import Bound, Choice, backend_class
 from specdec.costs import Costs
 from specdec.decoding.plan import Strategy
-from specdec.decoding.record import StepRecord
+from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.result import Chunk, Result, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence
@@ -21,6 +22,7 @@ from specdec.loading import load_pretrained
 from specdec.machine import free_bytes
 from specdec.numerics import Mode, Numerics, checked_mode
 from specdec.plugins.registry import load_plugins
+from specdec.renamed import RENAMED
 from specdec.requests import prompts
 from specdec.requests.model_defaults import OwnSettings
 from specdec.strategies.base import Proposer
@@ -33,6 +35,7 @@ from specdec.weights.modes import checked_weights
 Strategic = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
 OnStep = Callable[[StepRecord], None]
 _SHARE_OF_MEMORY = 0.7
+_MOST_NAMED = 64  # proposers made of text that are kept, each with a few options
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Generator:
             gives the model back as it was.
         max_batch_size: requests of a list decoded side by side; the others wait.
         max_cache_bytes: of keys and values that requests side by side may need; by default most of what is free when
-            they begin. One alone may need more.
+            they begin. One alone may need more. The caches of draft models aren't counted.
 
     Raises:
         ModelError: when the model or tokenizer can't be driven, with the reason.
@@ -86,13 +89,15 @@ class Generator:
         max_batch_size: int = 8,
         max_cache_bytes: int | None = None,
     ) -> None:
-        for name, limit in (("max_batch_size", max_batch_size), ("max_cache_bytes", max_cache_bytes or 1)):
+        cache_bytes = 1 if max_cache_bytes is None else max_cache_bytes
+        for name, limit in (("max_batch_size", max_batch_size), ("max_cache_bytes", cache_bytes)):
             if not isinstance(limit, int) or limit < 1:
                 raise RequestError(f"{name}={limit!r}: it must be an integer of at least 1")
         self._registry = load_plugins()
+        self._named: Callable[[str], Proposer] = lru_cache(_MOST_NAMED)(partial(self._registry.make, "proposers"))
         compiler = None if mask is None else self._registry.make("masks", mask)
         self._choice = Choice(
-            proposer=self._registry.make("proposers", proposer),
+            proposer=self._made(proposer),
             verifier=self._registry.make("verifiers", verifier),
             numerics=checked_mode(numerics, compiler),
             compiler=compiler,
@@ -167,9 +172,16 @@ class Generator:
         return self.shapes.vocab_size
 
     def open_target(self) -> Target:
-        """The same model driven beside this generator, with a cache of its own: to measure or question it."""
+        """The same model driven beside this generator, with a cache of its own: to measure or question it.
+
+        The caller closes it, before the generator.
+        """
         bound = self._attached.present()
         return Target(bound.load(bound.target.compiler), bound.target.compiler)
+
+    def driver(self) -> NoReturn:
+        """Gone: see ``open_target``."""
+        raise AttributeError(f"Generator.driver is now {RENAMED['Generator.driver']}")
 
     @property
     def takes_trees(self) -> bool:
@@ -177,11 +189,35 @@ class Generator:
         return self.shapes.takes_trees
 
     @overload
-    def generate(self, prompt: str | list[int], **options: Any) -> Result: ...
+    def generate(
+        self,
+        prompt: str | list[int],
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> Result: ...
     @overload
-    def generate(self, prompt: list[str] | list[list[int]], **options: Any) -> list[Result]: ...
+    def generate(
+        self,
+        prompt: list[str] | list[list[int]],
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> list[Result]: ...
     @overload
-    def generate(self, prompt: Any, **options: Any) -> Any: ...
+    def generate(
+        self,
+        prompt: Any,
+        *,
+        proposer: Strategic = None,
+        generation_config: Any | None = None,
+        on_step: OnStep | None = None,
+        **settings: Any,
+    ) -> Any: ...
     def generate(
         self,
         prompt: Any,
@@ -196,6 +232,7 @@ class Generator:
         Args:
             prompt: text, chat messages, token ids or a tensor; a list of those (or a 2-D tensor) is a batch.
             proposer: the strategy for this call, or a list of them, one for each prompt; by default the generator's.
+                The same text or object shares what it holds and learns, within a call and from call to call.
             generation_config: a transformers GenerationConfig, honoured as it stands; ``settings`` go before it.
             on_step: called with the record of each pass as it ends: trees, accepted paths, tokens, seconds.
             settings: see ``Settings``. ``seed`` may be a list, one for each prompt.
@@ -252,7 +289,8 @@ class Generator:
     def close(self) -> None:
         """Release what the proposer holds, and the model, whose weights are then as they were.
 
-        Weights that another generator decodes with stay packed for that one.
+        Weights that another generator decodes with stay packed for that one. A stream that is open goes on to its end
+        first. A closed generator may be used again, and is bound anew then.
         """
         self._attached.close()
 
@@ -280,14 +318,21 @@ class Generator:
                     call.on_step(record)
                 for outcome in record.outcomes:
                     if record.kind != "chunk" or outcome.finish_reason is not None:
-                        yield self._chunk(bound, outcome.request)
+                        yield self._chunk(bound, outcome)
 
     def _strategies(self, bound: Bound, proposer: Strategic) -> list[Strategy]:
         """Bind the strategies of a call: one for all prompts, or one for each."""
         if proposer is None:
             return [bound.strategies.own]
         each = proposer if isinstance(proposer, list | tuple) else [proposer]
-        return [bound.strategies.of(self._registry.make("proposers", one)) for one in each]
+        return [bound.strategies.of(self._made(one)) for one in each]
+
+    def _made(self, proposer: Proposer | str) -> Proposer:
+        """Return a proposer; the same one for the same text."""
+        if isinstance(proposer, str):
+            return self._named(proposer)
+        made: Proposer = self._registry.make("proposers", proposer)
+        return made
 
     def _run(self, bound: Bound, requests: Iterable[Sequence | Exception]) -> Iterator[StepRecord]:
         """Decode requests, as many side by side as fit; whatever is under way when the caller stops is cancelled."""
@@ -308,14 +353,14 @@ class Generator:
             scheduler.close()
             bound.strategies.trim()
 
-    def _chunk(self, bound: Bound, sequence: Sequence) -> Chunk:
-        """Return the chunk that the sequence's last step committed, with the result where that was the end."""
+    def _chunk(self, bound: Bound, outcome: Outcome) -> Chunk:
+        """Return the chunk that a step committed, with the result where that was the end."""
         return chunk_of(
-            sequence,
+            outcome,
             self.tokenizer,
             numerics=bound.driven.numerics_now(),
             lossless=self.verifier.lossless and not bound.weights.lossy,
-            notes=self._take_notes(bound) if sequence.is_finished else (),
+            notes=(*self._take_notes(bound), *outcome.request.notes) if outcome.finish_reason is not None else (),
         )
 
     def _take_notes(self, bound: Bound) -> tuple[str, ...]:
@@ -330,4 +375,4 @@ class Generator:
 def _share_of_free(target: Target) -> int | None:
     """Return the bytes that keys and values may take; the rest is for what a pass computes."""
     free = free_bytes(target.shapes.device)
-    return None if free is None else int(free * _SHARE_OF_MEMORY)
+    return None if free is None else int((free + target.backend.cache_bytes(())) * _SHARE_OF_MEMORY)

@@ -26,10 +26,11 @@ class Shapes:
     """The facts of a backend that a compiler and the core must know.
 
     ``attention`` names each kind of attention layer, with its window if it has one. ``max_positions`` of None means no
-    limit. A backend that takes chains only is never given a branching tree. ``row_multiple``: the number of rows in a
-    matrix product must be a multiple of it, lest a row get other bits; layouts are padded to it. ``widths``: the
+    limit. A backend that takes chains only is never given a branching tree. ``row_multiple``: passes are padded to a
+    multiple of this many rows, because some kernels round a row differently when few rows accompany it. ``widths``: the
     widths, ascending, that layouts are padded to first where a backend has fixed shapes. ``chunk``: tokens of a prompt
     that are read in one pass; chunks begin at its multiples, so that a prompt is always computed in the same way.
+    ``num_layers``: those whose hidden states it gives, besides the embeddings; None where that isn't known.
     """
 
     vocab_size: int
@@ -41,6 +42,7 @@ class Shapes:
     row_multiple: int = 1
     widths: tuple[int, ...] = ()
     chunk: int = 256
+    num_layers: int | None = None
 
     def padded(self, width: int) -> int:
         """Return the number of nodes that are fed for each row where ``width`` are wanted."""

@@ -2,11 +2,18 @@
 
 import os
 import platform
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+_CGROUP = Path("/sys/fs/cgroup")
+_LIMITS = (
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
 
 
 def machine_facts() -> dict[str, str]:
@@ -43,11 +50,24 @@ def processor_name() -> str:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the memory that is free on a device, None where that isn't known."""
+    """Return the memory that is free on a device, within a container's limit; None where that isn't known."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     path = Path("/proc/meminfo")
     if device.type != "cpu" or not path.exists():
         return None
     facts = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
-    return int(facts["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in facts else None
+    known = [int(facts["MemAvailable"].split()[0]) * 1024] if "MemAvailable" in facts else []
+    return min([*known, *_left_in_container()], default=None)
+
+
+def _left_in_container() -> Iterator[int]:
+    """Yield what the limits of control groups leave, of version 2 and 1; files that are kept in memory can go."""
+    for limit, used, stat in _LIMITS:
+        paths = [_CGROUP / name for name in (limit, used, stat)]
+        if all(path.exists() for path in paths):
+            most, now, facts = (path.read_text() for path in paths)
+            files = [line.split() for line in facts.splitlines()]
+            cached = sum(int(count) for name, count in files if name in {"inactive_file", "active_file"})
+            if most.strip() != "max":
+                yield max(0, int(most) - int(now) + cached)

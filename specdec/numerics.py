@@ -7,6 +7,7 @@ Modes:
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
@@ -119,6 +120,7 @@ def drive(load: Callable[[Compiler], Backend], model: Any, requested: Mode, mask
         if driven.numerics.is_bit_exact:
             return driven
         why = driven.numerics.inexact
+        driven.target.close()
     if requested == "exact":
         raise ModelError(f"numerics='exact' can't be had here, because {why}: use numerics='auto' or 'fast'")
     driven = _drive_with(load, model, DenseCompiler())
@@ -128,8 +130,17 @@ def drive(load: Callable[[Compiler], Backend], model: Any, requested: Mode, mask
 
 def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compiler) -> Driven:
     """A model loaded for one compiler, and what the probe says of the pair."""
-    backend = load(compiler)
-    target = Target(backend, compiler)
+    target = Target(load(compiler), compiler)
+    try:
+        numerics = _probed(load, model, target)
+    except BaseException:  # Ctrl-C too
+        target.close()
+        raise
+    return Driven(target, numerics, torch.get_num_threads(), model)
+
+
+def _probed(load: Callable[[Compiler], Backend], model: Any, target: Target) -> Numerics:
+    backend, compiler = target.backend, target.compiler
     inexact, deviation = backend.inexact, backend.deviation
     question = type(backend), repr(compiler)
     if deviation is None:
@@ -144,13 +155,12 @@ def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compi
                 model, ("remedy", *question), lambda: remedy(model, lambda: _is_exact(load, compiler))
             )
     if compiler.bit_exact:
-        numerics = Numerics("exact", inexact, deviation.noise)
-    else:
-        numerics = Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
-    return Driven(target, numerics, torch.get_num_threads(), model)
+        return Numerics("exact", inexact, deviation.noise)
+    return Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
 
 
 def _is_exact(load: Callable[[Compiler], Backend], compiler: Compiler) -> bool:
     """Return True where a model, loaded as it is now since backends may keep graphs, gives the same bits everywhere."""
     backend = load(compiler)
-    return not backend.inexact and not (backend.deviation or walk(Target(backend, compiler)).deviation()).where
+    with closing(Target(backend, compiler)) as target:
+        return not backend.inexact and not (backend.deviation or walk(target).deviation()).where

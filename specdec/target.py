@@ -4,10 +4,11 @@ The loop, draft models, probes and measurements all drive models through it. A r
 while others come and go.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specdec.backends.base import Backend, OutputRow
+from specdec.errors import PluginError
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import ROOT, DraftTree, Role
 
@@ -32,7 +33,8 @@ class Pass:
     """One forward pass, laid out.
 
     Attributes:
-        rows: those that it covers; one without a tree lies between others, and goes along with a node that is dropped.
+        rows: the consecutive rows that the pass covers. A row without a tree is included only because it lies between
+            two that have one; it is fed one node, which is discarded.
         trunks: by row, the number of nodes before the tree's own.
     """
 
@@ -47,11 +49,16 @@ class Pass:
 
 
 class Target:
-    """A backend and a mask compiler, as one object that is driven by rows and trees."""
+    """A backend and a mask compiler, as one object that is driven by rows and trees.
 
-    def __init__(self, backend: Backend, compiler: Compiler) -> None:
+    ``on_close`` is called once the backend is closed.
+    """
+
+    def __init__(self, backend: Backend, compiler: Compiler, on_close: Callable[[], object] | None = None) -> None:
         self.backend = backend
         self.compiler = compiler
+        self._on_close = on_close
+        self._is_closed = False
         self._rows: list[Row] = []  # in the backend's order
         # The plug-ins behind whatever a pass raises: modelling code, a mask compiler, a lack of memory.
         self.author = f"backend {type(backend).__name__} with {type(compiler).__name__}"
@@ -73,6 +80,7 @@ class Target:
 
     def open(self, capacity: int) -> Row:
         """Open an empty row that may grow to ``capacity`` committed tokens."""
+        self._check_rows()
         row = Row(capacity)
         self.backend.open(capacity)
         self._rows.append(row)
@@ -91,6 +99,7 @@ class Target:
             trunks: by row, committed text before the tree's root that the cache doesn't hold yet.
             hidden: the layers whose hidden states are wanted.
         """
+        self._check_rows()
         numbers = [self._rows.index(row) for row in trees]
         first = min(numbers)
         rows = tuple(self._rows[first : max(numbers) + 1])
@@ -163,3 +172,20 @@ class Target:
         number = self._rows.index(row)
         del self._rows[number]
         self.backend.release(number)
+
+    def _check_rows(self) -> None:
+        """Refuse to go on where the backend has failed to open or release a row: the others' numbers are wrong then."""
+        held, known = self.backend.num_rows, len(self._rows)
+        if held != known:
+            raise PluginError(f"{self.author} holds {held} rows where {known} are open: make another generator")
+
+    def close(self) -> None:
+        """Let go of the model, which isn't driven by this target again; a second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self.backend.close()
+        finally:
+            if self._on_close is not None:
+                self._on_close()

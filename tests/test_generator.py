@@ -10,6 +10,8 @@ from transformers import GenerationConfig
 
 from specdec import Generator, RequestError, ToyModel
 from specdec.backends.toy import Law
+from specdec.decoding.plan import Strategy
+from specdec.decoding.record import StepRecord
 from specdec.plugins.registry import load_plugins
 from tests.byte_tokenizer import END, trained
 from tests.generators import proposer_of
@@ -271,7 +273,41 @@ def test_it_shows_what_it_is_made_of() -> None:
     assert shown.endswith("numerics='exact, bit-exact')")
 
 
+class Tabled(Scripted):
+    """A proposer that can't be compared: arrays have no single truth."""
+
+    table: Any
+
+
+def strategies_of(generator: Generator, proposer: Any) -> list[Strategy]:
+    """The strategies with which the prompts of a list are decoded."""
+    records = list[StepRecord]()
+    generator.generate([[1]] * len(proposer), proposer=proposer, max_new_tokens=1, on_step=records.append)
+    outcomes = [outcome for record in records for outcome in record.outcomes]
+    return [outcome.request.plan.strategy for outcome in sorted(outcomes, key=lambda outcome: outcome.request.index)]
+
+
+def test_a_proposer_is_shared_by_its_name_or_as_the_same_object_and_not_by_what_it_equals_just_then() -> None:
+    generator = Generator(toy(), proposer="jacobi:n=3")
+    own, first, again = strategies_of(generator, ["jacobi:n=3", "lookahead", "lookahead"])
+    assert own is generator._attached.bound.strategies.own
+    assert first is again is strategies_of(generator, ["lookahead"])[0]
+    heard: list[list[tuple[str, int]]] = [[], []]
+    equal = [Scripted(events=events) for events in heard]
+    one, other, same = strategies_of(generator, [*equal, equal[1]])
+    assert one is not other is same
+    assert [len(events) for events in heard] == [2, 4]
+    one, other = strategies_of(generator, [Tabled(table=np.zeros(3)), Tabled(table=np.zeros(3))])
+    assert one is not other
+
+
 @pytest.mark.parametrize("size", [0, -1, "3", 2.5])
 def test_a_batch_size_that_is_no_positive_integer_is_refused(size: Any) -> None:
     with pytest.raises(RequestError, match=rf"max_batch_size={size!r}: it must be an integer of at least 1"):
         Generator(toy(), max_batch_size=size)
+
+
+@pytest.mark.parametrize("size", [0, -1, "3", 2.5])
+def test_a_memory_limit_that_is_no_positive_integer_is_refused(size: Any) -> None:
+    with pytest.raises(RequestError, match=rf"max_cache_bytes={size!r}: it must be an integer of at least 1"):
+        Generator(toy(), max_cache_bytes=size)

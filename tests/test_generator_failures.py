@@ -22,6 +22,8 @@ from specdec import (
     RequestError,
     ToyModel,
 )
+from specdec.decoding import step as step_module
+from specdec.decoding.record import Outcome, StepRecord
 from specdec.errors import NumericsError
 from tests import families
 from tests.scripted import Scripted
@@ -93,7 +95,7 @@ def test_an_id_in_the_settings_that_is_outside_the_vocabulary_is_refused(name: s
         Generator(toy()).generate(prompt, **{name: value})
 
 
-@pytest.mark.parametrize("stage", ["start", "observe", "stop"])
+@pytest.mark.parametrize("stage", ["start", "observe"])
 def test_a_proposer_that_raises_for_one_request_fails_it_alone(stage: str) -> None:
     def during(where: str, request: Request) -> None:
         if where == stage and is_bad(request):
@@ -347,3 +349,161 @@ def test_a_checkpoint_with_missing_weights_is_refused(tmp_path: Path) -> None:
         match=r"of LlamaForCausalLM 1 are missing from it, among them model\.layers\.1\.mlp\.up_proj\.weight",
     ):
         load_pretrained(str(tmp_path), tokenizer=object())
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, is_due: Callable[..., bool]) -> None:
+    """Make a function raise where a test says so."""
+    original = getattr(owner, name)
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if is_due(*args, **kwargs):
+            raise MemoryError("no room")
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, failing)
+
+
+NO_ROOM = "backend ToyBackend with ExactCompiler failed with MemoryError: no room"
+
+
+def test_a_request_that_the_cache_has_no_room_for_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[tuple[str, int]] = []
+    generator = Generator(toy(), proposer=Scripted(events=events))
+    plain = generator.generate(PROMPTS[2:], **SETTINGS)
+    events.clear()
+    spoil(monkeypatch, generator._attached.bound.target.backend, "open", lambda capacity: capacity > 20)
+    results = generator.generate([[3] * 10, *PROMPTS[2:]], **SETTINGS)
+    assert [result.finish_reason for result in results] == ["error", "length", "length"]
+    assert str(results[0].error).startswith(NO_ROOM)
+    assert [result.token_ids for result in results[1:]] == [result.token_ids for result in plain]
+    assert ("start", 3) not in events
+    with pytest.raises(PluginError, match=re.escape(NO_ROOM)):
+        generator.generate([3] * 10, **SETTINGS)
+
+
+def test_logits_that_cannot_be_copied_to_the_host_fail_the_step_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, calls = Generator(toy(), proposer="autoregressive", max_batch_size=2), list[int]()
+    plain = generator.generate(PROMPTS[:3], **SETTINGS)
+    spoil(monkeypatch, step_module, "fetch_logits", lambda *_: calls.append(1) or len(calls) == 3)  # type: ignore[func-returns-value]
+    results = generator.generate(PROMPTS[:3], **SETTINGS)
+    assert [result.finish_reason for result in results] == ["error", "error", "length"]
+    assert all(str(result.error).startswith(NO_ROOM) for result in results[:2])
+    assert results[2].token_ids == plain[2].token_ids
+
+
+def test_a_figure_that_the_backend_fails_to_give_costs_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = Generator(toy(), proposer="autoregressive")
+    plain = generator.generate(PROMPTS, **SETTINGS)
+
+    def failing(backend: Any) -> int:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(type(generator._attached.bound.target.backend), "row_bytes", property(failing))
+    with pytest.warns(UserWarning, match=re.escape(NO_ROOM)):
+        results = generator.generate(PROMPTS, **SETTINGS)
+    assert [(result.token_ids, result.error) for result in results] == [(result.token_ids, None) for result in plain]
+
+
+def test_behind_a_row_that_stays_in_the_cache_nothing_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other rows' numbers would be wrong, and so would their texts."""
+    generator = Generator(toy(), proposer="autoregressive", max_batch_size=2)
+    plain = generator.generate(PROMPTS[:3], **SETTINGS)
+    spoil(monkeypatch, generator._attached.bound.target.backend, "release", lambda _: True)
+    with pytest.warns(UserWarning, match=re.escape(NO_ROOM)):
+        results = generator.generate(PROMPTS[:3], **SETTINGS)
+    assert [result.finish_reason for result in results] == ["length", "length", "error"]
+    assert [result.token_ids for result in results[:2]] == [result.token_ids for result in plain[:2]]
+    assert str(results[2].error).endswith("holds 2 rows where 0 are open: make another generator")
+
+
+class _Learning(Engine):
+    """An engine that fails to learn once its request is to have come to some number of tokens."""
+
+    at = 12
+
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        if len(outcomes[0].request.new_tokens) == self.at:
+            raise ZeroDivisionError("by nought")
+
+
+class _LearningEarly(_Learning):
+    at = 4
+
+
+def test_a_finished_text_stays_one_though_its_engine_fails_to_learn_of_it() -> None:
+    records = list[StepRecord]()
+    generator = Generator(toy(), proposer=Scripted(engine=_Learning))
+    with pytest.warns(UserWarning, match="proposer Scripted failed with ZeroDivisionError: by nought"):
+        result = generator.generate([3, 1], on_step=records.append, **SETTINGS)
+    assert (len(result.token_ids), result.finish_reason) == (12, "length")
+    assert (records[-1].outcomes[0].finish_reason, records[-1].outcomes[0].error) == ("length", None)
+
+
+def test_a_request_whose_engine_fails_to_learn_ends_once_and_its_record_says_so() -> None:
+    records = list[StepRecord]()
+    generator = Generator(toy(), proposer=Scripted(engine=_LearningEarly))
+    chunks = list(generator.stream([[3, 1]], on_step=records.append, **SETTINGS))
+    assert [chunk.result is not None for chunk in chunks] == [False] * 4 + [True]
+    result = chunks[-1].result
+    assert result is not None
+    assert (len(result.token_ids), result.finish_reason) == (4, "error")
+    assert [record.outcomes[0].finish_reason for record in records] == [None] * 4 + ["error"]
+    assert records[-1].outcomes[0].error is result.error
+
+
+def test_a_finished_text_stays_one_though_its_drafter_fails_to_stop() -> None:
+    def during(stage: str, request: Request) -> None:
+        if stage == "stop" and is_bad(request):
+            raise ZeroDivisionError("by nought")
+
+    plain = Generator(toy(), proposer="autoregressive").generate(PROMPTS, **SETTINGS)
+    with pytest.warns(UserWarning, match="proposer Scripted failed with ZeroDivisionError: by nought"):
+        results = Generator(toy(), proposer=Scripted(during=during)).generate(PROMPTS, **SETTINGS)
+    assert [(result.token_ids, result.error) for result in results] == [(result.token_ids, None) for result in plain]
+
+
+class _Speller(dict[str, int]):
+    """A tokenizer of single digits that has no text for one of them."""
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [int(digit) for digit in text]}
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
+        if 5 in ids:
+            raise ZeroDivisionError("by nought")
+        return "".join(map(str, ids))
+
+
+@pytest.mark.parametrize(("stop", "num_tokens"), [((), 12), (("9",), 4)])
+def test_a_tokenizer_that_raises_for_one_request_fails_it_alone(stop: tuple[str, ...], num_tokens: int) -> None:
+    """Without stop strings the text is asked for at the end, and all tokens are there."""
+
+    def law(context: tuple[int, ...]) -> list[float]:  # a prompt's fourth new token is its own, others are 0
+        token = context[0] if len(context) == 4 else 0
+        return [float(one == token) for one in range(VOCAB)]
+
+    speller = _Speller({str(digit): digit for digit in range(VOCAB)})
+    generator = Generator(ToyModel(law, VOCAB), speller, proposer=Scripted(script=chain(0, 0, 0, 0)))
+    records = list[StepRecord]()
+    results = generator.generate(["4", "5", "6"], max_new_tokens=12, stop=stop, on_step=records.append)
+    assert [result.text for result in results] == ["000400000000", None, "000600000000"]
+    assert [result.finish_reason for result in results] == ["length", "error", "length"]
+    assert str(results[1].error).startswith("the tokenizer failed with ZeroDivisionError: by nought (decode, ")
+    assert results[1].token_ids == (0, 0, 0, 5, *[0] * 8)[:num_tokens]
+    told = [outcome.tokens for record in records for outcome in record.outcomes if outcome.request.index == 1]
+    assert sum(told, ()) == results[1].token_ids
+    with pytest.raises(PluginError, match="the tokenizer failed with ZeroDivisionError"):
+        generator.generate("5", max_new_tokens=12, stop=stop)
+
+
+class _Unclosable(Engine):
+    def close(self) -> None:
+        raise ZeroDivisionError("by nought")
+
+
+def test_results_are_not_lost_though_an_engine_fails_to_close() -> None:
+    proposers = [Scripted(engine=_Unclosable) for _ in range(10)]
+    generator = Generator(toy(), proposer="autoregressive")
+    with pytest.warns(UserWarning, match="closing proposer Scripted failed with ZeroDivisionError: by nought"):
+        results = generator.generate([[3, 1]] * 10, proposer=proposers, **SETTINGS)
+    assert [result.finish_reason for result in results] == ["length"] * 10

@@ -62,6 +62,7 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
         dtype=model.dtype,
         device=model.device,
         widths=widths,
+        num_layers=config.num_hidden_layers,
     )
 
 

@@ -13,7 +13,7 @@ Laws:
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -143,6 +143,10 @@ class OutputRow:
         """The hidden states of some layers at a node, (layers, size), on the model's device."""
         return torch.stack([self.output.hidden[layer][self.row, node + self.trunk] for layer in layers])
 
+    def hidden_alone(self) -> "OutputRow":
+        """The same row without its logits, which takes less memory to keep."""
+        return replace(self, output=Output(self.output.logits.new_empty(0), (), self.output.hidden))
+
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
@@ -179,7 +183,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def load(cls, model: object, compiler: Compiler) -> "Backend":
-        """A backend driving the model with layouts of the given compiler, prepared.
+        """A backend driving the model with layouts of the given compiler, prepared; whoever asked for it closes it.
 
         Raises:
             ModelError: when the model can't be driven, with the reason.
@@ -189,11 +193,14 @@ class Backend(ABC):
         """Find out how the model can be driven, and set it up; a constructor does neither.
 
         Raises:
-            ModelError: when the model can't be driven, with the reason.
+            ModelError: when the model can't be driven, with the reason; what was changed is undone then.
         """
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Undo what was changed in the model, and let go of memory; a closed backend may be driven again."""
+        """Undo what ``prepare`` changed in the model, and let go of memory; called once, and nothing else after it.
+
+        Backends of one model are closed in the opposite order to that in which they were prepared.
+        """
 
     @abstractmethod
     def open(self, capacity: int) -> None:
@@ -219,7 +226,10 @@ class Backend(ABC):
         """Close a row; those behind it move up by one."""
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
-        """Bytes that rows of these capacities need for keys and values, 0 where that isn't known."""
+        """Bytes held for keys and values once rows of these capacities are open; of none, those that are held now.
+
+        0 where that isn't known. Memory that isn't given back when a row closes counts as well.
+        """
         return 0
 
     def clear(self, row: int) -> None:  # noqa: B027 - optional

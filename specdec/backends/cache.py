@@ -11,7 +11,7 @@ from specdec.one_call import one_call
 
 _SLOT_ROUNDING = 64
 # Beyond what was announced a row needs room for its draft trees, and little else.
-_SPARE_SLOTS = 256
+SPARE_SLOTS = 256
 
 
 @dataclass(slots=True)
@@ -71,8 +71,8 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         rows, heads, slots, _ = self.keys.shape
         if num_rows <= rows and num_slots <= slots:
             return
-        grown = slots if num_slots <= slots else num_slots + _SPARE_SLOTS
-        shape = max(num_rows, rows), heads, -(-grown // _SLOT_ROUNDING) * _SLOT_ROUNDING
+        grown = slots if num_slots <= slots else _rounded(num_slots + SPARE_SLOTS)
+        shape = max(num_rows, rows), heads, grown
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old.new_zeros(*shape, old.shape[3])
@@ -80,7 +80,10 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
             setattr(self, name, new)
 
     def gather(self, row: int, slots: torch.Tensor, to: int) -> None:
-        """Copy what some slots hold into those from ``to`` on, none of which comes behind its source."""
+        """Copy slots to consecutive slots from ``to`` on.
+
+        No destination lies behind its source, so copying in place is safe.
+        """
         for buffer in (self.keys, self.values):
             buffer[row, :, to : to + len(slots)] = buffer[row].index_select(1, slots)
 
@@ -164,15 +167,24 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
                 layer.clear(row, self.lengths[row])
 
     def bytes_for(self, capacities: Sequence[int]) -> int:
-        """Bytes that rows of these capacities need, each as long as the longest; 0 before the first pass."""
-        if not capacities:
-            return 0
-        slots = -(-(max(capacities) + _SPARE_SLOTS) // _SLOT_ROUNDING) * _SLOT_ROUNDING
+        """Bytes that are held once rows of these capacities are open; of none, those that are held now.
+
+        Buffers never shrink while a row is open, and all rows are as long as the longest. 0 before the first pass.
+        """
+        rows, slots = next((layer.keys.shape[::2] for layer in self.layers if layer.is_initialized), (0, 0))
+        if capacities:
+            rows = max(rows, self.placement.num_rows, len(capacities))
+            longest = max(self.placement.num_slots, *capacities)
+            slots = slots if longest <= slots else _rounded(longest + SPARE_SLOTS)
         slot_bytes: int = sum(layer.slot_bytes for layer in self.layers)
-        return len(capacities) * slots * slot_bytes
+        return rows * slots * slot_bytes
 
     @property
     def row_bytes(self) -> int:
         """Bytes held for each row."""
         held = [layer for layer in self.layers if layer.is_initialized]
         return sum((layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[0] for layer in held)
+
+
+def _rounded(num_slots: int) -> int:
+    return -(-num_slots // _SLOT_ROUNDING) * _SLOT_ROUNDING

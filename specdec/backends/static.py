@@ -10,14 +10,14 @@ Not measured on a GPU.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from specdec.backends.base import Output
-from specdec.backends.cache import Placement, RaggedCache, RaggedLayer
+from specdec.backends.cache import SPARE_SLOTS, Placement, RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
 from specdec.errors import ModelError
 from specdec.layout import Layout
@@ -118,6 +118,13 @@ class StaticBackend(HFBackend):
         if self._compiler.attention is not None:
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
         super().prepare()
+
+    def cache_bytes(self, capacities: Sequence[int]) -> int:
+        if not capacities:
+            return self._cache.bytes_for(())
+        rows = _next(max(len(capacities), self._placement.num_rows))
+        slots = _bucket(max(capacities) + SPARE_SLOTS)  # a tree may reach the next bucket
+        return self._cache.bytes_for([slots] * rows)
 
     def _pass(self, layout: Layout) -> Output:
         if layout.hidden:

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -104,8 +105,10 @@ class Session:
 
     def costs(self) -> Costs:
         """Measure the costs of passes in the strategies' numerics, and of an ordinary plain step beside them."""
-        plain = None if self.plan.reference == self.plan.baseline else self.generators[self.plan.baseline].open_target()
-        return measure_costs(self.generators[self.plan.reference].open_target(), plain=plain)
+        names = dict.fromkeys((self.plan.reference, self.plan.baseline))
+        with ExitStack() as opened:
+            targets = [opened.enter_context(closing(self.generators[name].open_target())) for name in names]
+            return measure_costs(targets[0], plain=targets[1] if targets[1:] else None)
 
     @property
     def num_runs(self) -> int:
@@ -163,10 +166,11 @@ class Session:
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
         known = comparison.differences[:_MOST_MARGINS]
         names = {self.plan.reference_of(found.strategy) for found in known}
-        targets = {name: self.generators[name].open_target() for name in names}
-        comparison.differences[:_MOST_MARGINS] = [
-            self._with_margin(found, targets[self.plan.reference_of(found.strategy)]) for found in known
-        ]
+        with ExitStack() as opened:
+            targets = {name: opened.enter_context(closing(self.generators[name].open_target())) for name in names}
+            comparison.differences[:_MOST_MARGINS] = [
+                self._with_margin(found, targets[self.plan.reference_of(found.strategy)]) for found in known
+            ]
         return comparison
 
     def _with_margin(self, found: Difference, target: Target) -> Difference:

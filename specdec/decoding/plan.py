@@ -1,10 +1,12 @@
 """The plan of a request: what is its own, and doesn't change while it is decoded."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from specdec.settings import Settings
 from specdec.strategies.base import Engine, Hidden, Nodes, Signal
+from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
 
@@ -13,6 +15,7 @@ class Strategy:
     """A proposer bound to the target: its name, its engine, and the signals that it wants.
 
     Attributes:
+        targets: those that it has opened, in that order: it may open others later.
         about_trees, about_prompts: the signals of either kind.
         layers: those whose hidden states are wanted of trees.
     """
@@ -20,6 +23,7 @@ class Strategy:
     name: str
     engine: Engine
     wants: frozenset[Signal]
+    targets: Sequence[Target] = ()
     about_trees: tuple[Signal, ...] = field(init=False)
     about_prompts: tuple[Signal, ...] = field(init=False)
     layers: frozenset[int] = field(init=False)
@@ -30,6 +34,13 @@ class Strategy:
         object.__setattr__(self, "about_trees", tuple(self.wants.difference(of_prompts)))
         object.__setattr__(self, "layers", layers_of(self.about_trees))
 
+    def close(self) -> None:
+        """Release the engine, and then the models that it drove."""
+        with ExitStack() as closing:
+            for target in self.targets:
+                closing.callback(target.close)
+            closing.callback(self.engine.close)
+
 
 def layers_of(signals: Iterable[Signal]) -> frozenset[int]:
     """The layers whose hidden states are declared."""
@@ -38,7 +49,11 @@ def layers_of(signals: Iterable[Signal]) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The strategy, acceptance rule and settings of one request; the scheduler mixes requests of any plans."""
+    """The strategy, acceptance rule and settings of one request; the scheduler mixes requests of any plans.
+
+    The rule may be another than the generator's only if it agrees with that in ``reads_q`` and ``is_keyed``: a strategy
+    was bound to a host that told it both.
+    """
 
     strategy: Strategy
     verifier: Verifier
@@ -46,5 +61,8 @@ class Plan:
 
     @property
     def shows_draws(self) -> bool:
-        """True if a proposer may know the noise of later positions: rules that aren't keyed by it would be biased."""
+        """Return True if feedback may reveal draws.
+
+        Under rules not keyed by position, a proposer that knew later noise would bias the text.
+        """
         return self.verifier.is_keyed or self.settings.temperature == 0.0

@@ -4,26 +4,31 @@ from collections.abc import Sequence as ReadOnly
 
 from specdec.decoding.guard import guard
 from specdec.decoding.plan import layers_of
+from specdec.decoding.proposals import budget
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import Sequence
 from specdec.decoding.signals import answers, wanted_of_prompt
 from specdec.decoding.step import Batch, leave
 from specdec.sampling.target import SequenceTarget
+from specdec.strategies.base import Hidden
 from specdec.target import Target
 from specdec.tree import DraftTree, Role
 
 
 def begin(sequence: Sequence, target: Target) -> None:
     """Open a row for a request, and begin its drafting."""
-    sequence.row = target.open(sequence.capacity)
+    with guard(target.author, [sequence]):
+        sequence.row = target.open(sequence.capacity)
+    if sequence.is_finished:
+        return
     with guard(f"proposer {sequence.plan.strategy.name}", [sequence]):
         sequence.drafter = sequence.plan.strategy.engine.start(sequence.request(target.shapes.vocab_size))
 
 
 def next_chunk(sequence: Sequence, target: Target) -> ReadOnly[int]:
-    """The tokens that a request has to read before its first step; what is left after whole chunks goes along with it.
+    """Return the next tokens to read before the first step.
 
-    A strategy that wants to hear of the prompt has all of it read before.
+    What remains after whole chunks is forwarded with the first draft, unless the strategy declares PROMPT signals.
     """
     assert sequence.row is not None, "it has begun"
     chunk = target.chunk_behind(sequence.row, sequence.tokens)
@@ -44,12 +49,18 @@ def read(batch: Batch, tokens: ReadOnly[int]) -> StepRecord:
         target.keep(planned, {sequence.row: nodes})
         if told:
             committed = sequence.tokens[: start + 1]
-            seen = SequenceTarget(chunk, rows[sequence.row], committed, sequence.warper, sequence.randomness)
             for signal in told:
+                row = rows[sequence.row].hidden_alone() if isinstance(signal[1], Hidden) else rows[sequence.row]
+                seen = SequenceTarget(chunk, row, committed, sequence.warper, sequence.randomness)
                 found = answers(signal[1], nodes, seen, sequence.plan.shows_draws)
+                if not isinstance(signal[1], Hidden):
+                    found = dict(found)  # tokens and probabilities; a chunk's logits would be hundreds of times as much
                 sequence.prompt_signals.setdefault(signal, []).append((start, found))
+    if sequence.drafter is not None and not sequence.is_finished:
+        with guard(f"proposer {sequence.plan.strategy.name}", [sequence]), batch.clock.phase("propose"):
+            sequence.drafter.read(start + len(tokens), budget(target, sequence))
     if sequence.is_finished:
-        leave(sequence, target)
+        leave([sequence], target)
     outcome = Outcome(sequence, finish_reason=sequence.finish_reason, error=sequence.error)
     record = StepRecord("chunk", (outcome,), batch.clock.seconds, len(tokens), num_positions=start + len(tokens))
     sequence.stats.note(record, outcome)

@@ -19,7 +19,8 @@ class Outcome:
     """The outcome of a step for one request, failures included.
 
     Attributes:
-        request: the handle that the scheduler was given.
+        request: the handle that the scheduler was given, by which a server finds its client. It lives on: what it says
+            later is no part of the record.
         tree: the draft that was verified, below the last committed token; None where none was.
         path: the accepted nodes that were kept, root first.
         tokens: the committed tokens, cut at an end of text, a stop string or the length.
@@ -30,7 +31,7 @@ class Outcome:
             ``(vocab,)`` on the CPU; empty unless its settings keep them.
     """
 
-    request: "Sequence"
+    request: "Sequence" = field(repr=False)
     tree: DraftTree | None = None
     path: tuple[int, ...] = (ROOT,)
     tokens: tuple[int, ...] = ()

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.decoding.record import FinishReason
-from specdec.decoding.sequence import Sequence
+from specdec.decoding.record import FinishReason, Outcome
 from specdec.decoding.stats import Stats
+from specdec.errors import failure
 from specdec.numerics import Numerics
 
 
@@ -48,27 +48,30 @@ class Chunk:
 
 
 def chunk_of(
-    sequence: Sequence, tokenizer: Any | None, *, numerics: Numerics, lossless: bool, notes: tuple[str, ...]
+    outcome: Outcome, tokenizer: Any | None, *, numerics: Numerics, lossless: bool, notes: tuple[str, ...]
 ) -> Chunk:
-    """The chunk that a sequence's last step committed, with the result where that was the end."""
-    tokens = sequence.take()
-    decoder = sequence.decoder
+    """The chunk that a step committed, with the result where that was the end."""
+    sequence = outcome.request
+    tokens, decoder = sequence.take(), sequence.decoder
     text = decoder.take() if decoder is not None else ""
-    if sequence.finish_reason is None:
+    if outcome.finish_reason is None:
         return Chunk(tokens, text, sequence.index)
-    whole: str | None = None
-    if decoder is not None:
-        text += decoder.finish()
-        whole = decoder.text
-    elif tokenizer is not None:
-        whole = tokenizer.decode(sequence.new_tokens, skip_special_tokens=True)
+    whole, finish_reason, fault = None, outcome.finish_reason, outcome.error
+    try:
+        if decoder is not None:
+            text += decoder.finish()
+            whole = decoder.text
+        elif tokenizer is not None:
+            whole = tokenizer.decode(sequence.new_tokens, skip_special_tokens=True)
+    except Exception as error:  # a third party's code
+        finish_reason, fault = "error", fault or failure("the tokenizer", error)
     result = Result(
         token_ids=tuple(sequence.new_tokens),
         text=whole,
-        finish_reason=sequence.finish_reason,
+        finish_reason=finish_reason,
         stats=sequence.stats,
         seed=sequence.randomness.seed,
-        error=sequence.error,
+        error=fault,
         notes=notes,
         lossless=lossless,
         numerics=numerics,

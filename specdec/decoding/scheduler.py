@@ -11,15 +11,19 @@ from specdec.decoding.prompt import begin, next_chunk, read
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import Sequence
 from specdec.decoding.step import Batch, leave, step
+from specdec.errors import RequestError
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
+
+_MOST_PASSES = 4  # over prompts between two steps: each costs something, however short it is
 
 
 class Scheduler:
     """Decodes requests until each has ended.
 
-    Between two steps of those that decode, others read at most a chunk of their prompts, so that no prompt makes the
-    others wait for all of it. Prompts are read one after another, and a request's first step is its own pass.
+    Between two steps of those that decode, others read at most a chunk of their prompts, in a few passes, so that
+    neither a long prompt nor many short ones make them wait. Prompts are read one after another, and a request's first
+    step is its own pass.
 
     Args:
         target: drives the model; nobody else has rows in it meanwhile.
@@ -48,10 +52,17 @@ class Scheduler:
         self._waiting: list[Sequence] = []
         self._reading: Sequence | None = None
         self._decoding: list[Sequence] = []
-        self._num_read = 0  # tokens of prompts since the last step
+        self._num_read = 0  # tokens of prompts since the last step, with the first drafts' nodes
 
     def add(self, request: Sequence) -> Sequence:
-        """Let a request wait for its turn; it is its own handle."""
+        """Let a request wait for its turn; it is its own handle.
+
+        Raises:
+            RequestError: for one that was added before, to this scheduler or another.
+        """
+        if request.is_added:
+            raise RequestError("this request was added to a scheduler before: make another one of its prompt")
+        request.is_added = True
         self._arrived.append(request)
         return request
 
@@ -70,7 +81,7 @@ class Scheduler:
         return len(self._arrived) + len(self._waiting)
 
     def advance(self) -> StepRecord | None:
-        """One pass, or the end of requests without one; None where no request is left."""
+        """One pass, or the end of requests without one; None: nothing to do now."""
         self._read_notes()
         if ended := self._take_ended():
             return ended
@@ -96,12 +107,14 @@ class Scheduler:
         return self._take_ended()
 
     def _read(self, request: Sequence) -> StepRecord | None:
-        """Read a chunk, or take a first step; neither where those that decode have waited for a chunk already."""
-        chunk = next_chunk(request, self._target)
-        num_tokens = len(chunk) or len(request.trunk) + 1
-        if self._decoding and self._num_read and self._num_read + num_tokens > self._target.shapes.chunk:
+        """Read one chunk of the prompt, or take the first step.
+
+        Return None if the decoding requests have waited for a chunk since their last step.
+        """
+        chunk, most = next_chunk(request, self._target), self._target.shapes.chunk
+        num_tokens = max(len(chunk) or len(request.trunk) + 1, most // _MOST_PASSES)
+        if self._decoding and self._num_read and self._num_read + num_tokens > most:
             return None
-        self._num_read += num_tokens
         if chunk:
             record = read(self._batch([request]), chunk)
             self._drop(record)
@@ -109,6 +122,7 @@ class Scheduler:
             self._reading = None
             self._decoding.append(request)
             record = self._step([request])
+        self._num_read += max(num_tokens, record.width)  # which has the first draft's nodes too
         return record
 
     def _step(self, requests: ReadOnly[Sequence]) -> StepRecord:
@@ -146,9 +160,7 @@ class Scheduler:
         ended = [request for request in self._known() if request.is_finished]
         if not ended:
             return None
-        row_bytes = self._target.backend.row_bytes
-        for request in ended:
-            leave(request, self._target)
+        row_bytes = leave(ended, self._target)
         outcomes = [Outcome(each, finish_reason=each.finish_reason, error=each.error) for each in ended]
         record = StepRecord("none", tuple(outcomes), row_bytes=row_bytes)
         self._drop(record)

@@ -13,6 +13,7 @@ from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import Plan
 from specdec.decoding.record import FinishReason
 from specdec.decoding.stats import Stats
+from specdec.errors import failure
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
@@ -59,11 +60,13 @@ class Sequence:
     prompt_signals: dict[Signal, list[tuple[int, Mapping[int, Any]]]] = field(default_factory=dict)
     finish_reason: FinishReason | None = None
     error: Exception | None = None
+    notes: tuple[str, ...] = ()  # of its drafter, once it has ended
     stats: Stats = field(default_factory=Stats)
     prompt_length: int = field(init=False)
     # Of each new token, in fast numerics: its score and its runner-up's, left on the device until the end.
     best_two: list[torch.Tensor | None] = field(default_factory=list)
     num_taken: int = 0  # new tokens that the caller has seen
+    is_added: bool = False  # to a scheduler, which happens once
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -131,7 +134,11 @@ class Sequence:
         for token in verdict.tokens:
             self.tokens.append(token)
             num_committed += 1
-            has_stop_string = self.decoder is not None and self.decoder.push(token)
+            try:
+                has_stop_string = self.decoder is not None and self.decoder.push(token)
+            except Exception as error:  # a third party's code
+                self.fail(failure("the tokenizer", error))
+                break
             if token in self.eos_token_ids or has_stop_string:
                 self.finish_reason = "stop"
             elif self.num_remaining == 0:
@@ -164,8 +171,9 @@ class Sequence:
         return {signal: Answers(partial(_by_position, taken.get(signal, ()))) for signal in signals}
 
     def fail(self, error: Exception) -> None:
-        """End this sequence alone; of several errors the first counts."""
-        self.finish_reason, self.error = "error", self.error or error
+        """End this sequence alone; one that has ended already stays as it is."""
+        if not self.is_finished:
+            self.finish_reason, self.error = "error", error
 
 
 def _by_position(parts: ReadOnly[tuple[int, Mapping[int, Any]]]) -> dict[int, Any]:

@@ -120,15 +120,21 @@ def forward(batch: Batch, turns: ReadOnly[Turn]) -> tuple[Pass, Mapping[Row, Out
 
 
 def is_spoiled(tree: DraftTree, row: OutputRow) -> bool:
-    """True where a root has no logits, and may have some without its draft: masks hide any number but NaN."""
+    """Return True if the root's logits are not finite although a draft was fed with it.
+
+    NaN in a draft's keys and values passes through masks, so the root is forwarded again alone.
+    """
     return not row.is_finite(ROOT) and len(tree) > 1
 
 
 def verify(batch: Batch, turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
     """Each request's verdict by its own rule, up to where the target has no answer."""
-    fetch_logits(turns, rows)
+    with guard(batch.target.author, batch.sequences):
+        fetch_logits(turns, rows)
     for turn in turns:
         sequence, verifier = turn.sequence, turn.sequence.plan.verifier
+        if sequence.is_finished:
+            continue
         turn.target = SequenceTarget(
             turn.tree, rows[row_of(turn)], sequence.tokens, sequence.warper, sequence.randomness
         )
@@ -143,10 +149,7 @@ def verify(batch: Batch, turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -
 
 def fetch_logits(turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
     """Copy all logits to the host that distributions will be made of, at once: waiting for a device costs most."""
-    output = rows[row_of(turns[0])].output
-    if output.logits.is_cpu:
-        return
-    output.fetch(
+    rows[row_of(turns[0])].output.fetch(
         [
             rows[row_of(turn)].place(node)
             for turn in turns
@@ -157,7 +160,10 @@ def fetch_logits(turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
 
 
 def makes_distributions(sequence: Sequence) -> bool:
-    """True where tokens are decided by more than the argmax, and nothing binds that to the model's device."""
+    """Return True if the verifier needs full logits on the host.
+
+    The token is then not a plain argmax, and no processor of the caller's needs the model's device.
+    """
     warper = sequence.warper
     return warper.is_on_host and not (warper.is_plain_argmax and sequence.plan.verifier.is_keyed)
 
@@ -207,10 +213,7 @@ def observe(turns: ReadOnly[Turn]) -> None:
 
 def recorded(batch: Batch, turns: ReadOnly[Turn], planned: Pass | None, is_prompt: bool) -> StepRecord:
     """The record of a step, whose ended requests leave, and its figures."""
-    row_bytes = batch.target.backend.row_bytes if any(turn.sequence.is_finished for turn in turns) else 0
-    for turn in turns:
-        if turn.sequence.is_finished:
-            leave(turn.sequence, batch.target)
+    row_bytes = leave([turn.sequence for turn in turns if turn.sequence.is_finished], batch.target)
     outcomes = tuple(
         Outcome(
             request=turn.sequence,
@@ -247,15 +250,23 @@ def learn(record: StepRecord) -> None:
             strategy.engine.learn(record, own)
 
 
-def leave(sequence: Sequence, target: Target) -> None:
-    """Take a request that has ended out of the cache, and stop its drafting."""
-    row, drafter = sequence.row, sequence.drafter
-    sequence.row = sequence.drafter = None
-    if row is not None:
-        target.release(row)
-    if drafter is not None:
-        with guard(f"proposer {sequence.plan.strategy.name}", [sequence]):
-            drafter.stop()
+def leave(ended: ReadOnly[Sequence], target: Target) -> int:
+    """Take requests that have ended out of the cache, and stop their drafting; the bytes that each row held."""
+    row_bytes = 0
+    if ended:
+        with guard(target.author, ended):
+            row_bytes = target.backend.row_bytes
+    for sequence in ended:
+        row, drafter = sequence.row, sequence.drafter
+        sequence.row = sequence.drafter = None
+        if row is not None:
+            with guard(target.author, [sequence]):
+                target.release(row)
+        if drafter is not None:
+            with guard(f"proposer {sequence.plan.strategy.name}", [sequence]):
+                drafter.stop()
+            sequence.notes = drafter.notes
+    return row_bytes
 
 
 def row_of(turn: Turn) -> Row:

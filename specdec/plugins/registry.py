@@ -19,6 +19,7 @@ from specdec.masks.base import MaskCompiler
 from specdec.plugins import builtins, hookspecs
 from specdec.settings import describe
 from specdec.strategies.base import Proposer
+from specdec.strategies.merged import MergedProposer
 from specdec.verifiers.base import Verifier
 from specdec.weights.base import Kernel
 
@@ -177,6 +178,8 @@ class Registry:
     def make(self, kind: str, given: object) -> Any:
         """An implementation from an object of the contract or a string ``"name:key=value,…"``.
 
+        Proposers joined by ``+`` are merged into one draft.
+
         Raises:
             PluginError: for an unknown name, an option that fails the plug-in's own validation, or another type.
         """
@@ -188,6 +191,8 @@ class Registry:
         if not isinstance(given, str):
             example = self.of_kind(kind)[0].name
             raise PluginError(f"{kind[:-1]}={given!r}: give a {KINDS[kind].__name__} or a string such as {example!r}")
+        if kind == "proposers" and "+" in given:
+            return MergedProposer([self.make(kind, part) for part in given.split("+")])
         name, _, options = given.partition(":")
         cls = self.find(kind, name.strip())
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"

@@ -44,11 +44,12 @@ class Account:
         costs, floors = table.costs, table.floors
         width, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1 + num_extra]
         while width <= most and width + 1 + num_extra < len(costs):
-            chance = sum(growth.next_chance for growth in growths) / num_rows
+            growing = [each for each, limit in zip(growths, limits, strict=True) if len(each) <= limit]
+            chance = sum(growth.next_chance for growth in growing) / num_rows
             if chance <= floors[width + num_extra] * speed or costs[width + 1 + num_extra] - 1.0 > self.balance:
                 break
-            for growth, limit in zip(growths, limits, strict=True):
-                if growth.next_chance and len(growth) <= limit:
+            for growth in growing:
+                if growth.next_chance:
                     growth.take()
             gained, width = gained + chance, width + 1
             wider = (1.0 + gained) / costs[width + num_extra]

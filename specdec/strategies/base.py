@@ -3,8 +3,9 @@
 Three stages, of which a simple strategy writes the first and the last:
 
 1. ``Proposer``: configuration only, a frozen pydantic model (``LookaheadProposer(N=5, W=15, G=15)``).
-2. ``Engine``: made once per generator by ``bind``; owns what requests share (weights, caches). The default has nothing.
-3. ``Drafter``: one request's state: ``propose`` a tree, ``observe`` what became of it, ``stop``.
+2. ``Engine``: made by ``bind`` for a generator's model, and anew once that has changed; owns what requests share
+   (weights, caches). The default has nothing.
+3. ``Drafter``: one request's state: ``read`` a prompt, ``propose`` a tree, ``observe`` what became of it, ``stop``.
 
 Laws, checked on every step by the core, which names the proposer in the error:
 - Parents precede children; node count and depth stay within the budget; token ids are in the vocabulary; the root is
@@ -162,9 +163,11 @@ class Host:
         reads_q: True if the acceptance rule makes use of the distributions that candidates are drawn from.
         is_keyed: True if the text doesn't depend on what is drafted.
         takes_trees: True if the model can be given branching trees; otherwise drafts are cut to their longest chain.
+        num_layers: those that ``Hidden`` may name, besides the embeddings; None where any may be named.
         load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be
             given, else None. Raises ModelError.
-        open: drives another model, with a cache of its own, as the target is driven. Raises ModelError.
+        open: drives another model, with a cache of its own, as the target is driven. It is closed behind the engine.
+            Raises ModelError.
         costs: returns the costs of the target's passes here, by their number of nodes. They are measured when first
             asked for, in about a second; ask while binding.
     """
@@ -178,6 +181,7 @@ class Host:
     load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
+    num_layers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +236,19 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 class Drafter(ABC):
-    """One request's drafting state."""
+    """One request's drafting state; ``notes`` are told with its result."""
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, request: Request) -> None:
         self.request = request
+
+    def read(self, num_tokens: int, budget: Budget) -> None:  # noqa: B027 - optional
+        """Hear that the target has read the first ``num_tokens`` of a long prompt.
+
+        Called after each chunk, between which other requests make their steps. A drafter with a model of its own reads
+        as much now, since nobody else goes on while it proposes. The budget is that of a first tree made now.
+        """
 
     @abstractmethod
     def propose(self, budget: Budget) -> DraftTree:
@@ -249,7 +262,7 @@ class Drafter(ABC):
 
 
 class Engine:
-    """The state that a proposer's requests share; in ``propose_many`` a draft model would run once for the batch."""
+    """The state that a proposer's requests share; ``propose_many`` runs a draft model once for the whole batch."""
 
     def __init__(self, start: Callable[[Request], Drafter]) -> None:
         self._start = start
@@ -270,6 +283,20 @@ class Engine:
 
     def close(self) -> None:
         """Release what the engine held."""
+
+
+class BatchDrafter(Drafter):
+    """A drafter whose engine writes for all its requests at once, in a ``propose_many`` of its own."""
+
+    def __init__(self, request: Request, engine: Engine) -> None:
+        super().__init__(request)
+        self._write = engine.propose_many
+
+    def propose(self, budget: Budget) -> DraftTree:
+        proposal = self._write([self], [budget])[0]
+        if isinstance(proposal, Exception):
+            raise proposal
+        return proposal
 
 
 def _attempt(drafter: Drafter, budget: Budget) -> DraftTree | Exception:
@@ -298,7 +325,7 @@ class Proposer(BaseModel, ABC):
         return frozenset()
 
     def bind(self, host: Host) -> Engine:
-        """The engine for a generator's model; called once per generator."""
+        """The engine for a generator's model; called again once the model has changed, or the engine was closed."""
         return Engine(self.start)
 
     @abstractmethod

@@ -3,6 +3,7 @@
 Leviathan et al. 2022, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -10,7 +11,7 @@ from pydantic import Field, model_validator
 
 from specdec.errors import ModelError
 from specdec.sampling.target import Rows
-from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Tunable
+from specdec.strategies.base import BatchDrafter, Drafter, Engine, Host, Proposer, Request, Tunable
 from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
 from specdec.target import Row, Target
@@ -84,21 +85,18 @@ class DraftModelProposer(Proposer):
         raise TypeError("a draft model's requests are started by its engine")
 
 
-class _ModelDrafter(Drafter):
+class _ModelDrafter(BatchDrafter):
     """One request's row of the drafter's cache, and the ids in it."""
 
     def __init__(self, request: Request, engine: "_DraftModelEngine") -> None:
-        super().__init__(request)
+        super().__init__(request, engine)
         self._engine = engine
         self.row: Row | None = None
         self.cached: list[int] = []
         self.num_agreed = 0  # of these, how many are known to be the text's
 
-    def propose(self, budget: Budget) -> DraftTree:
-        proposal = self._engine.propose_many([self], [budget])[0]
-        if isinstance(proposal, Exception):
-            raise proposal
-        return proposal
+    def read(self, num_tokens: int, budget: Budget) -> None:
+        self._engine.read(self, num_tokens, budget)
 
     def stop(self) -> None:
         self._engine.release(self)
@@ -137,19 +135,27 @@ class _DraftModelEngine(Engine):
                     failed[drafter], draft.is_done = error, True
         return [failed[each] if each in failed else _tree(drafts[each]) for each in drafters]  # type: ignore[index]  # as above
 
+    def read(self, drafter: _ModelDrafter, num_tokens: int, budget: Budget) -> None:
+        """Read the first tokens of a prompt, as far as they are whole chunks."""
+        tokens = drafter.request.tokens
+        if drafter.row is None:
+            whole = self._vocabulary.context(tokens)
+            if self._num_free(whole) < 1 or not self._knows(whole):
+                return  # nothing will be drafted
+            drafter.row = self._target.open(len(whole) + budget.num_tokens)
+        self._synchronise(drafter, drafter.row, self._vocabulary.context(tokens[: num_tokens + 1]))
+
     def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft:
         """Bring the drafter's row to the committed text, but for the tokens that the first pass will feed."""
         config, request = self._config, drafter.request
         context = self._vocabulary.context(request.tokens)
         num_tokens = min(config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
-        shapes = self._target.shapes
-        if shapes.max_positions is not None:
-            num_tokens = min(num_tokens, shapes.max_positions - len(context))
-        known = min(drafter.num_agreed, len(context))
-        is_known = all(token < shapes.vocab_size for token in context[known:])
-        if num_tokens < 1 or len(context) < 2 or not is_known:  # ids of the target's padding say nothing to a drafter
+        num_tokens = min(num_tokens, self._num_free(context))
+        if num_tokens < 1 or len(context) < 2 or not self._knows(context[min(drafter.num_agreed, len(context)) :]):
             return ChainDraft(request, [], 0)
-        pending = self._synchronise(drafter, context, len(context) + budget.num_tokens)
+        if drafter.row is None:
+            drafter.row = self._target.open(len(context) + budget.num_tokens)
+        pending = self._synchronise(drafter, drafter.row, context)
         if isinstance(self._vocabulary, TextVocabulary):
             return TextDraft(request, pending, num_tokens, self._vocabulary, context, config.confidence)
         law = DraftLaw(request, self._vocabulary, samples=self._reads_q and request.temperature > 0.0)
@@ -159,19 +165,26 @@ class _DraftModelEngine(Engine):
         options = BeamOptions(config.width, num_nodes, config.confidence, config.siblings)
         return BeamDraft(request, pending, num_tokens, law, options)
 
-    def _synchronise(self, drafter: _ModelDrafter, context: Sequence[int], capacity: int) -> Sequence[int]:
+    def _num_free(self, context: Sequence[int]) -> int:
+        """Return how many positions the drafter has behind a text."""
+        most = self._target.shapes.max_positions
+        return sys.maxsize if most is None else most - len(context)
+
+    def _knows(self, tokens: Sequence[int]) -> bool:
+        """Return True if the drafter has these ids: those of the target's padding say nothing to it."""
+        return all(token < self._target.shapes.vocab_size for token in tokens)
+
+    def _synchronise(self, drafter: _ModelDrafter, row: Row, context: Sequence[int]) -> Sequence[int]:
         """Roll the row back to where it agrees with the text, and read on; the ids that are left, at least one."""
-        if drafter.row is None:
-            drafter.row = self._target.open(capacity)
         cached = drafter.cached
         common = drafter.num_agreed if isinstance(self._vocabulary, SameVocabulary) else 0
         while common < min(len(cached), len(context) - 1) and cached[common] == context[common]:
             common += 1
         if common < len(cached):
-            self._target.rollback(drafter.row, common)
+            self._target.rollback(row, common)
             del cached[common:]
-        while chunk := self._target.chunk_behind(drafter.row, context):
-            self._target.read(drafter.row, chunk)
+        while chunk := self._target.chunk_behind(row, context):
+            self._target.read(row, chunk)
             cached += chunk
         drafter.num_agreed = len(cached)
         return context[len(cached) :]

@@ -7,7 +7,7 @@ without its fixed fan-out; the procedure of EAGLE-2, Li et al. 2024, arXiv 2406.
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specdec.strategies.base import Request
@@ -34,6 +34,7 @@ class Growth:
         agreements: Agreements | None = None,
         least_chance: float = 0.0,
         is_chain: bool = False,
+        on_failure: Callable[["Source", Exception], None] | None = None,
     ) -> None:
         """Begin with the root.
 
@@ -41,6 +42,7 @@ class Growth:
             agreements: the rates of tokens that several sources name; without, the first one's rate counts.
             least_chance: candidates less likely than that are never taken.
             is_chain: no node gets a second child.
+            on_failure: told of a source that fails, which isn't asked again; without it the error is raised.
         """
         self.tokens, self.parents, self.depths, self.chances = [request.root], [-1], [0], [1.0]
         self.named: list[Mapping[int, tuple[Rate, ...]]] = []
@@ -50,7 +52,9 @@ class Growth:
         self._states: list[list[Any]] = []
         self._heap: list[tuple[float, int, int, int]] = []  # minus chance, order, parent, token
         self._num_pushed = 0
-        self._open(ROOT, [source.root() for source in sources])
+        self._failed: list[Source] = []
+        self._on_failure = on_failure
+        self._open(ROOT, [self._told(source, source.root) for source in sources])
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -71,7 +75,7 @@ class Growth:
         self.depths.append(self.depths[parent] + 1)
         self.chances.append(-chance)
         states = [
-            None if state is None else source.follow(state, token)
+            None if state is None else self._told(source, source.follow, state, token)
             for source, state in zip(self._sources, self._states[parent], strict=True)
         ]
         self._open(node, states)
@@ -84,7 +88,7 @@ class Growth:
         named = dict[int, tuple[Rate, ...]]()
         for source, state in zip(self._sources, states, strict=True):
             if state is not None:
-                for token, rate in source.candidates(state):
+                for token, rate in self._told(source, source.candidates, state) or ():
                     said = named.get(token)
                     named[token] = (rate,) if said is None else (*said, rate)
         self.named.append(named)
@@ -95,6 +99,17 @@ class Growth:
                 order += 1
                 heapq.heappush(self._heap, (-likelihood, order, node, token))
         self._num_pushed = order
+
+    def _told(self, source: "Source", question: Callable[..., Any], *about: Any) -> Any:
+        """The source's answer, None once it has failed."""
+        try:
+            return question(*about) if source not in self._failed else None
+        except Exception as error:  # a third party's code
+            if self._on_failure is None:
+                raise
+            self._failed.append(source)
+            self._on_failure(source, error)
+            return None
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Note what was right along the tokens that were committed, as far as the tree goes."""

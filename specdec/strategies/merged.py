@@ -10,16 +10,18 @@ Strategies that only give trees take part by their nodes' rates, by depth and ra
 along whole. A tree with sampled draws goes along whole too: picking among draws by what was drawn would bias them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, SerializeAsAny
 
 from specdec.costs import Costs
 from specdec.decoding.record import Outcome, StepRecord
+from specdec.errors import failure
 from specdec.strategies.account import Account
-from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request, Signal
+from specdec.strategies.base import BatchDrafter, Drafter, Engine, Feedback, Host, Proposer, Request, Signal
 from specdec.strategies.growth import Growth
 from specdec.strategies.prices import Prices
 from specdec.strategies.rates import Agreements, Rates
@@ -39,6 +41,9 @@ class MergedProposer(Proposer):
     num_nodes: int = Field(32, ge=1, description="candidates of a draft at most")
     loss: float = Field(0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
     clock: bool = Field(True, description="let the time that steps take correct the costs measured at load")
+
+    def __init__(self, proposers: Sequence[Proposer] = (), **options: Any) -> None:
+        super().__init__(proposers=tuple(proposers), **options)
 
     def wants(self) -> frozenset[Signal]:
         return frozenset().union(*(proposer.wants() for proposer in self.proposers))
@@ -110,11 +115,12 @@ class MergedEngine(Engine):
             proposals = part.engine.propose_many([own for _, own, _ in asked], [each for _, _, each in asked])
         except Exception as error:  # a third party's code
             proposals = [error] * len(asked)
-        for (drafter, *_), proposal in zip(asked, proposals, strict=True):
-            if isinstance(proposal, DraftTree):
+        for (drafter, _, budget), proposal in zip(asked, proposals, strict=True):
+            with drafter.guarding(index):
+                if isinstance(proposal, Exception):
+                    raise proposal
+                proposal.check(drafter.request.root, drafter.request.vocab_size, budget, part.name)
                 drafter.trees[index] = proposal
-            else:
-                drafter.parts[index] = None
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         self._account.learn(record, outcomes)
@@ -126,22 +132,42 @@ class MergedEngine(Engine):
             part.engine.close()
 
 
-class MergedDrafter(Drafter):
-    """One request's drafters, one for each part; those that failed are None."""
+class MergedDrafter(BatchDrafter):
+    """One request's drafters, one for each part. A part that fails is None from then on, and is named in ``notes``."""
 
     def __init__(self, request: Request, engine: MergedEngine) -> None:
-        super().__init__(request)
+        super().__init__(request, engine)
         self._engine = engine
-        self.parts: list[Drafter | None] = [part.engine.start(request) for part in engine.parts]
+        self.parts: list[Drafter | None] = [None] * len(engine.parts)
         self.trees: dict[int, DraftTree] = {}  # of the step under way, by part
         self.growth: Growth
         self._extra: dict[int, list[int]] = {}  # by part, the nodes of its tree that go along whole
+        for index, part in enumerate(engine.parts):
+            with self.guarding(index):
+                self.parts[index] = part.engine.start(request)
 
-    def propose(self, budget: Budget) -> DraftTree:
-        proposal = self._engine.propose_many([self], [budget])[0]
-        if isinstance(proposal, Exception):
-            raise proposal
-        return proposal
+    @contextmanager
+    def guarding(self, index: int) -> Iterator[None]:
+        """Leave a part out from now on if it fails."""
+        try:
+            yield
+        except Exception as error:  # a third party's code
+            self._leave_out_at(index, error)
+
+    def _leave_out(self, source: Source, error: Exception) -> None:
+        if source in self.parts:
+            self._leave_out_at(self.parts.index(source), error)
+
+    def _leave_out_at(self, index: int, error: Exception) -> None:
+        self.parts[index] = None
+        name = self._engine.parts[index].name
+        self.notes = (*self.notes, str(failure(f"drafting goes on without {name}, which", error)))
+
+    def read(self, num_tokens: int, budget: Budget) -> None:
+        for index, part in enumerate(self.parts):
+            if part is not None:
+                with self.guarding(index):
+                    part.read(num_tokens, budget)
 
     def begin(self, budget: Budget, takes_trees: bool, least_chance: float) -> None:
         """Begin to grow a tree from what the parts know."""
@@ -153,9 +179,12 @@ class MergedDrafter(Drafter):
                 sources.append(part)
             elif tree is not None:
                 sources.append(TreeSource(self.request, tree, self._engine.parts[index].rates))
-                if takes_trees:
-                    self._extra[index] = _extra(tree)
-        self.growth = Growth(sources, self.request, budget, self._engine.agreements, least_chance, not takes_trees)
+                extra = _extra(tree)
+                if takes_trees and self.num_extra + len(extra) <= budget.num_nodes:
+                    self._extra[index] = extra
+        self.growth = Growth(
+            sources, self.request, budget, self._engine.agreements, least_chance, not takes_trees, self._leave_out
+        )
 
     @property
     def num_extra(self) -> int:
@@ -181,15 +210,17 @@ class MergedDrafter(Drafter):
     def observe(self, feedback: Feedback) -> None:
         self.growth.learn(feedback.tokens)
         for index, part in enumerate(self.parts):
-            if isinstance(part, Source):
-                part.hear(feedback)
-            elif part is not None and index in self.trees:
-                part.observe(feedback.about(self.trees[index]))
+            with self.guarding(index):
+                if isinstance(part, Source):
+                    part.hear(feedback)
+                elif part is not None and index in self.trees:
+                    part.observe(feedback.about(self.trees[index]))
 
     def stop(self) -> None:
-        for part in self.parts:
+        for index, part in enumerate(self.parts):
             if part is not None:
-                part.stop()
+                with self.guarding(index):
+                    part.stop()
 
 
 def _extra(tree: DraftTree) -> list[int]:

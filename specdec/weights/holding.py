@@ -1,6 +1,6 @@
 """The weights that a generator decodes with: shared by all generators of a model, and given back by the last."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from weakref import WeakSet
@@ -44,7 +44,7 @@ class Holding:
     def __init__(self, requested: str, kernels: Mapping[str, Kernel]) -> None:
         self.is_decoding = False
         self._requested, self._kernels = requested, kernels
-        self._models: list[torch.nn.Module] = []
+        self._models: list[torch.nn.Module] = []  # the target once, a draft model for each strategy
 
     def lay_out(
         self, model: torch.nn.Module, without: Collection[str] = (), why: str = "", requested: str = ""
@@ -77,10 +77,24 @@ class Holding:
             vars(model)[_WHERE] = packing
             return self._hold(model, packing)
 
-    def lay_out_draft(self, model: torch.nn.Module) -> None:
-        """Do the same for a draft model, unless it is laid out already or made of the target's own layers."""
-        if isinstance(model, torch.nn.Module) and vars(model).get(_WHERE) is None:
-            self.lay_out(model, requested="stock" if self._requested == "stock" else "auto")
+    def lay_out_draft(self, model: torch.nn.Module) -> Callable[[], None]:
+        """Do the same for a draft model, unless it is laid out already; what is returned gives it back.
+
+        Nothing is done to one that is made of the target's own layers, and says so by the packing that it shares.
+        """
+        if not isinstance(model, torch.nn.Module):
+            return lambda: None
+        with _alone(model):
+            packing: _Packing | None = vars(model).get(_WHERE)
+            if packing is None:
+                self.lay_out(model, requested="stock" if self._requested == "stock" else "auto")
+            elif self not in packing.holders:
+                self._hold(model, packing)
+            elif any(model is held for held in self._models):
+                self._models.append(model)
+            else:
+                return lambda: None
+        return lambda: self._give_back(model)
 
     def is_shared(self, model: torch.nn.Module) -> bool:
         """Return True where another generator holds the model's weights, too."""
@@ -89,13 +103,22 @@ class Holding:
     def give_back(self) -> None:
         """Give all of it back; weights that nobody else holds are ordinary parameters again."""
         while self._models:
-            model = self._models.pop()
-            with _alone(model):
-                packing: _Packing | None = vars(model).get(_WHERE)
-                if packing is not None:
-                    packing.holders.discard(self)
-                    if not packing.holders:
-                        _restore(model)
+            self._give_back(self._models[-1])
+
+    def _give_back(self, model: torch.nn.Module) -> None:
+        """Give a model back once; as often as it was laid out, where it serves several."""
+        number = next((number for number, held in enumerate(self._models) if held is model), None)
+        if number is None:  # all were given back
+            return
+        del self._models[number]
+        if any(model is held for held in self._models):
+            return
+        with _alone(model):
+            packing: _Packing | None = vars(model).get(_WHERE)
+            if packing is not None:
+                packing.holders.discard(self)
+                if not packing.holders:
+                    _restore(model)
 
     def _others(self, model: torch.nn.Module) -> list["Holding"]:
         packing: _Packing | None = vars(model).get(_WHERE)

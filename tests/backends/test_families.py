@@ -210,4 +210,5 @@ def test_a_model_in_training_mode_is_refused() -> None:
 
 def test_shapes_say_what_the_configuration_says() -> None:
     loaded = HFBackend.load(families.make("LlamaConfig", families.SMALL), compiler)
-    assert loaded.shapes == Shapes(96, 256, True, {"full_attention": None}, torch.float32, torch.device("cpu"))
+    kinds, device = {"full_attention": None}, torch.device("cpu")
+    assert loaded.shapes == Shapes(96, 256, True, kinds, torch.float32, device, num_layers=2)

@@ -73,4 +73,4 @@ def test_a_small_run_prints_a_row_for_each_strategy_and_run(
     monkeypatch.setattr(sys, "argv", ["pause", *sizes])
     pause.main()
     rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines() if line.startswith("| `")]
-    assert rows == ["| `autoregressive`", "| `lookahead:N=5,W=7,G=7`"]
+    assert rows == [f"| `{proposer}`" for proposer in pause.PROPOSERS]

@@ -1,7 +1,7 @@
 """The scheduler: whatever joins, leaves, fails or is cancelled, every finished text is the request's own."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,21 +9,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import Budget, DraftTree, Generator, Request, ToyModel
+from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, RequestError, ToyModel
+from specdec import generator as generator_module
 from specdec.backends import hf as hf_module
+from specdec.backends.hf import HFBackend
+from specdec.binding import Bound
+from specdec.decoding.plan import Strategy
 from specdec.decoding.record import StepRecord
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence as Handle
 from specdec.plugins.registry import load_plugins
+from tests import families
 from tests.scripted import Scripted
 
+DRAFTERS = ("draft_model", "draft_tree")  # strategies with rows of their own
 STRATEGIES = (
     "autoregressive",
     "prompt_lookup:max_ngram=2,num_tokens=3",
     "jacobi:n=3",
     "lookahead:N=3,W=3,G=2",
     "auto",
+    *DRAFTERS,
 )
+RULES = ("match", "rejection", "traversal")
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,7 @@ class Asked:
 
     prompt: tuple[int, ...]
     strategy: str
+    rule: str
     temperature: float
     max_new_tokens: int
     seed: int
@@ -43,19 +52,25 @@ class Asked:
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> Asked:
+def requests(draw: st.DrawFn, plans: Sequence[tuple[str, str]]) -> Asked:
+    strategy, rule = draw(st.sampled_from(plans))
     return Asked(
         prompt=tuple(draw(st.lists(st.integers(0, 6), min_size=1, max_size=14))),
-        strategy=draw(st.sampled_from(STRATEGIES)),
+        strategy=strategy,
+        rule=rule,
         temperature=draw(st.sampled_from([0.0, 0.7, 1.3])),
-        max_new_tokens=draw(st.integers(1, 12)),
+        max_new_tokens=draw(st.integers(1, 20)),
         seed=draw(st.integers(0, 99)),
         fails=draw(st.integers(0, 7)) == 0,
     )
 
 
-# Between two passes: a request joins, an open one is cancelled, or nothing happens.
-events = st.lists(st.one_of(st.just(None), requests(), st.integers(0, 9)), min_size=1, max_size=30)
+@st.composite
+def schedules(draw: st.DrawFn, strategies: Sequence[str] = STRATEGIES) -> list[Asked | int | None]:
+    """Between two passes a request joins, one is cancelled, or nothing happens; plans are few, so that some meet."""
+    plan = st.tuples(st.sampled_from(strategies), st.sampled_from(RULES))
+    joining = requests(draw(st.lists(plan, min_size=1, max_size=3)))
+    return draw(st.lists(st.one_of(joining, joining, joining, st.none(), st.integers(0, 9)), min_size=4, max_size=30))
 
 
 class Failing(Scripted):
@@ -74,16 +89,33 @@ class Failing(Scripted):
 
 
 class Rig:
-    """A generator's model under schedulers that the test advances itself."""
+    """A model under schedulers that the test advances itself; requests of all rules and strategies share its passes.
 
-    def __init__(self, model: Any) -> None:
-        self.generator = Generator(model, proposer="autoregressive")
-        self.bound = self.generator._attached.bound
+    A strategy is bound to a rule, so there is a generator for each, of which one's target is decoded with.
+    """
+
+    def __init__(self, model: Any, rules: Sequence[str], drafters: Mapping[str, Any], **options: Any) -> None:
         registry = load_plugins()
-        # Bound before anything decodes, as ``Generator`` does: ``auto`` measures costs.
-        self.strategies = {name: self.bound.strategies.of(registry.make("proposers", name)) for name in STRATEGIES}
-        self.failing = self.bound.strategies.of(Failing())
+        self.bounds, self.strategies = dict[str, Bound](), dict[tuple[str, str], Strategy]()
+        self.generators = []  # each holds on to its model
+        for rule in rules:
+            generator = Generator(model, proposer="autoregressive", verifier=rule, **options)
+            self.generators.append(generator)
+            bound = self.bounds[rule] = generator._attached.bound
+            # Bound before anything decodes, as ``Generator`` does: ``auto`` measures costs.
+            for name in (name for name in STRATEGIES if name in drafters or name not in DRAFTERS):
+                proposer = registry.make("proposers", drafters.get(name, name))
+                self.strategies[name, rule] = bound.strategies.of(proposer)
+            self.strategies["failing", rule] = bound.strategies.of(Failing())
+        self.bound = self.bounds["match"]
+        engines = [strategy.engine for strategy in self.strategies.values()]
+        self.targets = [self.bound.target, *(engine._target for engine in engines if hasattr(engine, "_target"))]
         self.texts: dict[Asked, list[int]] = {}
+
+    def read_by(self, chunk: int) -> None:
+        """Have prompts read by so many tokens, those of drafters included."""
+        for target in self.targets:
+            target.backend.shapes = replace(target.shapes, chunk=chunk)
 
     def scheduler(self, max_batch_size: int, max_cache_bytes: int | None = None) -> Scheduler:
         return Scheduler(
@@ -95,15 +127,21 @@ class Rig:
         )
 
     def request(self, asked: Asked) -> Handle:
-        strategy = self.failing if asked.fails else self.strategies[asked.strategy]
-        (made,) = self.bound.intake.sequences(list(asked.prompt), None, asked.settings, [strategy])
+        strategy = self.strategies["failing" if asked.fails else asked.strategy, asked.rule]
+        (made,) = self.bounds[asked.rule].intake.sequences(list(asked.prompt), None, asked.settings, [strategy])
         assert isinstance(made, Handle)
         return made
 
     def alone(self, asked: Asked) -> list[int]:
-        """The text of the same request by plain decoding, alone."""
+        """The text of the same request alone; by plain decoding where the rule promises that one, or nothing drafts."""
         if asked not in self.texts:
-            self.texts[asked] = list(self.generator.generate(list(asked.prompt), **asked.settings).token_ids)
+            is_plain = asked.rule == "match" or asked.fails
+            strategy = "autoregressive" if is_plain else asked.strategy
+            scheduler, request = self.scheduler(1), self.request(replace(asked, fails=False, strategy=strategy))
+            scheduler.add(request)
+            while advance(scheduler) is not None:
+                pass
+            self.texts[asked] = request.new_tokens
         return self.texts[asked]
 
     def run(self, scheduler: Scheduler, schedule: Sequence[Asked | int | None]) -> dict[Handle, Asked]:
@@ -117,8 +155,7 @@ class Rig:
             advance(scheduler)
         while advance(scheduler) is not None:
             pass
-        assert not self.bound.target.rows
-        assert not self.bound.target.backend.num_rows
+        assert not any(target.rows or target.backend.num_rows for target in self.targets)
         return handles
 
     def check(self, handles: dict[Handle, Asked]) -> None:
@@ -145,44 +182,50 @@ def advance(scheduler: Scheduler) -> StepRecord | None:
 
 @pytest.fixture(scope="module")
 def toy() -> Rig:
-    return Rig(ToyModel.random(vocab_size=7, order=3, seed=11, sharpness=2.0))
+    small = ToyModel.random(vocab_size=7, order=1, seed=11, sharpness=2.0)
+    chain, tree = DraftModelProposer(model=small, num_tokens=3), DraftModelProposer(model=small, num_tokens=3, width=2)
+    model = ToyModel.random(vocab_size=7, order=3, seed=11, sharpness=2.0)
+    return Rig(model, RULES, {"draft_model": chain, "draft_tree": tree})
 
 
 @pytest.fixture(scope="module")
 def real(built_in: tuple[Any, Any]) -> Iterator[Rig]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(hf_module, "PREFILL_CHUNK", 8)
-        yield Rig(built_in[0])
+        chain, tree = "draft_model:layers=1,num_tokens=3", "draft_model:layers=1,num_tokens=3,width=2"
+        yield Rig(built_in[0], ["match"], {"draft_model": chain, "draft_tree": tree})
 
 
+@pytest.mark.parametrize("strategies", [STRATEGIES, DRAFTERS], ids=["all", "drafters"])
 @settings(max_examples=200)
-@given(schedule=events, max_batch_size=st.integers(1, 4), chunk=st.integers(1, 6))
+@given(data=st.data(), max_batch_size=st.integers(1, 4), chunk=st.integers(1, 6))
 def test_random_schedules_change_no_text(
-    toy: Rig, schedule: list[Asked | int | None], max_batch_size: int, chunk: int
+    toy: Rig, strategies: Sequence[str], data: st.DataObject, max_batch_size: int, chunk: int
 ) -> None:
-    backend = toy.bound.target.backend
-    backend.shapes = replace(backend.shapes, chunk=chunk)
+    schedule = data.draw(schedules(strategies))
+    toy.read_by(chunk)
     toy.check(toy.run(toy.scheduler(max_batch_size), schedule))
 
 
 @settings(max_examples=15)
-@given(schedule=events)
+@given(schedule=schedules())
 def test_random_schedules_of_the_built_in_model_change_no_text(real: Rig, schedule: list[Asked | int | None]) -> None:
     spread = [
-        replace(event, prompt=tuple(40 + 31 * token for token in event.prompt)) if isinstance(event, Asked) else event
+        replace(event, prompt=tuple(40 + 31 * token for token in event.prompt), rule="match")
+        if isinstance(event, Asked)
+        else event
         for event in schedule
     ]
     real.check(real.run(real.scheduler(3), spread))
 
 
 def long(num_tokens: int, count: int = 40, **changes: Any) -> Asked:
-    asked = Asked(tuple(index % 7 for index in range(num_tokens)), "autoregressive", 0.0, count, 0, False)
+    asked = Asked(tuple(index % 7 for index in range(num_tokens)), "autoregressive", "match", 0.0, count, 0, False)
     return replace(asked, **changes)
 
 
 def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
-    backend = toy.bound.target.backend
-    backend.shapes = replace(backend.shapes, chunk=4)
+    toy.read_by(4)
     scheduler = toy.scheduler(4)
     streaming = [scheduler.add(toy.request(long(3, seed=index))) for index in range(2)]
     kinds = []
@@ -199,6 +242,32 @@ def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
     scheduler.close()
 
 
+@pytest.mark.parametrize(("num_drafted", "most"), [(0, 4), (3, 3), (6, 2), (20, 1)])
+def test_others_step_between_short_prompts_however_many_come(toy: Rig, num_drafted: int, most: int) -> None:
+    """A pass costs something however short its prompt is, and its first draft is part of it."""
+    backend = toy.bound.target.backend
+    backend.shapes = replace(backend.shapes, chunk=16)
+
+    def chain(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        tree.add_chain(0, [1] * min(num_drafted, budget.depth, budget.num_nodes))
+        return tree
+
+    drafting = toy.bound.strategies.of(Scripted(script=chain))
+    scheduler = toy.scheduler(16)
+    scheduler.add(toy.request(long(3, 60)))
+    advance(scheduler)
+    for seed in range(12):
+        made = toy.bound.intake.sequences([1, 2], None, {"max_new_tokens": 60, "seed": seed}, [drafting])
+        assert isinstance(made[0], Handle)
+        scheduler.add(made[0])
+    kinds = ""
+    while scheduler.num_waiting and (record := advance(scheduler)) is not None:
+        kinds += record.kind[0]
+    scheduler.close()
+    assert max(map(len, kinds.split("s"))) == most
+
+
 def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
     scheduler = toy.scheduler(len(STRATEGIES))
     handles = {scheduler.add(request): asked for asked, request in
@@ -208,6 +277,20 @@ def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
         together += record.kind == "step" and len({o.request.plan.strategy.name for o in record.outcomes}) > 1
     assert together
     toy.check(handles)
+
+
+def test_a_request_that_was_added_is_refused_ever_after(toy: Rig) -> None:
+    scheduler, request = toy.scheduler(4), toy.request(long(3, 2))
+    scheduler.add(request)
+    for is_over in (False, True):
+        for other in (scheduler, toy.scheduler(4)):
+            with pytest.raises(RequestError, match="this request was added to a scheduler before"):
+                other.add(request)
+        while advance(scheduler) is not None:
+            pass
+        assert request.is_finished
+        assert len(request.new_tokens) == 2, is_over
+    assert not toy.bound.target.rows
 
 
 def test_requests_wait_for_memory_as_for_a_place(toy: Rig) -> None:
@@ -224,6 +307,38 @@ def test_requests_wait_for_memory_as_for_a_place(toy: Rig) -> None:
             assert sum(row.capacity for row in toy.bound.target.rows) <= 60 or scheduler.num_active == 1
     assert most == 2
     toy.check(handles)
+
+
+@pytest.mark.parametrize("backend", ["hf", "static"])
+def test_the_cache_never_holds_more_than_was_allowed(backend: str) -> None:
+    model = families.make("LlamaConfig", {**families.SMALL, "max_position_embeddings": 2048})
+    rig = Rig(model, ["match"], {}, backend=backend, numerics="fast", weights="stock")
+    held = rig.bound.target.backend
+    assert isinstance(held, HFBackend)
+    layers = held._cache.layers
+    slot_bytes = sum(layer.slot_bytes for layer in layers)
+    budget = 4 * (1024 + 256) * slot_bytes
+    scheduler = rig.scheduler(8, max_cache_bytes=budget)
+    asked = [long(700, 3), *(long(5, 30, seed=seed) for seed in range(8))]
+    handles = {scheduler.add(rig.request(each)): each for each in asked}
+    most = 0
+    while advance(scheduler) is not None:
+        most = max(most, scheduler.num_active)
+        in_buffers = sum(layer.keys.nbytes + layer.values.nbytes for layer in layers if layer.is_initialized)
+        assert in_buffers <= budget
+    assert most >= 4
+    rig.check(handles)
+
+
+def test_what_a_static_cache_holds_between_calls_counts_as_free() -> None:
+    generator = Generator(families.make(*families.TREES["llama"]), backend="static", numerics="fast", weights="stock")
+    target = generator._attached.bound.target
+    held = sum(layer.keys.nbytes + layer.values.nbytes for layer in target.backend._cache.layers)  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(generator_module, "free_bytes", lambda _: 0)
+        assert 0 < (generator_module._share_of_free(target) or 0) <= held
+        patched.setattr(generator_module, "free_bytes", lambda _: None)
+        assert generator_module._share_of_free(target) is None
 
 
 def test_requests_are_added_and_cancelled_from_other_threads(toy: Rig) -> None:

@@ -11,7 +11,7 @@ from specdec.decoding.sequence import TokenView
 from specdec.decoding.signals import select
 from specdec.plugins.registry import load_plugins
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Drafter, Request
+from specdec.strategies.base import Drafter, Request, TopLogits
 from specdec.testing import check_proposer, toy_host
 from tests.generators import PROPOSERS, budgets, prompts, proposer_of, toy_models
 from tests.plain import decode_law
@@ -34,6 +34,12 @@ def test_the_text_is_plain_decodings_at_any_temperature_alone_and_in_a_batch(
         assert sum(alone.stats.accepted_lengths) == 24
 
 
+def said(what: object, token: int) -> Any:
+    """The answer of a model that always says the token's successor."""
+    successor = (token + 1) % 7
+    return ((successor, 1.0), (token, 0.0))[: what.k] if isinstance(what, TopLogits) else successor
+
+
 def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) -> list[tuple[Any, ...]]:
     """The trees of some steps in which the model always says the root's successor, modulo the vocabulary of 7."""
     engine_of = proposer_of(proposer, 7)
@@ -52,7 +58,7 @@ def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) ->
         emitted = tuple((tree.tokens[node] + 1) % 7 for node in path)
         tokens += emitted
         signals = {
-            signal: {node: (tree.tokens[node] + 1) % 7 for node in select(signal[0], tree, path)}
+            signal: {node: said(signal[1], tree.tokens[node]) for node in select(signal[0], tree, path)}
             for signal in engine_of.wants()
         }
         drafter.observe(Feedback(tree, tuple(path), emitted, signals))
@@ -76,9 +82,13 @@ def test_every_strategy_passes_the_check_that_plug_in_authors_call(proposer: str
         check_proposer(proposer_of(proposer, 5), model, [[0, 1], [3], [2, 2, 1, 2]], seed=seed)
 
 
-def test_of_the_built_in_strategies_auto_alone_learns_across_requests() -> None:
+def test_the_built_in_strategies_that_learn_across_requests_say_so() -> None:
     offered = [plugin for plugin in load_plugins().of_kind("proposers") if plugin.distribution == "specdec"]
-    assert [plugin.name for plugin in offered if plugin.cls.learns_across_requests] == ["auto"]  # type: ignore[attr-defined]
+    assert [plugin.name for plugin in offered if plugin.cls.learns_across_requests] == [
+        "auto",
+        "suffix",
+        "token_recycling",
+    ]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every pair of nodes and what about them, declared together, on any kind of tree and in ragged batches."""
 
+import weakref
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -288,7 +289,7 @@ def test_hidden_states_are_those_of_the_model(built_in: tuple[Any, Any]) -> None
         assert torch.allclose(state[0], states[position], atol=1e-4)
 
 
-def test_nothing_is_copied_from_the_device_before_it_is_asked_for() -> None:
+def test_no_answer_about_a_tree_is_copied_from_the_device_before_it_is_asked_for() -> None:
     asked: list[int] = []
     top = Output.top
 
@@ -314,5 +315,42 @@ def test_nothing_is_copied_from_the_device_before_it_is_asked_for() -> None:
     for asks in (False, True):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Output, "top", watched)
-            Generator(ToyModel.random(), proposer=Asking(heard=[], asks=asks)).generate([0, 1], max_new_tokens=4)
+            Generator(ToyModel.random(), proposer=Asking(heard=[], asks=asks)).generate([0], max_new_tokens=4)
         assert bool(asked) == asks
+
+
+@pytest.mark.parametrize("what", [What.ARGMAX, What.DRAW, TopK(3), Hidden((-1,))], ids=str)
+@pytest.mark.parametrize("beside", [None, What.ARGMAX], ids=str)
+def test_a_prompts_logits_are_let_go_chunk_by_chunk(what: Any, beside: Any) -> None:
+    model = ToyModel.random(vocab_size=5)
+    held: list[weakref.ref[torch.Tensor]] = []
+    heard: list[tuple[list[int], Feedback, bool]] = []
+
+    class Watching(Curious):
+        def wants(self) -> frozenset[Signal]:
+            return frozenset((Nodes.PROMPT, each) for each in (what, beside) if each is not None)
+
+    generator = Generator(model, proposer=Watching(heard=heard))
+    backend = generator._attached.bound.target.backend
+    backend.shapes, forward = replace(backend.shapes, chunk=4), backend.forward
+
+    def noting(layout: Layout) -> Output:
+        output = forward(layout)
+        held.append(weakref.ref(output.logits))
+        return output
+
+    backend.forward = noting  # type: ignore[method-assign]
+    alive: list[int] = []
+    prompt = [index % 5 for index in range(18)]
+    generator.generate(
+        prompt,
+        max_new_tokens=9,
+        temperature=1.0,
+        seed=3,
+        on_step=lambda _: alive.append(sum(logits() is not None for logits in held)),
+    )
+    assert alive[:4] == [0] * 4
+    told = heard[0][1].signals[Nodes.PROMPT, what]
+    assert sorted(told) == list(range(len(prompt) - 1))
+    for position, given_answer in told.items():
+        assert plain(given_answer) == answer(what, model, prompt[: position + 1], 3)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from specdec import Drafter, Generator, Host, Nodes, PluginError, Proposer, Request, ToyModel, What
-from specdec.strategies.base import TopK
+from specdec.strategies.base import Hidden, TopK
+from tests import families
 
 
 class Bound(Proposer):
@@ -53,3 +54,11 @@ def test_a_strategy_that_is_bound_to_something_else_is_refused_when_the_generato
 
 def test_declarations_may_come_in_any_collection() -> None:
     Generator(ToyModel.random(), proposer=Bound(wanted=[(Nodes.ALL, What.DRAW), (Nodes.LAST, What.ARGMAX)]))
+
+
+@pytest.mark.parametrize("layer", [3, 99, -4])
+def test_hidden_states_of_layers_that_the_model_does_not_have_are_refused_when_it_is_bound(layer: int) -> None:
+    model = families.make("LlamaConfig", families.SMALL)
+    Generator(model, proposer=Bound(wanted=[(Nodes.ALL, Hidden((0, 2))), (Nodes.PROMPT, Hidden((-1, -3)))]))
+    with pytest.raises(PluginError, match=rf"Hidden\(layers=\(0, {layer}\)\).*layers 0 to 2, or -3 to -1"):
+        Generator(model, proposer=Bound(wanted=[(Nodes.ALL, Hidden((0, layer)))]))

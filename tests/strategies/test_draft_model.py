@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, DraftModelProposer, DraftTree, Generator, ModelError, PluginError, ToyModel, demo
+from specdec.decoding.record import StepRecord
 from specdec.decoding.sequence import TokenView
 from specdec.plugins.registry import load_plugins
 from specdec.sampling.randomness import Randomness
@@ -347,3 +348,56 @@ def test_rows_of_the_drafter_close_with_their_requests() -> None:
         drafter.stop()
     assert targets[0].rows == ()
     assert targets[0].backend.num_rows == 0
+
+
+def chunked(target: Target, size: int) -> Target:
+    """A target that reads prompts in chunks of that size."""
+    target.backend.shapes = replace(target.shapes, chunk=size)
+    return target
+
+
+@pytest.mark.parametrize("length", [2, 9, 30])
+@pytest.mark.parametrize("drafters_chunk", [3, 4, 6])
+def test_the_drafter_reads_a_prompt_as_the_target_does_chunk_by_chunk(length: int, drafters_chunk: int) -> None:
+    model, drafter, fed = ToyModel(sharp, 5), ToyModel(sharp, 5), list[int]()
+    generator = Generator(model, proposer=DraftModelProposer(model=drafter, num_tokens=2))
+    bound = generator._attached.bound
+    chunked(bound.target, 4)
+    target = chunked(bound.strategies.own.targets[0], drafters_chunk)
+    forward = target.backend.forward
+    target.backend.forward = lambda layout: fed.append(layout.width) or forward(layout)  # type: ignore[method-assign, func-returns-value]
+    passes = list[tuple[str, int]]()
+
+    def note(record: StepRecord) -> None:
+        passes.append((record.kind, sum(fed)))
+        fed.clear()
+
+    prompt = [index * 3 % 5 for index in range(length)]
+    result = generator.generate(prompt, max_new_tokens=6, on_step=note)
+    assert result.token_ids == Generator(model, proposer="autoregressive").generate(prompt, max_new_tokens=6).token_ids
+    num_chunks = (length - 1) // 4
+    assert [kind for kind, _ in passes][: num_chunks + 1] == ["chunk"] * num_chunks + ["prompt"]
+    assert max(num for _, num in passes) <= max(4, drafters_chunk) + 2 + drafters_chunk - 1
+    assert target.rows == ()
+
+
+@pytest.mark.parametrize("vocabulary", ["shared", "text"])
+def test_a_drafter_of_another_tokenizer_reads_along_too(vocabulary: str, built_in: tuple[Any, Any]) -> None:
+    model, tokenizer = built_in
+    drafter = families.make("LlamaConfig", {**families.SMALL, "vocab_size": 340, "max_position_embeddings": 512})
+    proposer = DraftModelProposer(model=drafter, tokenizer=trained(), vocabulary=vocabulary, num_tokens=3)
+    generator = Generator(model, tokenizer, proposer=proposer, weights="stock")
+    bound = generator._attached.bound
+    chunked(bound.target, 16)
+    drafting, lengths = chunked(bound.strategies.own.targets[0], 16), list[int]()
+
+    def note(record: StepRecord) -> None:
+        if record.kind == "chunk":
+            lengths.extend(row.length for row in drafting.rows)
+
+    prompt = demo.prompts()[0].text[:200]
+    result = generator.generate(prompt, max_new_tokens=8, on_step=note)
+    plain = Generator(model, tokenizer, proposer="autoregressive").generate(prompt, max_new_tokens=8)
+    assert result.token_ids == plain.token_ids
+    assert len(set(lengths)) > 2
+    assert lengths == sorted(lengths)

@@ -3,11 +3,13 @@
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specdec import Generator, ToyModel
 from specdec.costs import Costs
 from specdec.decoding.record import StepRecord
-from specdec.strategies.prices import Prices
+from specdec.strategies.prices import Prices, Table
 
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first
 
@@ -15,29 +17,43 @@ COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of 
 class Steps:
     """Prices, told of steps that take as long as is said."""
 
-    def __init__(self) -> None:
-        self.prices = Prices(COSTS)
+    def __init__(self, learns: bool = True) -> None:
+        self.prices = Prices(COSTS, 20, learns)
 
     def take(self, num_rows: int, width: int, seconds: float, times: int = 1) -> None:
         for _ in range(times):
             self.prices.note(num_rows, width, seconds)
 
+    def at(self, num_rows: int, width: int) -> float:
+        """The cost of a step, in plain ones."""
+        return self.prices.table(num_rows).costs[width]
+
 
 def test_before_anything_was_seen_a_price_is_what_the_costs_say() -> None:
-    prices = Prices(COSTS)
-    assert [prices.at(1, width) for width in (1, 2, 11)] == pytest.approx([0.0, 0.1, 1.0])
-    assert prices.at(4, 2) == pytest.approx((1 + 7 * 0.1) / (1 + 3 * 0.1) - 1)
+    steps = Steps()
+    assert [steps.at(1, width) for width in (1, 2, 11)] == pytest.approx([1.0, 1.1, 2.0])
+    assert steps.at(4, 2) == pytest.approx((1 + 7 * 0.1) / (1 + 3 * 0.1))
 
 
 def test_a_step_of_several_rows_that_takes_longer_is_dearer_for_them_alone() -> None:
     steps = Steps()
     steps.take(4, 1, 5.0, times=5)
     steps.take(4, 2, 10.0, times=5)
-    assert steps.prices.at(4, 2) == pytest.approx(1.0)  # it takes twice as long
-    assert steps.prices.at(4, 1) == 0.0
+    assert steps.at(4, 2) == pytest.approx(2.0)
+    assert steps.at(4, 1) == 1.0
     # Other sizes are so many times dearer than the costs say.
-    assert steps.prices.at(4, 3) == pytest.approx(2 * (1 + 11 * 0.1) / (1 + 7 * 0.1) - 1)
-    assert steps.prices.at(1, 2) == pytest.approx(0.1)
+    assert steps.at(4, 3) == pytest.approx((2 / 1.7 * 1.3) * (1 + 11 * 0.1) / (1 + 3 * 0.1))
+    assert steps.at(1, 2) == pytest.approx(1.1)
+
+
+def test_sizes_are_learnt_apart_and_no_larger_step_is_cheaper() -> None:
+    steps = Steps()
+    steps.take(1, 1, 2.0, times=5)
+    steps.take(1, 2, 2.2, times=5)
+    steps.take(1, 9, 2 * 1.8 * 2, times=5)
+    costs = steps.prices.table(1).costs
+    assert (costs[2], costs[9]) == (pytest.approx(1.1), pytest.approx(3.6))
+    assert list(costs) == sorted(costs)
 
 
 def test_a_few_slow_steps_change_nothing() -> None:
@@ -47,7 +63,33 @@ def test_a_few_slow_steps_change_nothing() -> None:
         steps.take(1, 1, 1000.0)
         steps.take(1, 6, 9.0, times=2)
         steps.take(1, 6, 500.0)
-    assert steps.prices.at(1, 6) == pytest.approx(2.0)
+    assert steps.at(1, 6) == pytest.approx(3.0)
+
+
+def test_what_seems_too_dear_to_be_tried_is_forgotten_in_time() -> None:
+    steps = Steps()
+    steps.take(1, 1, 1.0, times=3)
+    steps.take(1, 2, 1000.0, times=3)
+    assert steps.at(1, 2) == pytest.approx(3 * 1.1)  # and not believed without bounds
+    steps.take(1, 1, 1.0, times=30)
+    assert steps.at(1, 2) == pytest.approx(1.1)
+
+
+def test_plain_steps_are_asked_for_after_many_drafts() -> None:
+    steps = Steps()
+    needed = []
+    for _ in range(300):
+        needed.append(steps.prices.needs_plain(1))
+        steps.take(1, 1 if needed[-1] else 4, 1.0)
+    assert [index for index, is_needed in enumerate(needed) if is_needed] == [128, 257]
+
+
+def test_without_a_clock_prices_are_those_measured_at_load() -> None:
+    steps = Steps(learns=False)
+    steps.take(1, 1, 1.0, times=200)
+    steps.take(1, 4, 50.0, times=200)
+    assert steps.at(1, 4) == pytest.approx(1.3)
+    assert not steps.prices.needs_plain(1)
 
 
 def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,24 +101,13 @@ def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatc
     assert [record.total_seconds for record in records] == [0.0] * len(records)
 
 
-def test_no_price_is_below_what_the_costs_say() -> None:
-    steps = Steps()
-    steps.take(1, 1, 9.0, times=5)
-    steps.take(1, 2, 1.0, times=5)
-    assert steps.prices.at(1, 2) == pytest.approx(0.1)
-
-
-def test_plain_steps_are_asked_for_at_first_and_again_after_many_drafts() -> None:
-    steps = Steps()
-    needed = []
-    for _ in range(100):
-        needed.append(steps.prices.needs_plain(1))
-        steps.take(1, 1 if needed[-1] else 4, 1.0)
-    assert [index for index, is_needed in enumerate(needed) if is_needed] == [0, 1, 2, 67]
-
-
-def test_what_was_seen_once_is_not_believed_without_bounds() -> None:
-    steps = Steps()
-    steps.take(1, 1, 1.0, times=3)
-    steps.take(1, 2, 1000.0, times=3)
-    assert steps.prices.at(1, 2) == pytest.approx(3 * 1.1 - 1)
+@given(rises=st.lists(st.floats(0, 2), min_size=1, max_size=12))
+def test_the_floor_is_what_a_node_costs_at_least_however_many_more_come(rises: list[float]) -> None:
+    costs = [0.0, 1.0]
+    for rise in rises:
+        costs.append(costs[-1] + rise)
+    table = Table.of(costs)
+    for width in range(1, len(costs) - 1):
+        mean = [sum(rises[width - 1 : more]) / (more - width + 1) for more in range(width, len(rises) + 1)]
+        assert table.floors[width] == pytest.approx(min(mean))
+    assert table.floors[-1] == float("inf")

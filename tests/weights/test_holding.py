@@ -298,6 +298,49 @@ def test_draft_models_are_packed_and_given_back(model: PreTrainedModel) -> None:
     assert not packed_weights(model)
 
 
+@pytest.mark.parametrize("weights", ["stock", "packed"])
+def test_draft_models_of_calls_long_gone_are_let_go(model: PreTrainedModel, weights: str) -> None:
+    from specdec import DraftModelProposer
+
+    generator = Generator(model, proposer="autoregressive", numerics="fast", weights=weights)
+    drafters = []
+    for _ in range(5):
+        drafter = families.make(*families.TREES["llama"])
+        generator.generate(PROMPT, proposer=DraftModelProposer(model=drafter), max_new_tokens=2)
+        drafters.append(weakref.ref(drafter))
+        del drafter
+    gc.collect()
+    assert [drafter() is not None for drafter in drafters] == [False, False, False, True, True]
+    generator.close()
+    gc.collect()
+    assert not [drafter for drafter in drafters if drafter() is not None]
+
+
+def test_a_draft_model_is_given_back_by_the_last_strategy_that_drafts_with_it(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specdec import DraftModelProposer
+
+    monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(laying_out, "choose", lambda *_, **__: Chosen(name="onednn", joins=False))
+    drafter, other = (families.make(*families.TREES["llama"]) for _ in range(2))
+    before, before_other = parameters_of(drafter), parameters_of(other)
+    lone = Generator(drafter, weights="packed")
+    generator = Generator(model, proposer=DraftModelProposer(model=drafter), numerics="fast", weights="packed")
+    lone.close()
+    assert packed_weights(drafter)
+    for drafting, num_tokens in ((drafter, 2), (other, 2), (other, 3), (drafter, 3), (model, 2), (model, 3)):
+        proposer = DraftModelProposer(model=drafting, num_tokens=num_tokens)
+        generator.generate(PROMPT, proposer=proposer, max_new_tokens=2)
+        assert packed_weights(drafting)
+    assert_as_before(other, before_other)
+    assert packed_weights(drafter)
+    assert packed_weights(model)
+    generator.close()
+    assert_as_before(drafter, before)
+    assert not packed_weights(model)
+
+
 @pytest.fixture
 def toy() -> Any:
     from specdec import ToyModel

@@ -93,7 +93,7 @@ class SuffixTrie:
                     known.followers = {text[known.at]: Node(known.at + 1)}
                 active.append(known)
         active.append(self._top)
-        self._active = active[-self._depth :]
+        self._active = active[-self._depth - 1 :]
 
     @property
     def end(self) -> Match:
@@ -120,7 +120,7 @@ class SuffixTrie:
             elif not length:
                 length, at = len(match.nodes) - index, known.at
         nodes.append(self._top)
-        return Match(length, at, tuple(nodes[-self._depth :]))
+        return Match(length, at, tuple(nodes[-self._depth - 1 :]))
 
     def next_at(self, match: Match) -> int:
         """The token behind the longest run that was seen once, ``BREAK`` where the text has none."""

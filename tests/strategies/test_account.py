@@ -1,0 +1,132 @@
+"""The size of drafts: what is expected to bring most for its time, within what the account can bear to lose."""
+
+from collections.abc import Sequence
+from typing import Literal
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec import DraftTree
+from specdec.costs import Costs
+from specdec.decoding.record import Outcome, StepRecord
+from specdec.strategies.account import Account
+from specdec.strategies.growth import Growth
+from specdec.strategies.prices import Prices
+
+
+def costs_of(per_node: float) -> Costs:
+    """A pass of one node takes 3 seconds, each further one so many times that."""
+    return Costs((1, 101), (3.0, 3.0 * (1 + 100 * per_node)), 3.0)
+
+
+class Scripted(Growth):
+    """Candidates of given chances, one after the other, without sources."""
+
+    def __init__(self, chances: Sequence[float]) -> None:
+        self.tokens, self.parents, self.depths, self.chances = [0], [-1], [0], [1.0]
+        self.named = [{}]
+        self._left = sorted(chances)
+
+    @property
+    def next_chance(self) -> float:
+        return self._left[-1] if self._left else 0.0
+
+    def take(self) -> None:
+        self.chances.append(self._left.pop())
+        self.tokens.append(len(self.tokens))
+
+
+def account(per_node: float, loss: float = 0.0, balance: float = 4.0, widest: int = 40) -> Account:
+    made = Account(Prices(costs_of(per_node), widest, learns=False), loss)
+    made.balance = balance
+    return made
+
+
+def recorded(
+    widths: Sequence[int], accepted: Sequence[int], seconds: float, kind: Literal["prompt", "step"] = "step"
+) -> StepRecord:
+    """A step that fed chains and accepted so many of their tokens."""
+    outcomes = []
+    for width, count in zip(widths, accepted, strict=True):
+        tree = DraftTree(0)
+        tree.add_chain(0, range(1, width))
+        outcomes.append(Outcome(Mock(), tree=tree, path=tuple(range(count + 1)), tokens=(1,) * (count + 1)))
+    return StepRecord(kind, tuple(outcomes), {"forward": seconds}, width=max(widths))
+
+
+chances = st.lists(st.floats(0.006, 1.0), max_size=10)
+
+
+@given(rows=st.lists(chances, min_size=1, max_size=3), per_node=st.floats(0.0, 0.5), num_extra=st.integers(0, 3))
+def test_the_size_is_the_one_of_greatest_expected_speed(
+    rows: list[list[float]], per_node: float, num_extra: int
+) -> None:
+    """Against trying every size."""
+    ordered = [sorted(row, reverse=True) for row in rows]
+    costs = costs_of(per_node)
+
+    def speed(width: int) -> float:
+        tokens = 1 + sum(sum(row[: width - 1]) for row in ordered) / len(rows)
+        return tokens / (costs.at(len(rows) * (width + num_extra)) / costs.at(len(rows)))
+
+    best = max(speed(width) for width in range(1, 12))
+    width = account(per_node, balance=1e9).grow([Scripted(row) for row in rows], [30] * len(rows), num_extra)
+    assert speed(width) >= best / 1.01 - 1e-9  # drafts that promise less than a hundredth aren't made
+
+
+def test_limits_of_nodes_are_kept_and_rows_fill_up_to_the_common_width() -> None:
+    growths = [Scripted([0.9] * 9), Scripted([0.9] * 9), Scripted([0.02] * 9)]
+    assert account(0.05).grow(growths, [5, 2, 9]) == 6
+    assert [len(growth) for growth in growths] == [6, 3, 6]  # the third row's places are paid for
+
+
+@given(data=st.data(), num_rows=st.integers(1, 3), per_node=st.floats(0, 1.5), loss=st.floats(0, 0.2))
+def test_however_wrong_the_chances_are_the_loss_is_bounded(
+    data: st.DataObject, num_rows: int, per_node: float, loss: float
+) -> None:
+    costs = costs_of(per_node)
+    kept = Account(Prices(costs, 60), loss)
+    plain = spent = 0.0
+    for step in range(30):
+        growths = [Scripted(data.draw(chances)) for _ in range(num_rows)]
+        width = kept.grow(growths, [30] * num_rows)
+        widths = [min(width, len(growth)) for growth in growths]
+        accepted = [data.draw(st.integers(0, width - 1)) for width in widths]
+        seconds = costs.at(num_rows * max(widths))
+        spent += seconds
+        plain += costs.at(num_rows) * (1 + sum(accepted) / num_rows)
+        record = recorded(widths, accepted, seconds, "step" if step else "prompt")
+        kept.learn(record, record.outcomes)
+    assert spent <= plain + (0.5 + 30 * loss) * costs.at(num_rows) + 1e-6
+
+
+def test_no_draft_is_fed_that_the_account_cannot_bear_to_lose() -> None:
+    widths = [account(0.1, balance=balance).grow([Scripted([0.9] * 9)], [9]) for balance in (0.05, 0.15, 0.45, 4.0)]
+    assert widths == [1, 2, 5, 10]
+
+
+def test_each_row_pays_in_what_its_draft_brought_and_plain_steps_nothing() -> None:
+    kept = account(0.1, balance=0.5)
+    for widths, accepted, earned in (([1], [0], 0.0), ([1, 3], [0, 2], 1.0), ([3], [1], 1.0)):
+        before = kept.balance
+        record = recorded(widths, accepted, 1.0)
+        kept.learn(record, record.outcomes)
+        assert kept.balance == pytest.approx(before + earned)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_settled", "others", "learns"),
+    [("step", True, 0, True), ("prompt", True, 0, False), ("step", False, 0, False), ("step", True, 2, False)],
+)
+def test_only_steps_of_its_own_that_are_as_fast_as_they_will_be_tell_prices(
+    kind: Literal["prompt", "step"], is_settled: bool, others: int, learns: bool
+) -> None:
+    kept = Account(Prices(costs_of(0.1), 20), 0.0)
+    for width, seconds in ((1, 3.0), (3, 7.2)):
+        for _ in range(5):
+            record = recorded([width] * (1 + others), [0] * (1 + others), seconds, kind)
+            object.__setattr__(record, "is_settled", is_settled)
+            kept.learn(record, record.outcomes[:1])
+    assert kept.prices.table(1).costs[3] == pytest.approx(2.4 if learns else 1.2)

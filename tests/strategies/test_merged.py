@@ -1,0 +1,177 @@
+"""Merges: what each strategy's part in a draft is, whatever the others do."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec import (
+    Budget,
+    Drafter,
+    DraftTree,
+    Feedback,
+    Generator,
+    LookaheadProposer,
+    PluginError,
+    Request,
+    Role,
+    ToyModel,
+)
+from specdec.costs import Costs
+from specdec.decoding.sequence import TokenView
+from specdec.sampling.randomness import Randomness
+from specdec.strategies.merged import MergedProposer
+from specdec.strategies.sources.recycling import TokenRecyclingProposer
+from specdec.strategies.sources.suffix import SuffixProposer
+from specdec.testing import toy_host, trees
+from tests.scripted import Scripted
+
+Script = Callable[[Request, Budget], DraftTree]
+
+
+def chain(*tokens: int, role: Role = Role.CANDIDATE) -> Script:
+    def script(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        tree.add_chain(0, tokens, role)
+        return tree
+
+    return script
+
+
+def merged(*scripts: Script, cost: float = 0.0, takes_trees: bool = True, num_nodes: int = 32) -> Drafter:
+    """A request's drafter whose parts follow scripts."""
+    host = toy_host(6, reads_q=False)
+    object.__setattr__(host, "costs", lambda: Costs((1, 101), (1.0, 1.0 + 100 * cost), 1.0))
+    object.__setattr__(host, "takes_trees", takes_trees)
+    proposer = MergedProposer([Scripted(script=script) for script in scripts], num_nodes=num_nodes)
+    request = Request(TokenView([0]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
+    return proposer.bind(host).start(request)
+
+
+ROOMY = Budget(99, 99, 99)
+
+
+def paths(tree: DraftTree) -> set[tuple[int, ...]]:
+    return {tuple(tree.path(node)) for node in range(1, len(tree))}
+
+
+def test_nodes_of_several_trees_share_their_paths() -> None:
+    tree = merged(chain(1, 2), chain(1, 3), chain(4)).propose(ROOMY)
+    assert paths(tree) == {(1,), (1, 2), (1, 3), (4,)}
+    shared = tree.child(0, 1)
+    assert shared is not None
+    assert tree.named_by[shared] == ("Scripted", "Scripted")
+
+
+def test_a_window_goes_along_whole_and_its_nodes_are_no_candidates() -> None:
+    def script(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        above = tree.add(0, 5, Role.SUPPORT)
+        tree.add(above, 4, Role.PROBE)
+        tree.add(0, 3)
+        return tree
+
+    tree = merged(script, chain(5, 1), cost=10.0).propose(ROOMY)  # candidates are too dear
+    assert paths(tree) == {(5,), (5, 4)}
+    assert tree.child(0, 5) is None
+    tree = merged(script, chain(5, 1), cost=0.0).propose(ROOMY)
+    assert paths(tree) == {(5,), (5, 4), (5, 1), (3,)}
+    assert tree.child(0, 5) is not None  # it is the other's candidate as well
+
+
+def test_each_part_hears_about_its_own_tree_in_its_own_numbering() -> None:
+    heard = list[Feedback]()
+
+    class Listening(Scripted):
+        def start(self, request: Request) -> Drafter:
+            drafter = super().start(request)
+            drafter.observe = heard.append  # type: ignore[method-assign]
+            return drafter
+
+    model = ToyModel(lambda _: [0.0, 0.0, 0.0, 1.0], 4)
+    proposer = MergedProposer([Listening(script=chain(1, 2)), Listening(script=chain(3, 3, 1))])
+    result = Generator(model, proposer=proposer).generate([0, 3], max_new_tokens=9)
+    assert set(result.token_ids) == {3}
+    first, second = heard[:2]
+    assert (first.tree.tokens, first.path) == ([3, 1, 2], (0,))
+    assert (second.tree.tokens, second.path[:2]) == ([3, 3, 3, 1], (0, 1))
+
+
+def test_where_only_chains_can_be_fed_the_likeliest_one_is() -> None:
+    tree = merged(chain(1, 2), chain(3, 4), takes_trees=False).propose(ROOMY)
+    assert tree.is_chain
+    assert len(tree) > 1
+
+
+@pytest.mark.parametrize("fault", ["raises", "breaks a law", "gives no tree", "can't start"])
+def test_a_part_that_fails_is_named_and_the_draft_goes_on_without_it(fault: str) -> None:
+    def script(request: Request, budget: Budget) -> Any:
+        if fault == "raises":
+            raise RuntimeError("out of order")
+        return DraftTree(99) if fault == "breaks a law" else None
+
+    class Part(Scripted):
+        def start(self, request: Request) -> Drafter:
+            if fault == "can't start":
+                raise RuntimeError("no place")
+            return super().start(request)
+
+    model = ToyModel.random(6, sharpness=4.0)
+    plain = Generator(model, proposer="autoregressive").generate([1, 2], max_new_tokens=30)
+    generator = Generator(model, proposer=MergedProposer([SuffixProposer(), Part(script=script)]))
+    results = generator.generate([[1, 2], [1, 2]], max_new_tokens=30)
+    assert [result.token_ids for result in results] == [plain.token_ids] * 2
+    assert all(any("drafting goes on without Part" in note for note in result.notes) for result in results)
+    assert results[0].stats.num_nodes > results[0].stats.steps
+
+
+def test_the_text_of_merges_with_sampled_drafts_is_right_and_match_decides() -> None:
+    model, drafter = ToyModel.random(5, seed=1), ToyModel.random(5, seed=2)
+    from specdec import DraftModelProposer
+
+    proposer = MergedProposer([DraftModelProposer(model=drafter, num_tokens=3), SuffixProposer()])
+    result = Generator(model, proposer=proposer, verifier="rejection").generate(
+        [1, 2], max_new_tokens=40, temperature=1.0, seed=4
+    )
+    assert result.stats.num_fallbacks
+    assert len(result.token_ids) == 40
+
+
+@given(data=st.data())
+def test_any_trees_merge_into_a_legal_one_within_the_budget(data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(trees(), min_size=1, max_size=3))
+    for each in drawn:
+        each.tokens[0] = 0
+    budget = Budget(sum(map(len, drawn)), 99, 99)
+
+    def script(tree: DraftTree) -> Script:
+        return lambda *_: tree
+
+    tree = merged(*map(script, drawn)).propose(budget)
+    tree.check(0, 6, budget, "merge")
+    assert paths(tree) <= set[tuple[int, ...]]().union(*map(paths, drawn))
+    candidates = {tuple(tree.path(node)) for node in tree.nodes_with(Role.CANDIDATE)}
+    assert candidates <= {tuple(each.path(node)) for each in drawn for node in each.nodes_with(Role.CANDIDATE)}
+    probes = {tuple(each.path(node)) for each in drawn for node in each.nodes_with(Role.PROBE)}
+    assert probes == {tuple(tree.path(node)) for node in tree.nodes_with(Role.PROBE)}
+
+
+def test_a_merge_is_made_of_names_too() -> None:
+    generator = Generator(ToyModel.random(6), proposer="suffix:depth=4 + token_recycling + lookahead:N=3,W=2,G=2")
+    assert generator.proposer == MergedProposer(
+        [SuffixProposer(depth=4), TokenRecyclingProposer(), LookaheadProposer(N=3, W=2, G=2)]
+    )
+    with pytest.raises(PluginError, match="unknown proposer 'sufix': did you mean suffix"):
+        Generator(ToyModel.random(6), proposer="sufix+jacobi")
+
+
+def test_recycled_predictions_are_draws_where_the_noise_is_known() -> None:
+    model = ToyModel.random(8, order=1, sharpness=1.0, seed=3)
+    taus = {}
+    for temperature in (0.0, 1.0):
+        generator = Generator(model, proposer="token_recycling:min_chance=0.2")
+        result = generator.generate([1, 2], max_new_tokens=300, temperature=temperature, seed=2)
+        taus[temperature] = result.stats.tokens_per_step
+    assert taus[1.0] > 2.5  # the law of a token is known once it was seen, and so is what is drawn from it
