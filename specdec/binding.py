@@ -59,6 +59,11 @@ class Strategies:
         self._bound.append((proposer, strategy))
         return strategy
 
+    def forget(self) -> None:
+        """Have every strategy forget the texts of earlier requests; nothing may be decoding."""
+        for _, strategy in self._bound:
+            strategy.engine.forget()
+
     def trim(self) -> None:
         """Close all but the generator's own and the last few; nothing may be decoding."""
         others = [strategy for _, strategy in self._bound[1:]]

@@ -171,6 +171,15 @@ class Generator:
         """Entries of the model's logits."""
         return self.shapes.vocab_size
 
+    def forget(self) -> None:
+        """Forget what strategies remember of the texts of earlier requests, as a comparison does before each repeat.
+
+        Raises:
+            RequestError: while it decodes.
+        """
+        with self._attached.alone() as bound:
+            bound.strategies.forget()
+
     def open_target(self) -> Target:
         """The same model driven beside this generator, with a cache of its own: to measure or question it.
 

@@ -49,6 +49,7 @@ Repeats = Annotated[int, typer.Option(help="how often each strategy decodes each
 RunFile = Annotated[Path | None, typer.Option("--run", help="keep every run in this file; go on where it ended")]
 Report = Annotated[Path | None, typer.Option(help="write an HTML report")]
 Csv = Annotated[Path | None, typer.Option(help="write a line per run as CSV")]
+Warm = Annotated[bool, typer.Option("--warm", help="add rows of strategies that keep what they remember")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the figures as JSON")]
 
 
@@ -67,6 +68,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     dtype: Dtype = None,
     repeats: Repeats = 3,
     seed: OrderSeed = 0,
+    warm: Warm = False,
     threads: Threads = None,
     run_file: RunFile = None,
     report: Report = None,
@@ -77,6 +79,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
     Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
     Speed-ups are over ordinary plain decoding, in fast numerics; texts are held against it in the strategies' own.
+    Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't.
     Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's.
     """
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
@@ -89,7 +92,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         _check_ready(report, csv)
         use_threads(threads)
         loaded = load_model(model, device, dtype)
-        session = _session(loaded, named, chosen, settings)
+        session = _session(loaded, named, chosen, settings | {"warm": warm})
         _check_run_file(run_file, session)
     with session:
         comparison = measured(session, run_file)

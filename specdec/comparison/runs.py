@@ -88,12 +88,14 @@ def measure(
     decoders: dict[str, Decode],
     done: Collection[Cell] = (),
     clock: Callable[[], float] = time.perf_counter,
+    forget: Callable[[], None] | None = None,
 ) -> Iterator[Run]:
     """Decode whatever isn't done yet, and yield each run as it ends.
 
     Within a repeat the prompts come in random order, and for each prompt all strategies, in random order, one right
     after another: what disturbs the machine for a while disturbs them alike. Every strategy first decodes a prompt that
-    isn't counted. The order is a function of the plan's seed.
+    isn't counted. ``forget`` is called before each repeat: a strategy that remembered the last one's texts would find
+    its own answers. The order is a function of the plan's seed.
 
     Raises:
         RequestError: naming strategy and prompt, where a run fails.
@@ -102,6 +104,8 @@ def measure(
     for name in plan.strategies:
         _attempt(plan, decoders, name, prompt=0, seed=plan.seed)
     for repeat in range(plan.repeats):
+        if forget is not None:
+            forget()
         for prompt in rng.permutation(len(plan.prompts)).tolist():
             for name in rng.permutation(list(plan.strategies)).tolist():
                 if (name, prompt, repeat) not in done:

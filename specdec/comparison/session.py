@@ -20,6 +20,7 @@ from specdec.generator import Generator
 from specdec.loading import load_pretrained
 from specdec.machine import machine_facts, model_facts
 from specdec.numerics import Mode
+from specdec.plugins.registry import load_plugins
 from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode
 from specdec.strategies.base import Proposer
@@ -27,6 +28,7 @@ from specdec.target import Target
 from specdec.tree import ROOT
 from specdec.verifiers.base import Verifier
 
+WARM = " (warm)"  # behind the name of a strategy that keeps what it remembers from one repeat to the next
 _MOST_MARGINS = 20  # each takes a pass over the text
 
 
@@ -51,6 +53,7 @@ class Session:
         weights: str = "auto",
         repeats: int = 3,
         seed: int = 0,
+        warm: bool = False,
         **settings: Any,
     ) -> None:
         stages = {"verifier": verifier, "numerics": numerics, "weights": weights}
@@ -59,7 +62,8 @@ class Session:
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.runs: list[Run] = []  # of the last call of ``run``, whatever became of it
         self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
-        self._ready = Ready(model, tokenizer, strategies, verifier, numerics, weights)
+        rows = with_warm(strategies) if warm else strategies
+        self._ready = Ready(model, tokenizer, rows, verifier, numerics, weights)
         self.generators = self._ready.generators
         plain = self.generators[self._ready.baseline]
         self.plan = Plan(
@@ -155,7 +159,13 @@ class Session:
     def _measured(self) -> Iterator[Run]:
         ids = [prompt[2] for prompt in self.plan.prompts]
         decoders = {name: decoder(made, ids, self.settings) for name, made in self.generators.items()}
-        return measure(self.plan, decoders, {run.cell for run in self.runs})
+        return measure(self.plan, decoders, {run.cell for run in self.runs}, forget=self._forget)
+
+    def _forget(self) -> None:
+        """Empty the memory of all strategies but those that are compared with a warm one."""
+        for name, made in self.generators.items():
+            if not name.endswith(WARM):
+                made.forget()
 
     def _compared(self, stopped: KeyboardInterrupt | SpecdecError | None) -> Comparison:
         """Return the comparison of what was run; where nothing can be compared yet, raise what stopped the runs."""
@@ -184,6 +194,21 @@ class Session:
         return replace(found, margin=float(logits[found.expected] - logits[found.token]))
 
 
+def with_warm(strategies: Mapping[str, Any]) -> dict[str, Any]:
+    """The strategies, and each that learns across requests once more, under a name that says that it stays warm."""
+    registry = load_plugins()
+    read = {
+        name: given if isinstance(given, Generator) else registry.make("proposers", given)
+        for name, given in strategies.items()
+    }
+    learning = {
+        f"{name}{WARM}": given
+        for name, given in read.items()
+        if isinstance(given, Proposer) and given.learns_across_requests
+    }
+    return {**read, **learning}
+
+
 def compare(  # noqa: PLR0913 - each is the caller's to choose
     model: Any,
     strategies: Mapping[str, Any],
@@ -195,6 +220,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     weights: str = "auto",
     repeats: int = 3,
     seed: int = 0,
+    warm: bool = False,
     run_file: str | Path | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -210,6 +236,8 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
             added where it isn't among them, and once more in exact numerics where strategies have those.
         prompts: text, token ids, chat messages or ``EvaluationPrompt``; the built-in ones where none are given.
         tokenizer, verifier, numerics, weights: as for ``Generator``; a generator that is given keeps its own.
+        warm: add a row for each strategy that learns across requests, which keeps what it remembers; all others forget
+            it before each repeat.
         seed: of the order of runs, and of sampling: repeat r draws with seed + r.
         run_file: every run is added to it as it ends; runs that it has already aren't repeated.
         settings: as for ``Generator.generate``; 64 new tokens unless told otherwise.
@@ -217,7 +245,13 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     Raises:
         SpecdecError: for whatever can't be compared, before anything is run; and where a strategy fails.
     """
-    options: dict[str, Any] = {"tokenizer": tokenizer, "verifier": verifier, "repeats": repeats, "seed": seed}
+    options: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "verifier": verifier,
+        "repeats": repeats,
+        "seed": seed,
+        "warm": warm,
+    }
     with Session(model, strategies, prompts, numerics=numerics, weights=weights, **options, **settings) as session:
         comparison = session.run(run_file)
     if comparison.failure is not None:

@@ -281,6 +281,9 @@ class Engine:
         A step's time belongs to all its requests, whatever their strategies.
         """
 
+    def forget(self) -> None:
+        """Forget the texts of earlier requests; nothing is decoding. What was learnt of the machine may stay."""
+
     def close(self) -> None:
         """Release what the engine held."""
 

@@ -43,7 +43,7 @@ class MergedProposer(Proposer):
     clock: bool = Field(True, description="let the time that steps take correct the costs measured at load")
 
     def __init__(self, proposers: Sequence[Proposer] = (), **options: Any) -> None:
-        super().__init__(proposers=tuple(proposers), **options)
+        super().__init__(**{"proposers": tuple(proposers)}, **options)
 
     def wants(self) -> frozenset[Signal]:
         return frozenset().union(*(proposer.wants() for proposer in self.proposers))
@@ -126,6 +126,12 @@ class MergedEngine(Engine):
         self._account.learn(record, outcomes)
         for part in self.parts:
             part.engine.learn(record, outcomes)
+
+    def forget(self) -> None:
+        self.agreements.clear()
+        for part in self.parts:
+            part.rates.clear()
+            part.engine.forget()
 
     def close(self) -> None:
         for part in self.parts:
