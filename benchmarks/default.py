@@ -4,7 +4,7 @@
 
 Both decode the demo's prompts in the same numerics, interleaved, in batches of each size, each batch with a generator
 of its own, so that whatever it has to learn is paid for each time; making it isn't timed. Printed: its speed over plain
-decoding's, the median over repeats of all prompts with the range, the worst batch's median, and what was chosen.
+decoding's, the median over repeats of all prompts with the range, the worst batch's median, and the nodes of a step.
 """
 
 import argparse
@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model
 from specdec import Generator, demo
-from specdec.strategies.auto import best_size
 
 PLAIN = "autoregressive"
 
@@ -27,7 +26,7 @@ def measure(model: Any, prompts: list[list[int]], batch: int, arguments: argpars
     plain = Generator(model, proposer=PLAIN, **common)
     batches = [prompts[start : start + batch] for start in range(0, len(prompts), batch)]
     rng, seconds = random.Random(0), {name: [[0.0] * len(batches) for _ in range(arguments.repeats)] for name in made}
-    tokens = steps = 0
+    tokens = steps = nodes = 0
     for repeat in range(-1, arguments.repeats):
         for index, chosen in enumerate(batches):
             for name in rng.sample(list(made), k=len(made)):
@@ -40,6 +39,7 @@ def measure(model: Any, prompts: list[list[int]], batch: int, arguments: argpars
                 if name != PLAIN:
                     tokens += sum(result.stats.num_tokens for result in results)
                     steps += sum(result.stats.steps for result in results)
+                    nodes += sum(result.stats.num_nodes for result in results)
     whole = [sum(base) / sum(own) for base, own in zip(seconds[PLAIN], seconds["nothing said"], strict=True)]
     each = [
         statistics.median(
@@ -48,7 +48,7 @@ def measure(model: Any, prompts: list[list[int]], batch: int, arguments: argpars
         for index in range(len(batches))
     ]
     return (
-        f"| {arguments.dtype}, {plain.numerics.mode} | {batch} | {best_size(plain.costs())} | {tokens / steps:.2f} "
+        f"| {arguments.dtype}, {plain.numerics.mode} | {batch} | {nodes / steps:.1f} | {tokens / steps:.2f} "
         f"| {statistics.median(whole):.3f} [{min(whole):.3f}, {max(whole):.3f}] | {min(each):.3f} |"
     )
 
@@ -66,7 +66,7 @@ def main() -> None:
     texts = [prompt.text for prompt in demo.prompts()]
     prompts = [tokenizer(text)["input_ids"] for text in texts[:: max(1, len(texts) // arguments.num_prompts)]]
     print(f"{facts()}; {len(prompts)} prompts x {arguments.max_new_tokens} new tokens, {arguments.repeats} repeats\n")
-    print("| dtype, numerics | batch | (N, W, G) | tokens per step | times plain: median [range] | worst batch |")
+    print("| dtype, numerics | batch | nodes per step | tokens per step | times plain: median [range] | worst batch |")
     print("|---|---|---|---|---|---|")
     for batch in arguments.batches:
         print(measure(model, prompts, batch, arguments), flush=True)

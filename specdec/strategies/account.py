@@ -1,10 +1,12 @@
 """The account of what drafts cost and bring, in plain steps; it decides how large a step's drafts are."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.strategies.growth import Growth
 from specdec.strategies.prices import Prices
+from specdec.strategies.windows import Windows
 
 _FIRST_DEPOSIT = 0.5  # plain steps: what a generator may lose before it knows better
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
@@ -18,12 +20,14 @@ class Account:
     def __init__(self, prices: Prices, loss: float) -> None:
         self.prices, self.loss = prices, loss
         self.balance = _FIRST_DEPOSIT
+        self._windows: defaultdict[int, Windows] = defaultdict(Windows)  # by rows
+        self._under_way: tuple[bool, float] | None = None  # a step with something to feed besides: is it, at what cost
 
     def least_chance(self, num_rows: int) -> float:
         """A chance that no node of a step of so many rows may be below, whatever else it has."""
         return max(_LEAST_CHANCE, 0.0 if num_rows > 1 else self.prices.table(1).least)
 
-    def grow(self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int = 0) -> int:
+    def grow(self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int = 0) -> tuple[int, bool]:
         """Grow trees to the size at which a step is expected to bring most tokens for its time, and pay for it.
 
         With width w, the expected speed over plain decoding is (1 + chances per row) / c(w). A further node pays while
@@ -31,35 +35,44 @@ class Account:
 
         Args:
             limits: nodes below the root that each tree may have.
-            num_extra: nodes that are fed in each row besides.
+            num_extra: nodes of the widest row that may be fed besides, for what they teach.
 
         Returns:
-            The nodes of each tree that are to be fed, the root included.
+            The nodes of each tree that are to be fed, the root included, and whether the others are.
         """
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
+        self._under_way = None
         num_rows, most = len(growths), max(limits, default=0)
         if self.prices.needs_plain(num_rows):
-            return 1
+            return 1, False
         table = self.prices.table(num_rows)
         costs, floors = table.costs, table.floors
-        width, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1 + num_extra]
-        while width <= most and width + 1 + num_extra < len(costs):
+        is_bearable = 1 + num_extra < len(costs) and costs[1 + num_extra] - 1.0 <= self.balance
+        feeds_extra = bool(num_extra) and is_bearable and self._windows[num_rows].is_due()
+        beside = num_extra if feeds_extra else 0
+        width, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1 + beside]
+        while width <= most and width + 1 + beside < len(costs):
             growing = [each for each, limit in zip(growths, limits, strict=True) if len(each) <= limit]
             chance = sum(growth.next_chance for growth in growing) / num_rows
-            if chance <= floors[width + num_extra] * speed or costs[width + 1 + num_extra] - 1.0 > self.balance:
+            if chance <= floors[width + beside] * speed or costs[width + 1 + beside] - 1.0 > self.balance:
                 break
             for growth in growing:
                 if growth.next_chance:
                     growth.take()
             gained, width = gained + chance, width + 1
-            wider = (1.0 + gained) / costs[width + num_extra]
+            wider = (1.0 + gained) / costs[width + beside]
             if wider > speed * (_WORTH_IT if best == 1 else 1.0):
                 best, speed = width, wider
-        self.balance -= costs[best + num_extra] - 1.0
-        return best
+        self.balance -= costs[best + beside] - 1.0
+        if num_extra and is_bearable:
+            self._under_way = feeds_extra, costs[best + beside]
+        return best, feeds_extra
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         """Pay in the tokens that drafts brought, and note what the step took."""
+        if self._under_way is not None and record.kind == "step":
+            tokens = sum(len(outcome.tokens) for outcome in outcomes) / len(outcomes)
+            self._windows[len(outcomes)].note(self._under_way[0], tokens, self._under_way[1])
         if any(outcome.tree is not None and len(outcome.tree) > 1 for outcome in outcomes):
             earned = sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / len(outcomes)
             self.balance = min(_MOST_SAVED, self.balance + earned)

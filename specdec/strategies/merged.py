@@ -7,7 +7,8 @@ An account keeps what drafts may lose. Each step pays in a small share of itself
 beyond a plain one and pays in the tokens that it brought. No draft is fed that the account couldn't bear to lose whole.
 
 Strategies that only give trees take part by their nodes' rates, by depth and rank. Their window, if they have one, goes
-along whole. A tree with sampled draws goes along whole too: picking among draws by what was drawn would bias them.
+along whole, while that pays (``windows.py``). So does a tree with sampled draws: picking among draws by what was drawn
+would bias them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +44,8 @@ class MergedProposer(Proposer):
     clock: bool = Field(True, description="let the time that steps take correct the costs measured at load")
 
     def __init__(self, proposers: Sequence[Proposer] = (), **options: Any) -> None:
-        super().__init__(**{"proposers": tuple(proposers)}, **options)
+        options["proposers"] = tuple(proposers)
+        super().__init__(**options)
 
     def wants(self) -> frozenset[Signal]:
         return frozenset().union(*(proposer.wants() for proposer in self.proposers))
@@ -99,8 +101,8 @@ class MergedEngine(Engine):
             for drafter, budget in zip(merged, budgets, strict=True)
         ]
         growths = [drafter.growth for drafter in merged]
-        width = self._account.grow(growths, limits, max(drafter.num_extra for drafter in merged))
-        return [drafter.tree(width) for drafter in merged]
+        width, feeds_extra = self._account.grow(growths, limits, max(drafter.num_extra for drafter in merged))
+        return [drafter.tree(width, feeds_extra) for drafter in merged]
 
     def _ask(self, index: int, part: Part, merged: Sequence["MergedDrafter"], budgets: Sequence[Budget]) -> None:
         """Ask a part that gives trees for those of all its requests; who fails is left out from then on."""
@@ -197,8 +199,8 @@ class MergedDrafter(BatchDrafter):
         """Nodes that are fed whatever the growth."""
         return sum(map(len, self._extra.values()))
 
-    def tree(self, width: int) -> DraftTree:
-        """The first nodes of the growth, and what goes along whole."""
+    def tree(self, width: int, has_extra: bool) -> DraftTree:
+        """The first nodes of the growth, and with them what goes along whole or not at all."""
         grown = self.growth.tree(width)
         for index, tree in self.trees.items():
             place = {ROOT: ROOT}
@@ -207,7 +209,7 @@ class MergedDrafter(BatchDrafter):
                 same = None if above is None else grown.child(above, tree.tokens[node])
                 if same is not None and tree.roles[node] & Role.CANDIDATE:
                     place[node] = same
-            grown.graft(tree, sorted({*place, *self._extra.get(index, ())}), {ROOT: ROOT})
+            grown.graft(tree, sorted({*place, *(self._extra.get(index, ()) if has_extra else ())}), {ROOT: ROOT})
         sampled = [tree for tree in self.trees.values() if tree.has_sampled_draws]
         # Nodes of others may be siblings or children of sampled ones, which no distribution says.
         grown.has_true_laws = not sampled or (len(grown) == len(sampled[0]) and sampled[0].has_true_laws)

@@ -26,7 +26,7 @@ class TokenRecyclingProposer(SourceProposer):
     Costs some microseconds per node. Memory: about a kilobyte per token and pair of tokens, ``num_pairs`` of them.
     """
 
-    k: int = Field(8, ge=1, description="successors that are remembered of each token")
+    k: int = Field(6, ge=1, description="successors that are remembered of each token")
     num_pairs: int = Field(1 << 15, ge=0, description="tokens and pairs of tokens whose successors are remembered")
 
     def wants(self) -> frozenset[Signal]:
