@@ -17,7 +17,7 @@ SIGNAL = (Nodes.ALL, TopLogits(2))
 def begun(tokens: list[int], noise: torch.Tensor | None = None, **options: int) -> tuple[RecyclingEngine, Request]:
     engine = TokenRecyclingProposer(k=2, **options).bind(toy_host(50, reads_q=False))
     assert isinstance(engine, RecyclingEngine)
-    told = None if noise is None else (lambda position: noise)
+    told = None if noise is None else (lambda _: noise)
     temperature = 0.0 if noise is None else 1.0
     rng = Randomness(0).stream("test")
     return engine, Request(TokenView(tokens), 1, 50, frozenset(), temperature, rng, noise=told)
