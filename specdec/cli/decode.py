@@ -241,12 +241,19 @@ def _colours() -> Iterator[str]:
         yield from ("cyan", "magenta", "green", "yellow", "blue")
 
 
+def _sources(stats: Any) -> Iterator[str]:
+    """For each strategy of a merge, how many of the nodes that it named were accepted."""
+    for name, by_depth in stats.sources.items():
+        named, accepted = (sum(counts) for counts in zip(*by_depth.values(), strict=True))
+        yield f"{name} named {named} nodes, {accepted} of them right"
+
+
 def figures(result: Any) -> str:
     stats = result.stats
     return (
         f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "
         f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}; "
-        f"numerics: {result.numerics.mode}"
+        f"numerics: {result.numerics.mode}{''.join(f'; {line}' for line in _sources(stats))}"
         f"{'' if result.lossless else '; LOSSY: not what the model alone would write'}"
     )
 
@@ -272,6 +279,7 @@ def _as_json(result: Any) -> dict[str, Any]:
             "accepted_lengths": stats.accepted_lengths,
             "num_nodes": stats.num_nodes,
             "num_fallbacks": stats.num_fallbacks,
+            "sources": stats.sources,
             "seconds": stats.seconds,
             "peak_cache_bytes": stats.peak_cache_bytes,
         },

@@ -1,12 +1,13 @@
 """Statistics of a request, read off the records of its steps."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specdec.decoding.phases import PHASES
 from specdec.decoding.record import Outcome, StepRecord
+from specdec.tree import DraftTree
 
 
 @dataclass(slots=True)
@@ -14,15 +15,17 @@ class Stats:
     """One sequence's figures.
 
     ``accepted_lengths`` has the tokens emitted by each step, the bonus token included; the first step's pass is the
-    prompt's. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one.
-    ``num_fallbacks`` counts the steps whose drafts carried no true distributions, so that ``match`` decided in place of
-    a rule that reads them. ``seconds`` is by phase; sequences of a batch share their steps, so each reports the whole
-    step's time.
+    prompt's. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one. ``num_fallbacks`` counts
+    the steps whose drafts carried no true distributions, so that ``match`` decided in place of a rule that reads them.
+    ``sources`` has, for each strategy of a merge and each depth, the number of nodes that it named, alone or with
+    others, and how many of these were accepted. ``seconds`` is by phase; sequences of a batch share their steps, so
+    each reports the whole step's time.
     """
 
     accepted_lengths: list[int] = field(default_factory=list)
     num_nodes: int = 0
     num_fallbacks: int = 0
+    sources: dict[str, dict[int, list[int]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     seconds_to_first_token: float = 0.0
     peak_cache_bytes: int = 0
@@ -59,8 +62,17 @@ class Stats:
         self.peak_cache_bytes = max(self.peak_cache_bytes, record.row_bytes)
         self.num_nodes += outcome.num_nodes
         self.num_fallbacks += outcome.has_fallen_back
+        if outcome.tree is not None and outcome.tree.named_by:
+            self._note_sources(outcome.tree, frozenset(outcome.path))
         if outcome.tokens:
             self.accepted_lengths.append(len(outcome.tokens))
+
+    def _note_sources(self, tree: DraftTree, accepted: Collection[int]) -> None:
+        for node, names in tree.named_by.items():
+            for name in names:
+                counts = self.sources.setdefault(name, {}).setdefault(tree.depths[node], [0, 0])
+                counts[0] += 1
+                counts[1] += node in accepted
 
 
 class Clock:

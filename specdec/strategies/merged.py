@@ -11,6 +11,7 @@ along whole, while that pays (``windows.py``). So does a tree with sampled draws
 would bias them.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Part:
     @classmethod
     def of(cls, proposer: Proposer, host: Host) -> Self:
         """A proposer bound to a generator's model."""
-        name = type(proposer).__name__
+        name = re.sub("(?<!^)(?=[A-Z])", "_", type(proposer).__name__.removesuffix("Proposer")).lower()
         return cls(name, proposer.bind(host), Rates(name, TreeSource.prior))
 
 

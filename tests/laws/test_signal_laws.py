@@ -15,13 +15,13 @@ from specdec import Budget, Drafter, DraftTree, Feedback, Generator, Nodes, Prop
 from specdec.backends.base import Output
 from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout
-from specdec.strategies.base import Hidden, Signal, TopK
+from specdec.strategies.base import Hidden, Signal, TopK, TopLogits
 from specdec.tree import merge
 from tests.generators import path_to, prompts, toy_models
 from tests.plain import decode_law
 from tests.scripted import Scripted
 
-WHATS = What.ARGMAX, What.DRAW, TopK(1), TopK(3), Hidden((-1,)), Hidden((0, 2))
+WHATS = What.ARGMAX, What.DRAW, TopK(1), TopK(3), TopLogits(2), Hidden((-1,)), Hidden((0, 2))
 EVERY = frozenset(product(Nodes, WHATS))
 ROLES = [*map(Role, range(1, 8))]
 
@@ -78,6 +78,10 @@ def answer(what: Any, model: ToyModel, context: list[int], key: int | None) -> A
         law = np.array(model.law(tuple(context)))
         best = np.argsort(-law, kind="stable")[: what.k]
         return [(int(token), pytest.approx(float(law[token]), rel=1e-5)) for token in best]
+    if isinstance(what, TopLogits):
+        logits = np.log(np.array(model.law(tuple(context))))
+        best = np.argsort(-logits, kind="stable")[: what.k]
+        return [(int(token), pytest.approx(float(logits[token]), rel=1e-4, abs=1e-5)) for token in best]
     return decode_law(model.law, context, 1, key if what is What.DRAW else None)[0]
 
 

@@ -62,7 +62,7 @@ def test_nodes_of_several_trees_share_their_paths() -> None:
     assert paths(tree) == {(1,), (1, 2), (1, 3), (4,)}
     shared = tree.child(0, 1)
     assert shared is not None
-    assert tree.named_by[shared] == ("Scripted", "Scripted")
+    assert tree.named_by[shared] == ("scripted", "scripted")
 
 
 def test_a_window_goes_along_whole_and_its_nodes_are_no_candidates() -> None:
@@ -123,7 +123,7 @@ def test_a_part_that_fails_is_named_and_the_draft_goes_on_without_it(fault: str)
     generator = Generator(model, proposer=MergedProposer([SuffixProposer(), Part(script=script)]))
     results = generator.generate([[1, 2], [1, 2]], max_new_tokens=30)
     assert [result.token_ids for result in results] == [plain.token_ids] * 2
-    assert all(any("drafting goes on without Part" in note for note in result.notes) for result in results)
+    assert all(any("drafting goes on without part" in note for note in result.notes) for result in results)
     assert results[0].stats.num_nodes > results[0].stats.steps
 
 
@@ -175,3 +175,11 @@ def test_recycled_predictions_are_draws_where_the_noise_is_known() -> None:
         result = generator.generate([1, 2], max_new_tokens=300, temperature=temperature, seed=2)
         taus[temperature] = result.stats.tokens_per_step
     assert taus[1.0] > 2.5  # the law of a token is known once it was seen, and so is what is drawn from it
+
+
+def test_each_strategy_is_credited_with_what_it_named_by_depth() -> None:
+    model = ToyModel(lambda _: [0.0, 0.0, 0.0, 1.0], 4)
+    proposer = MergedProposer([Scripted(script=chain(3, 3)), Scripted(script=chain(3, 1)), SuffixProposer()])
+    result = Generator(model, proposer=proposer).generate([0, 1], max_new_tokens=3)
+    assert result.stats.accepted_lengths == [3]
+    assert result.stats.sources == {"scripted": {1: [2, 2], 2: [2, 1]}}
