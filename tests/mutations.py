@@ -241,6 +241,24 @@ MUTATIONS = (
         (("enumerate(paths, self._first)", "enumerate(paths)"),),
         (ROWS,),
     ),
+    Mutation(
+        "a draft that the account can't bear to lose",
+        "specdec/strategies/account.py",
+        ((" or costs[width + 1 + beside] - 1.0 > self.balance", ""),),
+        ("tests/strategies/test_account.py",),
+    ),
+    Mutation(
+        "chances without their parents'",
+        "specdec/strategies/growth.py",
+        (("likelihood = chance * (", "likelihood = ("),),
+        ("tests/strategies/test_growth.py",),
+    ),
+    Mutation(
+        "texts remembered from one repeat to the next",
+        "specdec/comparison/session.py",
+        (("if not name.endswith(WARM):", "if name.endswith(WARM):"),),
+        ("tests/comparison/test_memory.py",),
+    ),
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ class Output:
     Attributes:
         logits: (rows, columns, vocab), the columns as the layout wanted them.
         hidden: by layer that the layout wanted, (rows, width, size).
+        num_top: greatest logits that are copied with the ids of the very greatest, as they will be asked for.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Output:
         self.logits = logits
         self.hidden = hidden or {}
         self.column_of = {node: column for column, node in enumerate(columns)}
+        self.num_top = 0
         self._ids: list[list[int]] | None = None
         self._top: dict[int, tuple[list[Any], list[Any]]] = {}
         self._top_logits: dict[int, tuple[list[Any], list[Any]]] = {}
@@ -47,8 +49,13 @@ class Output:
         """The id of the greatest logit, the lowest of equals; its complement, below zero, where that is no number."""
         if self._ids is None:  # the one copy to the host that a greedy step needs
             greatest, ids = greatest_of(self.logits, 1)
-            greatest, ids = greatest[..., 0], ids[..., 0]
-            self._ids = torch.where(greatest.isfinite(), ids, ~ids).tolist()
+            ids = torch.where(greatest.isfinite(), ids, ~ids)
+            if self.num_top:
+                values, tokens = greatest_of(self.logits, self.num_top)
+                copied = torch.cat([part.double() for part in (ids, tokens, values)], -1).cpu()
+                ids, tokens, values = copied[..., :1], *copied[..., 1:].chunk(2, -1)
+                self._top_logits[self.num_top] = tokens.long().tolist(), values.tolist()
+            self._ids = ids[..., 0].long().tolist()
         return self._ids[row][self.column_of[node]]
 
     def top(self, k: int) -> tuple[list[Any], list[Any]]:

@@ -250,10 +250,12 @@ def _sources(stats: Any) -> Iterator[str]:
 
 def figures(result: Any) -> str:
     stats = result.stats
+    sources = "; ".join(_sources(stats))
     return (
+        f"{sources}{sources and chr(10)}"
         f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "
         f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}; "
-        f"numerics: {result.numerics.mode}{''.join(f'; {line}' for line in _sources(stats))}"
+        f"numerics: {result.numerics.mode}"
         f"{'' if result.lossless else '; LOSSY: not what the model alone would write'}"
     )
 

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from specdec.settings import Settings
-from specdec.strategies.base import Engine, Hidden, Nodes, Signal
+from specdec.strategies.base import Engine, Hidden, Nodes, Signal, TopLogits
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
@@ -18,6 +18,7 @@ class Strategy:
         targets: those that it has opened, in that order: it may open others later.
         about_trees, about_prompts: the signals of either kind.
         layers: those whose hidden states are wanted of trees.
+        num_top: the most ``TopLogits`` that are wanted of them.
     """
 
     name: str
@@ -27,12 +28,15 @@ class Strategy:
     about_trees: tuple[Signal, ...] = field(init=False)
     about_prompts: tuple[Signal, ...] = field(init=False)
     layers: frozenset[int] = field(init=False)
+    num_top: int = field(init=False)
 
     def __post_init__(self) -> None:
         of_prompts = tuple(signal for signal in self.wants if signal[0] is Nodes.PROMPT)
         object.__setattr__(self, "about_prompts", of_prompts)
         object.__setattr__(self, "about_trees", tuple(self.wants.difference(of_prompts)))
         object.__setattr__(self, "layers", layers_of(self.about_trees))
+        top = [what.k for _, what in self.about_trees if isinstance(what, TopLogits)]
+        object.__setattr__(self, "num_top", max(top, default=0))
 
     def close(self) -> None:
         """Release the engine, and then the models that it drove."""

@@ -108,6 +108,7 @@ def forward(batch: Batch, turns: ReadOnly[Turn]) -> tuple[Pass, Mapping[Row, Out
         planned = target.compile(trees, trunks, sorted(layers))
     with batch.clock.phase("forward"):
         rows = target.forward(planned)
+        rows[row_of(turns[0])].output.num_top = max(turn.sequence.plan.strategy.num_top for turn in turns)
         spoiled = [turn for turn in turns if is_spoiled(turn.tree, rows[row_of(turn)])]
     if not spoiled:
         return planned, rows

@@ -11,10 +11,11 @@ along whole, while that pays (``windows.py``). So does a tree with sampled draws
 would bias them.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, SerializeAsAny
@@ -52,9 +53,10 @@ class MergedProposer(Proposer):
         return frozenset().union(*(proposer.wants() for proposer in self.proposers))
 
     def bind(self, host: Host) -> Engine:
-        costs = host.costs() if host.is_keyed else _NOMINAL
-        prices = Prices(costs, 2 * self.num_nodes, learns=self.clock and host.is_keyed)
         parts = [Part.of(proposer, host) for proposer in self.proposers]
+        if not host.is_keyed:
+            return FreshEngine(parts, self.num_nodes, host.takes_trees)
+        prices = Prices(host.costs(), 2 * self.num_nodes, learns=self.clock)
         return MergedEngine(parts, Account(prices, self.loss), self.num_nodes, host.takes_trees)
 
     def start(self, request: Request) -> Drafter:
@@ -138,6 +140,22 @@ class MergedEngine(Engine):
 
     def close(self) -> None:
         for part in self.parts:
+            part.engine.close()
+
+
+class FreshEngine(Engine):
+    """Begins each request with nothing learnt and fixed costs: for rules under which the text depends on the drafts."""
+
+    def __init__(self, parts: Sequence[Part], num_nodes: int, takes_trees: bool) -> None:
+        self._parts, self._num_nodes, self._takes_trees = parts, num_nodes, takes_trees
+
+    def start(self, request: Request) -> Drafter:
+        parts = [replace(part, rates=Rates(part.name, TreeSource.prior)) for part in self._parts]
+        account = Account(Prices(_NOMINAL, 2 * self._num_nodes, learns=False), loss=math.inf)
+        return MergedEngine(parts, account, self._num_nodes, self._takes_trees).start(request)
+
+    def close(self) -> None:
+        for part in self._parts:
             part.engine.close()
 
 

@@ -33,7 +33,9 @@ class TokenRecyclingProposer(SourceProposer):
         return frozenset({(Nodes.ALL, TopLogits(self.k))})
 
     def bind(self, host: Host) -> Engine:
-        return RecyclingEngine(self)
+        return (
+            RecyclingEngine(self) if host.is_keyed else super().bind(host)
+        )  # else the text would depend on earlier ones
 
     def start(self, request: Request) -> Source:
         return RecyclingEngine(self).start(request)

@@ -27,7 +27,7 @@ class SuffixProposer(SourceProposer):
     num_remembered: int = Field(0, ge=0, description="tokens of earlier answers that are kept, 0 for none")
 
     def bind(self, host: Host) -> Engine:
-        return SuffixEngine(self)
+        return SuffixEngine(self) if host.is_keyed else super().bind(host)  # else the text would depend on earlier ones
 
     def start(self, request: Request) -> Source:
         return SuffixEngine(self).start(request)
