@@ -251,8 +251,7 @@ def _sources(stats: Any) -> Iterator[str]:
 def figures(result: Any) -> str:
     stats = result.stats
     sources = "; ".join(_sources(stats))
-    return (
-        f"{sources}{sources and chr(10)}"
+    return (f"{sources}\n" if sources else "") + (
         f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "
         f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}; "
         f"numerics: {result.numerics.mode}"

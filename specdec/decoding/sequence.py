@@ -115,7 +115,7 @@ class Sequence:
             return warper.draft_law([*tokens, *drafted] if warper.has_processors else (), logits)
 
         def noise(position: int) -> torch.Tensor:
-            return self.randomness.gumbel(position, vocab_size)
+            return self.randomness.foresee(position, vocab_size)
 
         return Request(
             tokens=TokenView(self.tokens),

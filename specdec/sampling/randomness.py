@@ -21,7 +21,7 @@ import torch
 
 VERIFICATION = 0
 ACCEPTANCE = 2**32 + 1
-_MOST_POSITIONS = 16  # whose noise is kept: as deep as drafts of draws go
+_MOST_FORESEEN = 16  # positions: as deep as drafts of draws go
 
 
 class Chances(Protocol):
@@ -46,7 +46,7 @@ class Randomness:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._acceptance = np.random.Generator(np.random.Philox(key=[seed, ACCEPTANCE]))
-        self._gumbel: dict[tuple[int, int], torch.Tensor] = {}  # of the positions lately asked for
+        self._foreseen: dict[tuple[int, int], torch.Tensor] = {}
 
     def uniforms(self, position: int, count: int) -> np.ndarray:
         """Uniforms of the verification stream at an absolute position, shape ``(count,)``, on (0, 1)."""
@@ -57,14 +57,23 @@ class Randomness:
     def gumbel(self, position: int, count: int) -> torch.Tensor:
         """Standard Gumbel noise at an absolute position, shape ``(count,)``, float64 on the CPU; not to be written to.
 
-        A drafter that goes by the noise asks for it before the verifier does, so the last positions' are kept.
+        What was foreseen of earlier positions is let go.
         """
-        noise = self._gumbel.get((position, count))
+        self._foreseen = {known: noise for known, noise in self._foreseen.items() if known[0] >= position}
+        noise = self._foreseen.get((position, count))
+        return self._gumbel(position, count) if noise is None else noise
+
+    def foresee(self, position: int, count: int) -> torch.Tensor:
+        """The same for a drafter, kept for the verifier, which will ask for it as well."""
+        noise = self._foreseen.get((position, count))
         if noise is None:
-            noise = self._gumbel[position, count] = torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))
-            if len(self._gumbel) > _MOST_POSITIONS:
-                del self._gumbel[next(iter(self._gumbel))]
+            noise = self._gumbel(position, count)
+            if len(self._foreseen) < _MOST_FORESEEN:
+                self._foreseen[position, count] = noise
         return noise
+
+    def _gumbel(self, position: int, count: int) -> torch.Tensor:
+        return torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:
         """As ``Chances`` says, with the noise of ``position``."""

@@ -65,3 +65,14 @@ def test_a_proposer_never_shares_the_verifiers_noise() -> None:
     assert not np.isin(own, randomness.stream("JacobiProposer").random(64)).any()
     assert not np.isin(own, randomness.uniforms(0, 64)).any()
     assert np.array_equal(own, randomness.stream("LookaheadProposer").random(64))
+
+
+def test_noise_that_a_drafter_has_foreseen_is_the_verifiers_and_is_let_go_when_passed() -> None:
+    foreseen, other = Randomness(3), Randomness(3)
+    ahead = [foreseen.foresee(position, 7) for position in range(10, 40)]
+    assert len(foreseen._foreseen) <= 16
+    for position, noise in zip(range(10, 40), ahead, strict=True):
+        assert torch.equal(noise, other.gumbel(position, 7))
+        assert torch.equal(foreseen.gumbel(position, 7), noise)
+        assert all(known >= position for known, _ in foreseen._foreseen)
+    assert not foreseen._foreseen
