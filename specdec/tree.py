@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from operator import index
+from typing import NamedTuple, Self
 
 import torch
 
@@ -25,8 +26,7 @@ class Role(IntFlag):
     SUPPORT = 4  # only there to be attended to
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     """The origin of a candidate: drawn from a distribution, or chosen.
 
     ``q`` is the distribution that it was drawn from, shape ``(vocab,)``, conditional on its path and on its parent's
@@ -90,6 +90,18 @@ class DraftTree:
         self.named_by: dict[int, tuple[str, ...]] = {}
         self.sources: list[tuple[DraftTree, Mapping[int, int]]] = []
         self._index: dict[tuple[int, int], int] = {}
+
+    @classmethod
+    def of_candidates(cls, tokens: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> Self:
+        """A tree of chosen tokens, the root first, each behind its parent and no two the same below one."""
+        tree = cls(tokens[ROOT])
+        tree.tokens, tree.parents, tree.depths = [*map(index, tokens)], list(parents), list(depths)
+        tree.roles = [Role.CANDIDATE] * len(tree.tokens)
+        for node in range(1, len(tree.tokens)):
+            parent = parents[node]
+            tree._index[parent, tree.tokens[node]] = node
+            tree.draws.setdefault(parent, []).append(Draw(node))
+        return tree
 
     def __len__(self) -> int:
         return len(self.tokens)

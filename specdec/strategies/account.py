@@ -42,7 +42,7 @@ class Account:
         """
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
         self._under_way = None
-        num_rows, most = len(growths), max(limits, default=0)
+        num_rows, fewest, most = len(growths), min(limits, default=0), max(limits, default=0)
         if self.prices.needs_plain(num_rows):
             return 1, False
         table = self.prices.table(num_rows)
@@ -51,9 +51,11 @@ class Account:
         feeds_extra = bool(num_extra) and is_bearable and self._windows[num_rows].is_due()
         beside = num_extra if feeds_extra else 0
         width, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1 + beside]
-        while width <= most and width + 1 + beside < len(costs):
-            growing = [each for each, limit in zip(growths, limits, strict=True) if len(each) <= limit]
-            chance = sum(growth.next_chance for growth in growing) / num_rows
+        growing, widest = growths, min(most, len(costs) - 2 - beside)
+        while width <= widest:
+            if width > fewest:
+                growing = [each for each, limit in zip(growths, limits, strict=True) if len(each) <= limit]
+            chance = sum([growth.next_chance for growth in growing]) / num_rows
             if chance <= floors[width + beside] * speed or costs[width + 1 + beside] - 1.0 > self.balance:
                 break
             for growth in growing:

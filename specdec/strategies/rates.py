@@ -14,21 +14,21 @@ _PRIOR_WEIGHT = 4.0  # candidates that a kind's first guess counts as
 class Rate:
     """The share of a kind's candidates that were right; an object of its own, so that reading it costs no search.
 
-    ``source`` is the name of the source whose kind it is.
+    ``sources`` are the names of those that name the kind's candidates: one, or several that agree.
     """
 
-    __slots__ = ("source", "value", "weight")
+    __slots__ = ("sources", "value", "weight")
 
-    def __init__(self, prior: float, source: str = "") -> None:
-        self.value, self.weight, self.source = prior, _PRIOR_WEIGHT, source
+    def __init__(self, prior: float, *sources: str) -> None:
+        self.value, self.weight, self.sources = prior, _PRIOR_WEIGHT, sources
 
     def __repr__(self) -> str:
         return f"Rate({self.value:.3f}, weight={self.weight:.1f})"
 
     def note(self, is_right: bool) -> None:
         """Count one more candidate of this kind."""
-        self.weight = _MEMORY * self.weight + 1.0
-        self.value += (is_right - self.value) / self.weight
+        self.weight = weight = _MEMORY * self.weight + 1.0
+        self.value += (is_right - self.value) / weight
 
 
 class Rates(dict[Hashable, Rate]):
@@ -43,13 +43,15 @@ class Rates(dict[Hashable, Rate]):
         return rate
 
 
-class Agreements(dict[tuple[Rate, ...], Rate]):
-    """The rates of tokens that several sources name at once, by the kinds under which they name it.
+class Agreements(dict[tuple[Rate, Rate], Rate]):
+    """The kinds of candidates that two sources name at once, by the kinds under which they name them.
 
-    A token that two sources name is likelier than either says, and one that a single source names less likely. Begun
-    with the greatest of the kinds' own rates.
+    Such a candidate is likelier than either kind says, and counts for neither: a source's own kinds have those that no
+    other source names. An agreement is a kind as well, so that a third source can agree with it. Begun with the greater
+    of the two rates.
     """
 
-    def __missing__(self, said: tuple[Rate, ...]) -> Rate:
-        rate = self[said] = Rate(max(each.value for each in said))
+    def __missing__(self, both: tuple[Rate, Rate]) -> Rate:
+        first, second = both
+        rate = self[both] = Rate(max(first.value, second.value), *first.sources, *second.sources)
         return rate

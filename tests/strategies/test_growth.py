@@ -102,14 +102,15 @@ def test_each_candidate_along_the_committed_tokens_is_counted_once(
                 assert (rate.value, rate.weight) == (value, weight)
 
 
-def test_agreement_is_learnt_apart_from_the_sources_own_rates() -> None:
+def test_agreement_is_a_kind_of_its_own() -> None:
     both, one, other = Agreements(), Rate(0.5, "one"), Rate(0.4, "other")
     sources = [Table({(): {1: one}}), Table({(): {1: other, 2: other}})]
     for index in range(300):
         growth = Growth(sources, request(), ROOMY, both)
         growth.learn([1 if index % 10 else 3])
     assert both[one, other].value == pytest.approx(0.9, abs=0.05)
-    assert both[other,].value < 0.1
+    assert one.value == 0.5  # never named alone
+    assert other.value < 0.1
     assert Growth(sources, request(), ROOMY, both).next_chance == both[one, other].value
     tree = Growth(sources, request(), ROOMY, both)
     tree.take()

@@ -33,9 +33,7 @@ class TokenRecyclingProposer(SourceProposer):
         return frozenset({(Nodes.ALL, TopLogits(self.k))})
 
     def bind(self, host: Host) -> Engine:
-        return (
-            RecyclingEngine(self) if host.is_keyed else super().bind(host)
-        )  # else the text would depend on earlier ones
+        return RecyclingEngine(self) if host.is_keyed else super().bind(host)  # as of suffixes
 
     def start(self, request: Request) -> Source:
         return RecyclingEngine(self).start(request)
@@ -54,6 +52,7 @@ class RecyclingEngine(Engine):
         self.rates = Rates("token_recycling", _prior)
         self.of_token: dict[int, Successors] = {}
         self.of_pair: dict[tuple[int, int], Successors] = {}
+        self.of_rank = {order: [self.rates[order, rank] for rank in range(self.config.k)] for order in _RIGHT}
 
     def remember(self, before: int, token: int, successors: Successors) -> None:
         """Note what may follow two tokens, and the second alone; what was noted longest ago is dropped."""
@@ -91,7 +90,7 @@ class _RecyclingSource(Source):
                 return ()
         if self.request.noise is not None:
             return self._drawn(order, successors, position)
-        return [(token, self._rates[order, rank]) for rank, (token, _) in enumerate(successors)]
+        return [(token, rate) for (token, _), rate in zip(successors, self._engine.of_rank[order], strict=False)]
 
     def _drawn(self, order: int, successors: Successors, position: int) -> Sequence[Candidate]:
         """The candidates by their scores with the noise of a position added, greatest first."""

@@ -13,7 +13,7 @@ from specdec.strategies.rates import Rate, Rates
 from specdec.strategies.sources.base import Candidate, Source, SourceProposer
 from specdec.strategies.sources.trie import BREAK, Match, SuffixTrie
 
-_MOST_NAMED = 8  # candidates
+_MOST_NAMED = 3  # candidates
 _LONGEST, _SHARES = 8, 4  # matches longer than that are of one kind; classes of a follower's share
 
 

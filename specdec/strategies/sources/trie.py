@@ -4,54 +4,49 @@ A run that was seen once needs no node of its own: the text itself says how it g
 as there are repetitions, and a token costs as many updates as the match that it ends is long.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 BREAK = -1  # between texts: no run goes on behind it
-_MOST_FOLLOWERS = 8  # of a run, that are told
+_MOST_FOLLOWERS = 4  # of a run, that are told
 
 
 class Node:
-    """A run of tokens that was seen; unfolded into what followed when it is seen again.
+    """A run of tokens that was seen more than once, and what followed it.
 
     Attributes:
         count: how often it was seen.
-        at: where the text goes on behind its first occurrence.
-        followers: by token, the least recently seen first; None before the second occurrence.
+        followers: by token, the run with that token behind it: a node, or where the text goes on behind its only
+            occurrence.
+        ranked: the likeliest followers and their counts: the most frequent first, of equals the most recent.
     """
 
-    __slots__ = ("_ranked", "at", "count", "followers")
+    __slots__ = ("count", "followers", "ranked")
 
-    def __init__(self, at: int) -> None:
-        self.count, self.at = 1, at
-        self.followers: dict[int, Node] | None = None
-        self._ranked: Sequence[tuple[int, int]] | None = None
+    def __init__(self) -> None:
+        self.count = 1
+        self.followers: dict[int, Node | int] = {}
+        self.ranked: list[tuple[int, int]] = []
 
-    def add(self, token: int, at: int) -> "Node | None":
-        """Count a token behind this run, ``at`` being the place behind it; return its node if it was there before."""
-        assert self.followers is not None, "a run that is followed a second time was unfolded"
-        self._ranked = None
-        known = self.followers.pop(token, None)
-        if known is None:
-            self.followers[token] = Node(at)
-            return None
-        known.count += 1
-        self.followers[token] = known
-        return known
+    def follow(self, token: int, at: int) -> None:
+        """Note a follower that wasn't one before, ``at`` being the place behind it."""
+        self.followers[token] = at
+        if token != BREAK:
+            self.rank(token, 1)
 
-    @property
-    def ranked(self) -> Sequence[tuple[int, int]]:
-        """The likeliest followers and their counts: the most frequent first, of equals the most recent."""
-        if self._ranked is None:
-            assert self.followers is not None, "only unfolded runs have followers"
-            recent_first = [(token, node.count) for token, node in reversed(self.followers.items()) if token != BREAK]
-            recent_first.sort(key=lambda follower: -follower[1])
-            self._ranked = recent_first[:_MOST_FOLLOWERS]
-        return self._ranked
+    def rank(self, token: int, count: int) -> None:
+        """Move a follower, the most recent now, to the place of its new count."""
+        ranked = self.ranked
+        if count > 1 and (token, count - 1) in ranked:
+            ranked.remove((token, count - 1))
+        place = len(ranked)
+        while place and ranked[place - 1][1] <= count:
+            place -= 1
+        if place < _MOST_FOLLOWERS:
+            ranked.insert(place, (token, count))
+            del ranked[_MOST_FOLLOWERS:]
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(NamedTuple):
     """The runs that end a path, longest first.
 
     Attributes:
@@ -71,8 +66,7 @@ class SuffixTrie:
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._text: list[int] = []
-        self._top = Node(0)
-        self._top.followers = {}
+        self._top = Node()
         self._active: list[Node] = [self._top]
 
     def __len__(self) -> int:
@@ -85,13 +79,19 @@ class SuffixTrie:
         if token == BREAK:
             self._active = [self._top]
             return
-        at, active = len(text), list[Node]()
+        active = list[Node]()
         for node in self._active:
-            known = node.add(token, at)
-            if known is not None:
-                if known.followers is None:
-                    known.followers = {text[known.at]: Node(known.at + 1)}
-                active.append(known)
+            known = node.followers.get(token)
+            if known is None:
+                node.follow(token, len(text))
+                continue
+            if isinstance(known, int):
+                first = known
+                known = node.followers[token] = Node()
+                known.follow(text[first], first + 1)
+            known.count += 1
+            node.rank(token, known.count)
+            active.append(known)
         active.append(self._top)
         self._active = active[-self._depth - 1 :]
 
@@ -107,18 +107,15 @@ class SuffixTrie:
 
     def follow(self, match: Match, token: int) -> Match:
         """The match one token further."""
-        length, at, nodes = 0, 0, []
-        if match.length and match.at < len(self._text) and self._text[match.at] == token:
+        length, at, nodes = 0, 0, list[Node]()
+        if self.next_at(match) == token:
             length, at = min(match.length + 1, self._depth), match.at + 1
         for index, node in enumerate(match.nodes):
-            assert node.followers is not None, "a match's nodes were unfolded"
             known = node.followers.get(token)
-            if known is None:
-                continue
-            if known.followers is not None:
+            if isinstance(known, Node):
                 nodes.append(known)
-            elif not length:
-                length, at = len(match.nodes) - index, known.at
+            elif known is not None and not length:
+                length, at = len(match.nodes) - index, known
         nodes.append(self._top)
         return Match(length, at, tuple(nodes[-self._depth - 1 :]))
 
