@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from specdec.backends.base import Backend
@@ -160,12 +161,23 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
             load=load_pretrained,
             open=open_target,
             costs=driven.costs,
+            successors=partial(driven.successors, _mild_beginning(tokenizer)),
             num_layers=shapes.num_layers,
         )
         fallback, intake = registry.make("verifiers", "match"), Intake(model, tokenizer, shapes, choice.verifier)
         strategies = Strategies(host, choice.proposer)
         failing.pop_all()
     return Bound(state, weights, load, driven, strategies, fallback, intake)
+
+
+def _mild_beginning(tokenizer: Any | None) -> int:
+    """A token that most others may follow: the comma; id 0 where there is no tokenizer to ask."""
+    if tokenizer is None:
+        return 0
+    try:
+        return int(tokenizer.encode(",", add_special_tokens=False)[-1])
+    except Exception:  # a tokenizer of the caller's own
+        return 0
 
 
 def _drive(

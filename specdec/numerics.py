@@ -22,7 +22,9 @@ from specdec.masks.exact.compiler import ExactCompiler
 from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
 from specdec.probes.experts import remedy
 from specdec.probes.findings import remembered
+from specdec.probes.successors import work_out_successors
 from specdec.probes.walk import walk
+from specdec.successors import Successors
 from specdec.target import Target
 
 Mode = Literal["auto", "exact", "fast"]
@@ -80,6 +82,20 @@ class Driven:
             question,
             lambda: measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD),
         )
+
+    def successors(self, first: int, seconds: float) -> Successors:
+        """Return what the target thinks likely behind each token alone, as far as it is known after so many seconds.
+
+        Args:
+            first: the token before each, since models give the first of a text a part of its own.
+
+        Raises:
+            RequestError: while rows are open.
+        """
+        if self.target.rows:
+            raise RequestError("a vocabulary can't be gone through while something is decoded: do so while binding")
+        question = "successors", type(self.target.backend), repr(self.target.compiler), first, seconds
+        return remembered(self.model, question, lambda: work_out_successors(self.target, first, seconds))
 
     def numerics_now(self) -> Numerics:
         """The numerics, unless what they were probed with has changed since."""

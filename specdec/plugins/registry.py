@@ -191,8 +191,9 @@ class Registry:
         if not isinstance(given, str):
             example = self.of_kind(kind)[0].name
             raise PluginError(f"{kind[:-1]}={given!r}: give a {KINDS[kind].__name__} or a string such as {example!r}")
-        if kind == "proposers" and "+" in given:
-            return MergedProposer([self.make(kind, part) for part in given.split("+")])
+        parts = self._parts(given) if kind == "proposers" else [given]
+        if len(parts) > 1:
+            return MergedProposer([self.make(kind, part) for part in parts])
         name, _, options = given.partition(":")
         cls = self.find(kind, name.strip())
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
@@ -203,6 +204,18 @@ class Registry:
             with suppress(ValidationError):  # an option that is text may look like a number
                 return cls.model_validate_strings(values)
             raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
+
+    def _parts(self, given: str) -> list[str]:
+        """The proposers that a string joins by ``+``; one that no name stands behind belongs to an option's value."""
+        names = {plugin.name for plugin in self.of_kind("proposers")}
+        first, *others = given.split("+")
+        parts = [first]
+        for part in others:
+            if ":" not in parts[-1] or part.partition(":")[0].strip() in names:
+                parts.append(part)
+            else:
+                parts[-1] += f"+{part}"
+        return parts
 
 
 def load_plugins() -> Registry:

@@ -46,7 +46,7 @@ class Randomness:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._acceptance = np.random.Generator(np.random.Philox(key=[seed, ACCEPTANCE]))
-        self._foreseen: dict[tuple[int, int], torch.Tensor] = {}
+        self._foreseen: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # the verifier's, the drafter's
 
     def uniforms(self, position: int, count: int) -> np.ndarray:
         """Uniforms of the verification stream at an absolute position, shape ``(count,)``, on (0, 1)."""
@@ -59,18 +59,19 @@ class Randomness:
 
         What was foreseen of earlier positions is let go.
         """
-        self._foreseen = {known: noise for known, noise in self._foreseen.items() if known[0] >= position}
-        noise = self._foreseen.get((position, count))
-        return self._gumbel(position, count) if noise is None else noise
+        self._foreseen = {known: both for known, both in self._foreseen.items() if known[0] >= position}
+        both = self._foreseen.get((position, count))
+        return self._gumbel(position, count) if both is None else both[0]
 
     def foresee(self, position: int, count: int) -> torch.Tensor:
-        """The same for a drafter, kept for the verifier, which will ask for it as well."""
-        noise = self._foreseen.get((position, count))
-        if noise is None:
+        """The same for a drafter, a copy that it may spoil; kept for the verifier, which will ask for it as well."""
+        both = self._foreseen.get((position, count))
+        if both is None:
             noise = self._gumbel(position, count)
+            both = noise, noise.clone()
             if len(self._foreseen) < _MOST_FORESEEN:
-                self._foreseen[position, count] = noise
-        return noise
+                self._foreseen[position, count] = both
+        return both[1]
 
     def _gumbel(self, position: int, count: int) -> torch.Tensor:
         return torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))

@@ -21,13 +21,15 @@ class Account:
         self.prices, self.loss = prices, loss
         self.balance = _FIRST_DEPOSIT
         self._windows: defaultdict[int, Windows] = defaultdict(Windows)  # by rows
-        self._under_way: tuple[bool, float] | None = None  # a step with something to feed besides: is it, at what cost
+        self._num_others = 0  # rows of the last pass that had another strategy
+        self._charged = 0.0  # of the step under way
+        self._feeds_extra: bool | None = None  # None where there is nothing to feed besides
 
     def least_chance(self, num_rows: int) -> float:
         """A chance that no node of a step of so many rows may be below, whatever else it has."""
-        return max(_LEAST_CHANCE, 0.0 if num_rows > 1 else self.prices.table(1).least)
+        return max(_LEAST_CHANCE, 0.0 if num_rows + self._num_others > 1 else self.prices.table(1).least)
 
-    def grow(self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int = 0) -> tuple[int, bool]:
+    def grow(self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int | None = None) -> tuple[int, bool]:
         """Grow trees to the size at which a step is expected to bring most tokens for its time, and pay for it.
 
         With width w, the expected speed over plain decoding is (1 + chances per row) / c(w). A further node pays while
@@ -35,21 +37,22 @@ class Account:
 
         Args:
             limits: nodes below the root that each tree may have.
-            num_extra: nodes of the widest row that may be fed besides, for what they teach.
+            num_extra: nodes of the widest row that may be fed besides, for what they teach; None where none may.
 
         Returns:
             The nodes of each tree that are to be fed, the root included, and whether the others are.
         """
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
-        self._under_way = None
-        num_rows, fewest, most = len(growths), min(limits, default=0), max(limits, default=0)
-        if self.prices.needs_plain(num_rows):
+        self._feeds_extra, self._charged = None, 0.0
+        num_rows, fewest, most = len(growths) + self._num_others, min(limits, default=0), max(limits, default=0)
+        if not self._num_others and self.prices.needs_plain(num_rows):
             return 1, False
         table = self.prices.table(num_rows)
         costs, floors = table.costs, table.floors
-        is_bearable = 1 + num_extra < len(costs) and costs[1 + num_extra] - 1.0 <= self.balance
-        feeds_extra = bool(num_extra) and is_bearable and self._windows[num_rows].is_due()
-        beside = num_extra if feeds_extra else 0
+        wide = 1 + (num_extra or 0)
+        is_bearable = num_extra is not None and wide < len(costs) and costs[wide] - 1.0 <= self.balance
+        feeds_extra = is_bearable and self._windows[num_rows].is_due()
+        beside = wide - 1 if feeds_extra else 0
         width, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1 + beside]
         growing, widest = growths, min(most, len(costs) - 2 - beside)
         while width <= widest:
@@ -65,19 +68,27 @@ class Account:
             wider = (1.0 + gained) / costs[width + beside]
             if wider > speed * (_WORTH_IT if best == 1 else 1.0):
                 best, speed = width, wider
-        self.balance -= costs[best + beside] - 1.0
-        if num_extra and is_bearable:
-            self._under_way = feeds_extra, costs[best + beside]
+        self._charged = costs[best + beside] - 1.0
+        self.balance -= self._charged
+        if is_bearable:
+            self._feeds_extra = feeds_extra
         return best, feeds_extra
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         """Pay in the tokens that drafts brought, and note what the step took."""
-        if self._under_way is not None and record.kind == "step":
-            tokens = sum(len(outcome.tokens) for outcome in outcomes) / len(outcomes)
-            self._windows[len(outcomes)].note(self._under_way[0], tokens, self._under_way[1])
+        num_rows, self._num_others = record.num_rows, record.num_rows - len(outcomes)
+        if self._feeds_extra is not None and record.kind == "step":
+            tokens = sum(len(outcome.tokens) for outcome in outcomes) / num_rows
+            self._windows[num_rows].note(self._feeds_extra, tokens, 1.0 + self._charged)
         if any(outcome.tree is not None and len(outcome.tree) > 1 for outcome in outcomes):
-            earned = sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / len(outcomes)
+            earned = sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / num_rows
             self.balance = min(_MOST_SAVED, self.balance + earned)
-        is_own = record.num_rows == len(outcomes)  # else the time is others' as well
-        if record.kind == "step" and record.is_settled and is_own:
-            self.prices.note(record.num_rows, record.width, record.total_seconds)
+        if record.kind == "step" and record.is_settled and not self._num_others:  # else the time is others' as well
+            taken = self.prices.note(num_rows, record.width, record.total_seconds)
+            if record.width > 1 and taken is not None:  # what is charged is what it turns out to be
+                self.balance = min(_MOST_SAVED, self.balance + self._charged - (taken - 1.0))
+
+    def forget(self) -> None:
+        """Forget what the texts of earlier requests brought."""
+        self.balance = _FIRST_DEPOSIT
+        self._windows.clear()

@@ -28,6 +28,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specdec.costs import Costs
 from specdec.decoding.record import Outcome, StepRecord
+from specdec.successors import Successors
 from specdec.target import Target
 from specdec.tree import Budget, DraftTree
 
@@ -170,6 +171,8 @@ class Host:
             Raises ModelError.
         costs: returns the costs of the target's passes here, by their number of nodes. They are measured when first
             asked for, in about a second; ask while binding.
+        successors: returns what the target thinks likely behind each token alone, as far as that is known after some
+            seconds; what isn't is worked out, and kept for the next time. Ask while binding.
     """
 
     model: Any
@@ -181,6 +184,7 @@ class Host:
     load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
+    successors: Callable[[float], Successors] = lambda _: Successors.unknown()
     num_layers: int | None = None
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
+from specdec.errors import PluginError
 from specdec.strategies.base import Request
 from specdec.strategies.rates import Agreements, Rate
 from specdec.tree import ROOT, Budget, DraftTree
@@ -49,6 +50,7 @@ class Growth:
         self._sources: list[Source | None] = list(sources)  # None in the place of one that has failed
         self._agreements = Agreements() if agreements is None else agreements
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
+        self._vocab_size = request.vocab_size
         self._stops, self._least, self._is_chain = request.eos_token_ids, least_chance, is_chain
         self._states: list[list[Any]] = []
         self._heap: list[tuple[float, int, int, int]] = []  # minus chance, order, parent, token
@@ -85,7 +87,7 @@ class Growth:
         if self.depths[node] >= self._depth or (node and token in self._stops):
             return
         above = self._states[self.parents[node]] if node else None
-        agreements = self._agreements
+        agreements, size = self._agreements, self._vocab_size
         for index, source in enumerate(self._sources):
             state = None
             try:
@@ -96,6 +98,8 @@ class Growth:
                         state = source.follow(above[index], token)
                     if state is not None:
                         for each, rate in source.candidates(state):
+                            if not 0 <= each < size:
+                                raise PluginError(f"named token {each}, outside the vocabulary of {size}")
                             known = named.get(each)
                             named[each] = rate if known is None else agreements[known, rate]
             except Exception as error:  # a third party's code

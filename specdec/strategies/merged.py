@@ -7,22 +7,23 @@ An account keeps what drafts may lose. Each step pays in a small share of itself
 beyond a plain one and pays in the tokens that it brought. No draft is fed that the account couldn't bear to lose whole.
 
 Strategies that only give trees take part by their nodes' rates, by depth and rank. Their window, if they have one, goes
-along whole, while that pays (``windows.py``). So does a tree with sampled draws: picking among draws by what was drawn
-would bias them.
+along whole, while that pays (``windows.py``). Sampled draws are chosen from like all others, by what was drawn, and so
+lose their laws: ``match`` decides about such a merge under rules that read q.
 """
 
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, SerializeAsAny
 
 from specdec.costs import Costs
 from specdec.decoding.record import Outcome, StepRecord
-from specdec.errors import failure
+from specdec.errors import PluginError, failure
 from specdec.strategies.account import Account
 from specdec.strategies.base import BatchDrafter, Drafter, Engine, Feedback, Host, Proposer, Request, Signal
 from specdec.strategies.growth import Growth
@@ -53,11 +54,18 @@ class MergedProposer(Proposer):
         return frozenset().union(*(proposer.wants() for proposer in self.proposers))
 
     def bind(self, host: Host) -> Engine:
-        parts = [Part.of(proposer, host) for proposer in self.proposers]
-        if not host.is_keyed:
-            return FreshEngine(parts, self.num_nodes, host.takes_trees)
-        prices = Prices(host.costs(), 2 * self.num_nodes, learns=self.clock)
-        return MergedEngine(parts, Account(prices, self.loss), self.num_nodes, host.takes_trees)
+        with ExitStack() as failing:
+            parts = list[Part]()
+            for proposer in self.proposers:
+                parts.append(Part.of(proposer, host, [part.name for part in parts]))
+                failing.callback(parts[-1].engine.close)
+            if host.is_keyed:
+                prices = Prices(host.costs(), 2 * self.num_nodes, learns=self.clock)
+                engine: Engine = MergedEngine(parts, Account(prices, self.loss), self.num_nodes, host.takes_trees)
+            else:
+                engine = FreshEngine(parts, self.num_nodes, host.takes_trees)
+            failing.pop_all()
+        return engine
 
     def start(self, request: Request) -> Drafter:
         raise TypeError("a merge's requests are started by its engine")
@@ -72,9 +80,11 @@ class Part:
     rates: Rates
 
     @classmethod
-    def of(cls, proposer: Proposer, host: Host) -> Self:
-        """A proposer bound to a generator's model."""
-        name = re.sub("(?<!^)(?=[A-Z])", "_", type(proposer).__name__.removesuffix("Proposer")).lower()
+    def of(cls, proposer: Proposer, host: Host, others: Sequence[str]) -> Self:
+        """A proposer bound to a generator's model, under a name that no other part has."""
+        own = re.sub("(?<!^)(?=[A-Z])", "_", type(proposer).__name__.removesuffix("Proposer")).lower()
+        names = chain([own], (f"{own} {number}" for number in count(2)))
+        name = next(name for name in names if name not in others)
         return cls(name, proposer.bind(host), Rates(name, TreeSource.prior))
 
 
@@ -84,6 +94,7 @@ class MergedEngine(Engine):
     def __init__(self, parts: Sequence[Part], account: Account, num_nodes: int, takes_trees: bool) -> None:
         self.parts, self._account = parts, account
         self.agreements = Agreements()
+        self._failed: dict[int, Exception] = {}  # by part, why it takes no part any more
         self._num_nodes, self._takes_trees = num_nodes, takes_trees
 
     def start(self, request: Request) -> Drafter:
@@ -94,6 +105,8 @@ class MergedEngine(Engine):
         assert len(merged) == len(drafters), "an engine is given the drafters that it started"
         for drafter in merged:
             drafter.trees = {}
+            for index, error in self._failed.items():
+                drafter.leave_out_at(index, error)
         for index, part in enumerate(self.parts):
             self._ask(index, part, merged, budgets)
         least_chance = self._account.least_chance(len(merged))
@@ -104,7 +117,9 @@ class MergedEngine(Engine):
             for drafter, budget in zip(merged, budgets, strict=True)
         ]
         growths = [drafter.growth for drafter in merged]
-        width, feeds_extra = self._account.grow(growths, limits, max(drafter.num_extra for drafter in merged))
+        has_extra = any(drafter.num_extra for drafter in merged)
+        num_unearning = max(drafter.num_unearning for drafter in merged) if has_extra else None
+        width, feeds_extra = self._account.grow(growths, limits, num_unearning)
         return [drafter.tree(width, feeds_extra) for drafter in merged]
 
     def _ask(self, index: int, part: Part, merged: Sequence["MergedDrafter"], budgets: Sequence[Budget]) -> None:
@@ -118,6 +133,8 @@ class MergedEngine(Engine):
             return
         try:
             proposals = part.engine.propose_many([own for _, own, _ in asked], [each for _, _, each in asked])
+            if len(proposals) != len(asked):
+                raise PluginError(f"returned {len(proposals)} trees for {len(asked)} requests")
         except Exception as error:  # a third party's code
             proposals = [error] * len(asked)
         for (drafter, _, budget), proposal in zip(asked, proposals, strict=True):
@@ -129,18 +146,22 @@ class MergedEngine(Engine):
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         self._account.learn(record, outcomes)
-        for part in self.parts:
-            part.engine.learn(record, outcomes)
+        for index, part in enumerate(self.parts):
+            if index not in self._failed:
+                try:
+                    part.engine.learn(record, outcomes)
+                except Exception as error:  # a third party's code
+                    self._failed[index] = error
 
     def forget(self) -> None:
         self.agreements.clear()
+        self._account.forget()
         for part in self.parts:
             part.rates.clear()
             part.engine.forget()
 
     def close(self) -> None:
-        for part in self.parts:
-            part.engine.close()
+        _close(self.parts)
 
 
 class FreshEngine(Engine):
@@ -155,8 +176,14 @@ class FreshEngine(Engine):
         return MergedEngine(parts, account, self._num_nodes, self._takes_trees).start(request)
 
     def close(self) -> None:
-        for part in self._parts:
-            part.engine.close()
+        _close(self._parts)
+
+
+def _close(parts: Sequence[Part]) -> None:
+    """Close all engines, whatever one raises."""
+    with ExitStack() as closing:
+        for part in parts:
+            closing.callback(part.engine.close)
 
 
 class MergedDrafter(BatchDrafter):
@@ -166,12 +193,16 @@ class MergedDrafter(BatchDrafter):
         super().__init__(request, engine)
         self._engine = engine
         self.parts: list[Drafter | None] = [None] * len(engine.parts)
+        self._started: dict[int, Drafter] = {}  # those that have failed since among them
+        self._left_out: set[int] = set()
         self.trees: dict[int, DraftTree] = {}  # of the step under way, by part
         self.growth: Growth
         self._extra: dict[int, list[int]] = {}  # by part, the nodes of its tree that go along whole
+        self._resting: set[int] = set()  # parts whose window was made in vain: they don't hear of half a window
         for index, part in enumerate(engine.parts):
             with self.guarding(index):
-                self.parts[index] = part.engine.start(request)
+                started = self.parts[index] = part.engine.start(request)
+                self._started[index] = started
 
     @contextmanager
     def guarding(self, index: int) -> Iterator[None]:
@@ -179,14 +210,18 @@ class MergedDrafter(BatchDrafter):
         try:
             yield
         except Exception as error:  # a third party's code
-            self._leave_out_at(index, error)
+            self.leave_out_at(index, error)
 
     def _leave_out(self, source: Source, error: Exception) -> None:
         if source in self.parts:
-            self._leave_out_at(self.parts.index(source), error)
+            self.leave_out_at(self.parts.index(source), error)
 
-    def _leave_out_at(self, index: int, error: Exception) -> None:
+    def leave_out_at(self, index: int, error: Exception) -> None:
+        """Leave a part out from now on, and say so."""
+        if index in self._left_out:
+            return
         self.parts[index] = None
+        self._left_out.add(index)
         name = self._engine.parts[index].name
         self.notes = (*self.notes, str(failure(f"drafting goes on without {name}, which", error)))
 
@@ -206,7 +241,7 @@ class MergedDrafter(BatchDrafter):
                 sources.append(part)
             elif tree is not None:
                 sources.append(TreeSource(self.request, tree, self._engine.parts[index].rates))
-                extra = _extra(tree)
+                extra = _window(tree)
                 if takes_trees and self.num_extra + len(extra) <= budget.num_nodes:
                     self._extra[index] = extra
         self.growth = Growth(
@@ -215,12 +250,20 @@ class MergedDrafter(BatchDrafter):
 
     @property
     def num_extra(self) -> int:
-        """Nodes that are fed whatever the growth."""
+        """Nodes that go along whole or not at all."""
         return sum(map(len, self._extra.values()))
+
+    @property
+    def num_unearning(self) -> int:
+        """Those among them that are no candidates: they are fed for what they teach alone."""
+        return sum(
+            not self.trees[index].roles[node] & Role.CANDIDATE for index, nodes in self._extra.items() for node in nodes
+        )
 
     def tree(self, width: int, has_extra: bool) -> DraftTree:
         """The first nodes of the growth, and with them what goes along whole or not at all."""
         grown = self.growth.tree(width)
+        self._resting = set() if has_extra else {index for index, window in self._extra.items() if window}
         for index, tree in self.trees.items():
             place = {ROOT: ROOT}
             for node in range(1, len(tree)):  # parents precede children
@@ -229,9 +272,8 @@ class MergedDrafter(BatchDrafter):
                 if same is not None and tree.roles[node] & Role.CANDIDATE:
                     place[node] = same
             grown.graft(tree, sorted({*place, *(self._extra.get(index, ()) if has_extra else ())}), {ROOT: ROOT})
-        sampled = [tree for tree in self.trees.values() if tree.has_sampled_draws]
-        # Nodes of others may be siblings or children of sampled ones, which no distribution says.
-        grown.has_true_laws = not sampled or (len(grown) == len(sampled[0]) and sampled[0].has_true_laws)
+        # What is grown from a sampled tree is chosen by what was drawn, and others' nodes stand among its own.
+        grown.has_true_laws = not any(tree.has_sampled_draws for tree in self.trees.values())
         return grown
 
     def observe(self, feedback: Feedback) -> None:
@@ -240,20 +282,17 @@ class MergedDrafter(BatchDrafter):
             with self.guarding(index):
                 if isinstance(part, Source):
                     part.hear(feedback)
-                elif part is not None and index in self.trees:
+                elif part is not None and index in self.trees and index not in self._resting:
                     part.observe(feedback.about(self.trees[index]))
 
     def stop(self) -> None:
-        for index, part in enumerate(self.parts):
-            if part is not None:
-                with self.guarding(index):
-                    part.stop()
+        for index, started in self._started.items():
+            with self.guarding(index):
+                started.stop()
 
 
-def _extra(tree: DraftTree) -> list[int]:
-    """The nodes that go along whole, ascending: a window with what is above it, and all of a sampled tree."""
-    if tree.has_sampled_draws:
-        return list(range(1, len(tree)))
+def _window(tree: DraftTree) -> list[int]:
+    """The nodes of a window with what is above them, ascending: they go along whole."""
     nodes = set[int]()
     for node in tree.nodes_with(Role.PROBE):
         nodes.update(tree.lineage(node))

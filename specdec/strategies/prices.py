@@ -14,6 +14,7 @@ from specdec.costs import Costs
 
 _MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
 _FORGET = 8  # plain steps after which a factor is dropped: what seems too dear to be tried is tried again
+_FIRST_PLAIN = 1  # drafted steps after which a plain one is due where too few were seen yet
 _REFRESH = 128  # steps after which a plain one is due: contexts grow
 _LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 3.0
 
@@ -59,12 +60,22 @@ class Prices:
 
     def needs_plain(self, num_rows: int) -> bool:
         """Return True if there is no recent plain step of ``num_rows`` rows to compare drafted ones with."""
-        return self._rows[num_rows].num_since_plain >= _REFRESH
+        seen = self._rows[num_rows]
+        return seen.num_since_plain >= (_REFRESH if seen.knows_plain else _FIRST_PLAIN)
 
-    def note(self, num_rows: int, width: int, seconds: float) -> None:
-        """Learn what a step took; not called for a prompt's pass, which is like no other."""
-        if self._learns and self._rows[num_rows].note(width, seconds, self._predicted(num_rows, width)):
+    def note(self, num_rows: int, width: int, seconds: float) -> float | None:
+        """Learn what a step took; not called for a prompt's pass, which is like no other.
+
+        Returns:
+            What steps like it took of late, in plain ones; None where that isn't known.
+        """
+        if not self._learns:
+            return None
+        seen, predicted = self._rows[num_rows], self._predicted(num_rows, width)
+        if seen.note(width, seconds, predicted):
             self._tables.pop(num_rows, None)
+        factor = seen.latest_factor(width)
+        return None if factor is None else factor * predicted
 
     def _predicted(self, num_rows: int, width: int) -> float:
         return self._costs.at(num_rows * width) / self._costs.at(num_rows)
@@ -78,23 +89,39 @@ class _Seen:
         self._plain: deque[float] = deque(maxlen=_MOST)  # seconds
         # Factors, by the power of two that the number of nodes is above.
         self._beyond: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))
+        self._latest: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_FEWEST))  # never dropped
+        self._waiting: list[tuple[int, float]] = []  # for plain steps to compare them with
         self._believed: dict[int, float] = {}
+
+    @property
+    def knows_plain(self) -> bool:
+        """True if enough plain steps were seen to compare drafted ones with."""
+        return len(self._plain) >= _FEWEST
+
+    def latest_factor(self, width: int) -> float | None:
+        """The median factor of the last few steps of about as many nodes: a single slow step is nobody's fault."""
+        factors = self._latest[width.bit_length()]
+        return statistics.median(factors) if len(factors) == _FEWEST else None
 
     def note(self, width: int, seconds: float, predicted: float) -> bool:
         """Note a step; return True if prices are others now, by more than a fiftieth."""
         if width == 1:
             self._plain.append(seconds)
             self.num_since_plain, self._num_plain = 0, self._num_plain + 1
-            if self._num_plain % _FORGET:
-                return False
-            for factors in self._beyond.values():
-                if factors:
-                    factors.popleft()
+            if self._num_plain % _FORGET == 0:
+                for factors in self._beyond.values():
+                    if factors:
+                        factors.popleft()
         else:
             self.num_since_plain += 1
-            if len(self._plain) < _FEWEST:
-                return False
-            self._beyond[width.bit_length()].append(seconds / (statistics.median(self._plain) * predicted))
+            self._waiting.append((width, seconds / predicted))
+        if not self.knows_plain:
+            return False
+        for each, measured in self._waiting:
+            factor = measured / statistics.median(self._plain)
+            self._beyond[each.bit_length()].append(factor)
+            self._latest[each.bit_length()].append(factor)
+        self._waiting.clear()
         learnt = {
             size: min(max(_LEAST_FACTOR, statistics.median(factors)), _GREATEST_FACTOR)
             for size, factors in self._beyond.items()

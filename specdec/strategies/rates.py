@@ -8,6 +8,7 @@ each node of an accepted path, fed or not, since the token that the target emitt
 from collections.abc import Callable, Hashable
 
 _MEMORY = 0.995  # weight of what was seen, with each candidate that is seen since
+_MOST_AGREEMENTS = 1 << 14  # a source that makes new rates for each request would fill memory
 _PRIOR_WEIGHT = 4.0  # candidates that a kind's first guess counts as
 
 
@@ -52,6 +53,8 @@ class Agreements(dict[tuple[Rate, Rate], Rate]):
     """
 
     def __missing__(self, both: tuple[Rate, Rate]) -> Rate:
+        if len(self) >= _MOST_AGREEMENTS:
+            self.clear()
         first, second = both
         rate = self[both] = Rate(max(first.value, second.value), *first.sources, *second.sources)
         return rate

@@ -67,6 +67,12 @@ def test_a_proposer_never_shares_the_verifiers_noise() -> None:
     assert np.array_equal(own, randomness.stream("LookaheadProposer").random(64))
 
 
+def test_a_drafter_that_spoils_its_noise_changes_no_text() -> None:
+    spoilt, other = Randomness(3), Randomness(3)
+    spoilt.foresee(10, 7).zero_()
+    assert torch.equal(spoilt.gumbel(10, 7), other.gumbel(10, 7))
+
+
 def test_noise_that_a_drafter_has_foreseen_is_the_verifiers_and_is_let_go_when_passed() -> None:
     foreseen, other = Randomness(3), Randomness(3)
     ahead = [foreseen.foresee(position, 7) for position in range(10, 40)]

@@ -86,6 +86,33 @@ def test_limits_of_nodes_are_kept_and_rows_fill_up_to_the_common_width() -> None
     assert [len(growth) for growth in growths] == [6, 3, 6]  # the third row's places are paid for
 
 
+@pytest.mark.parametrize("real", [1.2, 1.8, 2.5, 3.5])
+@pytest.mark.parametrize("accepts_every", [0, 2, 3])
+def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_every: int) -> None:
+    """A draft is believed to cost a tenth of a step, and costs up to three steps."""
+    kept = Account(Prices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
+    plain = spent = 0.0
+    for step in range(3000):
+        width, _ = kept.grow([Scripted([0.5, 0.2])], [2])
+        accepted = int(width > 1 and accepts_every > 0 and step % accepts_every == 0)
+        seconds = real if width > 1 else 1.0
+        spent, plain = spent + seconds, plain + 1.0 + accepted
+        record = recorded([width], [accepted], seconds)
+        kept.learn(record, record.outcomes)
+    assert spent <= 1.02 * plain + 8.0  # the first drafts, before enough was seen to compare
+
+
+def test_a_batch_with_others_is_priced_by_all_its_rows() -> None:
+    """Three of four rows have another strategy: a wider pass costs what it costs for all of them."""
+    kept = account(0.05)
+    alone, _ = kept.grow([Scripted([0.3] * 9)], [9])
+    record = recorded([alone, 1, 1, 1], [0, 0, 0, 0], 3.0)
+    kept.learn(record, record.outcomes[:1])
+    kept.balance = 4.0
+    assert alone > 1
+    assert kept.grow([Scripted([0.3] * 9)], [9])[0] == 1
+
+
 @given(data=st.data(), num_rows=st.integers(1, 3), per_node=st.floats(0, 1.5), loss=st.floats(0, 0.2))
 def test_however_wrong_the_chances_are_the_loss_is_bounded(
     data: st.DataObject, num_rows: int, per_node: float, loss: float

@@ -1,6 +1,7 @@
 """Merges: what each strategy's part in a draft is, whatever the others do."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,18 +12,24 @@ from specdec import (
     Budget,
     Drafter,
     DraftTree,
+    Engine,
     Feedback,
     Generator,
     LookaheadProposer,
     PluginError,
+    Proposer,
     Request,
     Role,
     ToyModel,
 )
 from specdec.costs import Costs
+from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import TokenView
 from specdec.sampling.randomness import Randomness
+from specdec.strategies.base import Host
 from specdec.strategies.merged import MergedProposer
+from specdec.strategies.rates import Rate
+from specdec.strategies.sources.base import Candidate, Source
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import toy_host, trees
@@ -62,7 +69,7 @@ def test_nodes_of_several_trees_share_their_paths() -> None:
     assert paths(tree) == {(1,), (1, 2), (1, 3), (4,)}
     shared = tree.child(0, 1)
     assert shared is not None
-    assert tree.named_by[shared] == ("scripted", "scripted")
+    assert tree.named_by[shared] == ("scripted", "scripted 2")
 
 
 def test_a_window_goes_along_whole_and_its_nodes_are_no_candidates() -> None:
@@ -127,16 +134,128 @@ def test_a_part_that_fails_is_named_and_the_draft_goes_on_without_it(fault: str)
     assert results[0].stats.num_nodes > results[0].stats.steps
 
 
-def test_the_text_of_merges_with_sampled_drafts_is_right_and_match_decides() -> None:
-    model, drafter = ToyModel.random(5, seed=1), ToyModel.random(5, seed=2)
+@pytest.mark.parametrize("others", [[], [SuffixProposer()]], ids=["alone", "with suffixes"])
+@pytest.mark.parametrize("rule", ["rejection", "traversal"])
+def test_tokens_behind_merged_sampled_drafts_have_the_targets_law(rule: str, others: list[Proposer]) -> None:
+    """What goes into the tree is chosen by what was drawn: such draws mustn't be taken for draws from q."""
     from specdec import DraftModelProposer
 
-    proposer = MergedProposer([DraftModelProposer(model=drafter, num_tokens=3), SuffixProposer()])
-    result = Generator(model, proposer=proposer, verifier="rejection").generate(
-        [1, 2], max_new_tokens=40, temperature=1.0, seed=4
-    )
-    assert result.stats.num_fallbacks
-    assert len(result.token_ids) == 40
+    p, q = [0.5, 0.3, 0.2], [0.1, 0.2, 0.7]
+    drafting = ToyModel(lambda _: q, 3)
+    proposer = MergedProposer([DraftModelProposer(model=drafting, num_tokens=2), *others])
+    model = ToyModel(lambda _: p, 3)
+    generator = Generator(model, proposer=proposer, verifier=rule)
+    counts, num_fallbacks = Counter[int](), 0
+    for seed in range(600):
+        result = generator.generate([0, 1], max_new_tokens=3, temperature=1.0, seed=seed)
+        counts[result.token_ids[1]] += 1
+        num_fallbacks += result.stats.num_fallbacks
+    assert num_fallbacks
+    statistic = sum((counts[token] - 600 * chance) ** 2 / (600 * chance) for token, chance in enumerate(p))
+    assert statistic < 13.8  # one in a thousand by chance
+
+
+@pytest.mark.parametrize("fault", ["learns", "gives too few trees", "names what is no token"])
+def test_a_part_whose_engine_or_source_fails_ends_alone(fault: str) -> None:
+    stopped = list[str]()
+
+    class Failing(Engine):
+        def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+            if fault == "learns":
+                raise RuntimeError("can't")
+
+        def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+            trees = super().propose_many(drafters, budgets)
+            return trees[1:] if fault == "gives too few trees" else trees
+
+    class Wrong(Source):
+        def root(self) -> int:
+            return 0
+
+        def follow(self, state: int, token: int) -> int:
+            return 0
+
+        def candidates(self, state: int) -> Sequence[Candidate]:
+            return [(99, Rate(0.9, "wrong"))]
+
+        def stop(self) -> None:
+            stopped.append("wrong")
+
+    class Part(Scripted):
+        def start(self, request: Request) -> Drafter:
+            started = Wrong(request) if fault == "names what is no token" else super().start(request)
+            started.stop = lambda: stopped.append(fault)  # type: ignore[method-assign]
+            return started
+
+        def bind(self, host: Host) -> Engine:
+            return Failing(self.start)
+
+    model = ToyModel.random(6, sharpness=4.0)
+    plain = Generator(model, proposer="autoregressive").generate([1, 2], max_new_tokens=30)
+    generator = Generator(model, proposer=MergedProposer([SuffixProposer(), Part(script=chain(1))]))
+    results = generator.generate([[1, 2], [1, 2]], max_new_tokens=30)
+    assert [result.token_ids for result in results] == [plain.token_ids] * 2
+    assert all(any("drafting goes on without part" in note for note in result.notes) for result in results)
+    assert len(stopped) == 2  # what a part holds is given back though it has failed
+
+
+def test_every_engine_is_closed_whatever_the_others_do() -> None:
+    closed = list[str]()
+
+    class Closing(Engine):
+        def __init__(self, start: Callable[[Request], Drafter], name: str) -> None:
+            super().__init__(start)
+            self._name = name
+
+        def close(self) -> None:
+            closed.append(self._name)
+            if self._name == "first":
+                raise RuntimeError("stuck")
+
+    class Part(Scripted):
+        name: str
+
+        def bind(self, host: Host) -> Engine:
+            if self.name == "unbound":
+                raise RuntimeError("no place")
+            return Closing(self.start, self.name)
+
+    host = toy_host(6, reads_q=False)
+    engine = MergedProposer([Part(script=chain(1), name=name) for name in ("first", "second")]).bind(host)
+    with pytest.raises(RuntimeError, match="stuck"):
+        engine.close()
+    assert sorted(closed) == ["first", "second"]
+    closed.clear()
+    with pytest.raises(RuntimeError, match="no place"):
+        MergedProposer([Part(script=chain(1), name=name) for name in ("second", "unbound")]).bind(host)
+    assert closed == ["second"]
+
+
+def test_a_window_that_rests_isnt_half_heard() -> None:
+    """Lookahead turns its window by the predictions of all columns: one column's alone would spoil the others."""
+    heard = list[Feedback]()
+
+    class Listening(Scripted):
+        def start(self, request: Request) -> Drafter:
+            drafter = super().start(request)
+            drafter.observe = heard.append  # type: ignore[method-assign]
+            return drafter
+
+    def script(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        tree.add(0, 5, Role.CANDIDATE | Role.PROBE)
+        for _ in range(3):
+            tree.add(tree.add(0, 4, Role.SUPPORT), 3, Role.PROBE)
+        return tree
+
+    host = toy_host(6, reads_q=False)
+    object.__setattr__(host, "costs", lambda: Costs((1, 2, 101), (1.0, 1.0, 900.0), 1.0))  # a window is never bearable
+    request = Request(TokenView([0, 5]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
+    drafter = MergedProposer([Listening(script=script)]).bind(host).start(request)
+    tree = drafter.propose(ROOMY)
+    assert paths(tree) == {(5,)}
+    drafter.observe(Feedback(tree, (0, 1), (5, 1)))
+    assert not heard
 
 
 @given(data=st.data())
@@ -182,4 +301,4 @@ def test_each_strategy_is_credited_with_what_it_named_by_depth() -> None:
     proposer = MergedProposer([Scripted(script=chain(3, 3)), Scripted(script=chain(3, 1)), SuffixProposer()])
     result = Generator(model, proposer=proposer).generate([0, 1], max_new_tokens=3)
     assert result.stats.accepted_lengths == [3]
-    assert result.stats.sources == {"scripted": {1: [2, 2], 2: [2, 1]}}
+    assert result.stats.sources == {"scripted": {1: [1, 1], 2: [1, 1]}, "scripted 2": {1: [1, 1], 2: [1, 0]}}

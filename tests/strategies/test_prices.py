@@ -75,13 +75,13 @@ def test_what_seems_too_dear_to_be_tried_is_forgotten_in_time() -> None:
     assert steps.at(1, 2) == pytest.approx(1.1)
 
 
-def test_plain_steps_are_asked_for_after_many_drafts() -> None:
+def test_plain_steps_are_asked_for_soon_and_then_after_many_drafts() -> None:
     steps = Steps()
     needed = []
     for _ in range(300):
         needed.append(steps.prices.needs_plain(1))
         steps.take(1, 1 if needed[-1] else 4, 1.0)
-    assert [index for index, is_needed in enumerate(needed) if is_needed] == [128, 257]
+    assert [index for index, is_needed in enumerate(needed) if is_needed] == [1, 3, 5, 134, 263]
 
 
 def test_without_a_clock_prices_are_those_measured_at_load() -> None:

@@ -15,6 +15,7 @@ from pydantic import Field
 from specdec.strategies.base import Engine, Feedback, Host, Nodes, Request, Signal, TopLogits
 from specdec.strategies.rates import Rates
 from specdec.strategies.sources.base import Candidate, Source, SourceProposer
+from specdec.successors import Successors as Vocabulary
 
 Successors = tuple[tuple[int, float], ...]  # tokens and their logits, greatest first
 _GAPS = 6  # classes of the distance to the best of the others, a unit of log-probability each
@@ -27,13 +28,18 @@ class TokenRecyclingProposer(SourceProposer):
     """
 
     k: int = Field(6, ge=1, description="successors that are remembered of each token")
+    vocabulary_seconds: float = Field(
+        3.0, ge=0.0, description="what a load may spend on the successors of each token alone, until all are known"
+    )
     num_pairs: int = Field(1 << 15, ge=0, description="tokens and pairs of tokens whose successors are remembered")
 
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.ALL, TopLogits(self.k))})
 
     def bind(self, host: Host) -> Engine:
-        return RecyclingEngine(self) if host.is_keyed else super().bind(host)  # as of suffixes
+        if not host.is_keyed:
+            return super().bind(host)  # as of suffixes
+        return RecyclingEngine(self, host.successors(self.vocabulary_seconds))
 
     def start(self, request: Request) -> Source:
         return RecyclingEngine(self).start(request)
@@ -42,8 +48,9 @@ class TokenRecyclingProposer(SourceProposer):
 class RecyclingEngine(Engine):
     """The tables, and the rates of all requests' kinds."""
 
-    def __init__(self, config: TokenRecyclingProposer) -> None:
+    def __init__(self, config: TokenRecyclingProposer, alone: Vocabulary | None = None) -> None:
         self.config = config
+        self.alone = Vocabulary.unknown() if alone is None else alone
         self.signal = (Nodes.ALL, TopLogits(config.k))
         self._num_pairs = config.num_pairs
         self.forget()
@@ -83,14 +90,17 @@ class _RecyclingSource(Source):
 
     def candidates(self, state: tuple[int, int, int]) -> Sequence[Candidate]:
         before, last, position = state
-        order, successors = 2, self._engine.of_pair.get((before, last))
+        engine = self._engine
+        order, successors = 2, engine.of_pair.get((before, last))
         if successors is None:
-            order, successors = 1, self._engine.of_token.get(last)
-            if successors is None:
-                return ()
+            order, successors = 1, engine.of_token.get(last)
+        if successors is None:
+            order, successors = 0, engine.alone.of(last, engine.config.k)
+        if successors is None:
+            return ()
         if self.request.noise is not None:
             return self._drawn(order, successors, position)
-        return [(token, rate) for (token, _), rate in zip(successors, self._engine.of_rank[order], strict=False)]
+        return [(token, rate) for (token, _), rate in zip(successors, engine.of_rank[order], strict=False)]
 
     def _drawn(self, order: int, successors: Successors, position: int) -> Sequence[Candidate]:
         """The candidates by their scores with the noise of a position added, greatest first."""
@@ -104,7 +114,7 @@ class _RecyclingSource(Source):
         best, second = scores[0][0], scores[min(1, len(scores) - 1)][0]
         gaps = [best - second, *(best - score for score, _ in scores[1:])]
         return [
-            (token, self._rates[order, min(rank, 2), min(int(gap), _GAPS)])
+            (token, self._rates[order, min(rank, 2), int(min(gap, _GAPS))])
             for rank, ((_, token), gap) in enumerate(zip(scores, gaps, strict=True))
         ]
 
@@ -118,7 +128,7 @@ class _RecyclingSource(Source):
 
 
 # Of SmolLM2-135M-Instruct's greedy answers to 40 chat prompts: how often a successor was right, by order and rank.
-_RIGHT = {1: (0.17, 0.07, 0.05, 0.03, 0.02), 2: (0.55, 0.08, 0.05, 0.03, 0.02)}
+_RIGHT = {0: (0.13, 0.06, 0.05, 0.03, 0.02), 1: (0.17, 0.07, 0.05, 0.03, 0.02), 2: (0.55, 0.08, 0.05, 0.03, 0.02)}
 
 
 def _prior(kind: Hashable) -> float:

@@ -12,6 +12,7 @@ from specdec.strategies.base import Engine, Host, Request
 from specdec.strategies.rates import Rate, Rates
 from specdec.strategies.sources.base import Candidate, Source, SourceProposer
 from specdec.strategies.sources.trie import BREAK, Match, SuffixTrie
+from specdec.tree import Budget
 
 _MOST_NAMED = 3  # candidates
 _LONGEST, _SHARES = 8, 4  # matches longer than that are of one kind; classes of a follower's share
@@ -20,7 +21,8 @@ _LONGEST, _SHARES = 8, 4  # matches longer than that are of one kind; classes of
 class SuffixProposer(SourceProposer):
     """Continue as earlier text did: this request's own, and what the last requests were answered if so wished.
 
-    Costs some microseconds per node. Memory: a few hundred bytes per token of the request, and of ``num_remembered``.
+    Costs some microseconds per node. Memory: a hundred bytes per token of the request and of ``num_remembered``, and
+    some hundreds more for each length at which a run that ends there was written before.
     """
 
     depth: int = Field(16, ge=1, description="longest run of tokens that is looked for")
@@ -72,12 +74,17 @@ class _SuffixSource(Source):
         self._past = [(trie, trie.start) for trie in engine.past]
         self._num_read = 0
 
-    def root(self) -> list[tuple[SuffixTrie, Match]]:
-        tokens = self.request.tokens
-        for token in tokens[self._num_read :]:
+    def read(self, num_tokens: int, budget: Budget) -> None:
+        self._append(self.request.tokens[self._num_read : num_tokens])
+
+    def _append(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
             self._own.append(token)
             self._past = [(trie, trie.follow(match, token)) for trie, match in self._past]
-        self._num_read = len(tokens)
+        self._num_read += len(tokens)
+
+    def root(self) -> list[tuple[SuffixTrie, Match]]:
+        self._append(self.request.tokens[self._num_read :])
         return [(self._own, self._own.end), *self._past]
 
     def follow(self, state: list[tuple[SuffixTrie, Match]], token: int) -> list[tuple[SuffixTrie, Match]]:

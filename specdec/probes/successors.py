@@ -1,0 +1,71 @@
+"""The likeliest successors of every token of the vocabulary, asked of the target once, and kept in a file."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from specdec.cache_folder import cache_folder
+from specdec.successors import Successors
+from specdec.target import Row, Target
+from specdec.tree import ROOT, DraftTree
+
+NUM_SUCCESSORS = 8  # of each token
+_WIDTH = 128  # tokens of a pass
+_NUM_ASKED_FIRST = 16  # tokens whose successors tell one model's file from another's
+_WORTH_KEEPING = 0.5  # seconds of work
+
+
+def work_out_successors(
+    target: Target,
+    first: int,
+    seconds: float,
+    folder: Path | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    on_progress: Callable[[Successors], object] = lambda _: None,
+) -> Successors:
+    """Ask a target what it thinks likely behind each token alone, going on where an earlier call ended.
+
+    A pass has many tokens below one ``first`` token, none of which sees another. Tokens come in the order of their ids:
+    byte-pair vocabularies have the most frequent first.
+
+    Args:
+        seconds: no pass begins later than this.
+        folder: where the tables of all models are kept; specdec's among the user's caches if not given.
+        on_progress: told of the table before each pass.
+    """
+    vocab_size = target.shapes.vocab_size
+    k = min(NUM_SUCCESSORS, vocab_size)
+    if seconds <= 0 or not target.shapes.takes_trees:
+        return Successors.unknown()
+    began, row = clock(), target.open(1)
+    try:
+        asked = range(0, vocab_size, max(1, vocab_size // _NUM_ASKED_FIRST))
+        answers = _ask(target, row, first, asked, k)[0]
+        name = hashlib.sha256(repr((vocab_size, first, answers.tolist())).encode()).hexdigest()[:32]
+        path = (cache_folder() if folder is None else folder) / "successors" / f"{name}.npz"
+        table = Successors.load(path, vocab_size, k)
+        num_held = table.num_known
+        while not table.is_whole and clock() - began < seconds:
+            on_progress(table)
+            following = range(table.num_known, min(table.num_known + _WIDTH, vocab_size))
+            table.add(*_ask(target, row, first, following, k))
+    finally:
+        target.release(row)
+    if table.num_known > num_held and clock() - began > _WORTH_KEEPING:
+        with suppress(OSError):  # it is worked out again, then
+            table.save(path)
+    return table
+
+
+def _ask(target: Target, row: Row, first: int, tokens: Iterable[int], k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The ``k`` likeliest successors of some tokens behind ``first``, and their logits."""
+    tree = DraftTree(first)
+    nodes: Sequence[int] = [tree.add(ROOT, token) for token in tokens]
+    tree.wanted = nodes
+    planned = target.compile({row: tree})
+    ids, logits = target.forward(planned)[row].output.top_logits(k)
+    return np.array(ids[0], np.int32), np.array(logits[0], np.float32)
