@@ -13,6 +13,7 @@ from specdec.strategies.merged import MergedProposer
 from specdec.strategies.sources.datastore import DatastoreEngine, DatastoreProposer
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.index.building import build_index
+from specdec.strategies.sources.index.lookup import Index, Match
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import check_proposer, toy_host
 from specdec.tree import DraftTree
@@ -61,6 +62,20 @@ def test_what_is_committed_step_by_step_is_found_as_if_it_had_been_there(tmp_pat
             drafter.propose(ROOMY).path(node) for node in range(len(alone))
         ]
     engine.close()
+
+
+def test_of_a_long_prompt_only_the_end_is_looked_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    num_followed = 0
+    follow = Index.follow
+
+    def counted(index: Index, match: Match, token: int) -> Match:
+        nonlocal num_followed
+        num_followed += 1
+        return follow(index, match, token)
+
+    monkeypatch.setattr(Index, "follow", counted)
+    drafted(path, [1, 2, 3] * 1000, num_nodes=2)
+    assert num_followed <= 16 + 3
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -119,7 +134,8 @@ def spoilt(path: Path, fault: str) -> None:
     elif fault == "empty":
         data.clear()
     elif fault == "a bit of the header":
-        data[60] ^= 1
+        place = data.index(b'"depth":32') + 9
+        data[place] ^= 1  # still a number
     else:
         length = int.from_bytes(data[14:18], "little")
         header = bytes(data[22 : 22 + length])

@@ -109,6 +109,17 @@ def test_suffixes_are_sorted_by_their_first_tokens_up_to_a_break(text: list[int]
     assert runs == sorted(runs)
 
 
+@given(data=st.data(), depth=st.sampled_from([4, 7, 16, 32]))
+def test_suffixes_that_share_more_than_one_key_holds_are_sorted_too(data: st.DataObject, depth: int) -> None:
+    run = data.draw(st.lists(st.integers(0, 2), min_size=20, max_size=40))
+    ends = data.draw(st.lists(st.integers(0, 9), min_size=2, max_size=8))
+    documents = [[*run, end] for end in ends] + [list(range(5000))]  # 13 bits for a token: four tokens to a key
+    text = [token for document in documents for token in (*document, GREATEST)]
+    order = sorted_suffixes(np.array(text, np.uint32), 5000, depth).tolist()
+    runs = [text[place : text.index(GREATEST, place) + 1][:depth] for place in order]
+    assert runs == sorted(runs)
+
+
 @pytest.mark.parametrize("greatest", [65534, 65535, 65536])
 def test_ids_beyond_sixteen_bits_are_kept(greatest: int) -> None:
     with indexed([[greatest, 7, greatest, 8]]) as index:
