@@ -33,6 +33,7 @@ VERSION = 1
 NUM_COLUMNS = 3
 _Code = Literal["H", "I"]
 _ALIGNED = 4096
+_WRITTEN = 1 << 16  # bytes at once: the system's cache keeps them in one piece, all of which a page fault may map
 _LONGEST_HEADER = 1 << 16
 _MAKE = "make one with `specdec index FOLDER --output FILE`"
 
@@ -111,6 +112,7 @@ class IndexFile:
         self.starts, self.tokens, self.suffixes = (arrays[name] for name in ("starts", "tokens", "suffixes"))
         self.columns = tuple(arrays[f"column_{nth}"] for nth in range(1, NUM_COLUMNS + 1))
         self._advise("MADV_RANDOM")
+        self._advise("MADV_NOHUGEPAGE")
 
     def drop_pages(self) -> None:
         """Let go of the memory that reading took; what is read again comes from the system's cache."""
@@ -168,7 +170,9 @@ def write(path: Path, header: Header, arrays: "Mapping[str, NDArray[np.unsignedi
         for name, (start, length, _) in header.sections(len(begin)).items():
             assert arrays[name].nbytes == length, "arrays are as long as the header says"
             file.write(bytes(start - file.tell()))
-            arrays[name].tofile(file)
+            array = arrays[name].data.cast("B")
+            for place in range(0, length, _WRITTEN):
+                file.write(array[place : place + _WRITTEN])
         return file.tell()
 
 
