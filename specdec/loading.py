@@ -50,6 +50,24 @@ def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto"
     return model.eval(), loaded
 
 
+def load_pretrained_tokenizer(name: str) -> Any:
+    """A tokenizer from a path or hub name, without remote code.
+
+    Raises:
+        ModelError: with what went wrong.
+    """
+    name = checked_name(name)
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # damaged files raise whatever their readers like
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise ModelError(
+            f"can't load the tokenizer of {name!r}: {reason}. Give a model's folder or hub name"
+        ) from error
+
+
 def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
     """Raises ModelError for what is no tokenizer, or another model's."""
     if tokenizer is None:

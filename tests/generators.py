@@ -1,6 +1,12 @@
 """Hypothesis strategies shared by the laws: trees, laws, prompts and budgets."""
 
+import atexit
+import re
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
@@ -9,6 +15,7 @@ from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyMo
 from specdec.backends.base import OutputRow
 from specdec.backends.toy import Law
 from specdec.plugins.registry import load_plugins
+from specdec.strategies.sources.index.building import build_index
 from specdec.target import Pass, Row, Target
 
 REGISTRY = load_plugins()
@@ -37,6 +44,8 @@ PROPOSERS = [
     "suffix+token_recycling",
     "prompt_lookup+lookahead:N=3,W=2,G=2+jacobi:n=3",
     "lookahead:N=4,W=3,G=3+suffix",
+    "datastore:depth=1,min_chance=0",
+    "suffix+token_recycling+datastore",
 ]
 
 
@@ -45,8 +54,21 @@ def proposer_of(name: str, vocab_size: int, law: Law | None = None) -> Proposer:
     if name == "draft_model":
         drafter = ToyModel.random(vocab_size, order=1, seed=9) if law is None else ToyModel(law, vocab_size)
         return DraftModelProposer(model=drafter, num_tokens=3, width=2)
+    if "datastore" in name:
+        name = re.sub("datastore:?", f"datastore:path={store_of(vocab_size)},", name)
     made: Proposer = REGISTRY.make("proposers", name)
     return made
+
+
+@cache
+def store_of(vocab_size: int) -> Path:
+    """An index of texts with every token of a vocabulary, each of which repeats itself in one of them."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder)
+    drawn = np.random.default_rng(vocab_size).integers(vocab_size, size=(4, 60)).tolist()
+    path = Path(folder) / "index"
+    build_index(path, [*drawn, *([token] * 9 for token in range(vocab_size))])
+    return path
 
 
 VERIFIERS = [REGISTRY.name_of(rule) for rule in REGISTRY.of_kind("verifiers") if rule.cls.lossless]  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ from rich.console import Console
 from specdec.cli.audit import audit
 from specdec.cli.decode import demo, generate, plugins
 from specdec.cli.evaluate import bench, compare, report
+from specdec.cli.index import index
 from specdec.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
 from specdec.cli.show import mask, race, trace
 from specdec.cli.tuning import tune
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, generate, plugins, compare, bench, tune, report, audit, mask, trace, race):
+for command in (demo, generate, plugins, compare, bench, tune, report, audit, mask, trace, race, index):
     app.command()(command)
 
 

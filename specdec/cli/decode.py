@@ -161,9 +161,10 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             result = generator.generate(request, **settings)
     if as_json:
         typer.echo(json.dumps(_as_json(result), ensure_ascii=False))
-        return
-    for line in (*result.notes, figures(result)):
-        Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
+    else:
+        for line in (*result.notes, figures(result)):
+            Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
+    generator.close()  # a strategy may have something to save
 
 
 def plugins(as_json: AsJson = False) -> None:

@@ -92,6 +92,22 @@ def load_model(name: str, device: str | None = None, dtype: str | None = None) -
         return model if device is None else model.to(device), tokenizer
 
 
+def load_tokenizer(name: str) -> Any:
+    """A model's tokenizer alone; with the model only where they come together.
+
+    Raises:
+        ModelError: for one that can't be loaded.
+    """
+    if name in {"demo", "smollm2"}:
+        return load_model(name)[1]
+    from specdec.loading import checked_name, load_pretrained_tokenizer
+
+    name = checked_name(name)
+    with status(f"loading {name}"):
+        _quieten_transformers()
+        return load_pretrained_tokenizer(name)
+
+
 def _check_device(device: str | None) -> None:
     import torch
 

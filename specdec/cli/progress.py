@@ -51,6 +51,41 @@ def measured(session: "Session", run_file: Path | None) -> "Comparison":
         return session.run(run_file, on_run=show)
 
 
+@contextmanager
+def counted(total: int, of_what: str) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
+    """Progress over so many things: what counts one more, and what says what is done once all are over.
+
+    Where standard error is no terminal, a line now and then.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        lines = _Counted(total, of_what, console)
+        yield lines.advance, lines.say
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(of_what, total=total)
+        yield (lambda: bar.advance(task)), (lambda doing: bar.update(task, description=f"{of_what}; {doing}…"))
+
+
+class _Counted:
+    """Progress for a log: now and then how many things are over, and what is done next if it takes its time."""
+
+    def __init__(self, total: int, of_what: str, console: Console) -> None:
+        self._total, self._of_what, self._console = total, of_what, console
+        self._done, self._said = 0, time.monotonic()
+
+    def advance(self) -> None:
+        self._done += 1
+        self.say("go on")
+
+    def say(self, doing: str) -> None:
+        if time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said = time.monotonic()
+            text = f"{self._done} of {self._total} {self._of_what}; {doing}"
+            self._console.print(text, style="dim", highlight=False)
+
+
 class _Lines:
     """Progress for a log: how many runs there are, and now and then how many are over."""
 

@@ -15,6 +15,7 @@ from specdec.strategies.draft_model import DraftModelProposer
 from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
+from specdec.strategies.sources.datastore import DatastoreProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.verifiers.base import Verifier
@@ -34,6 +35,7 @@ def specdec_proposers() -> Mapping[str, type[Proposer]]:
         "auto": AutoProposer,
         "suffix": SuffixProposer,
         "token_recycling": TokenRecyclingProposer,
+        "datastore": DatastoreProposer,
         "autoregressive": AutoregressiveProposer,
         "draft_model": DraftModelProposer,
         "jacobi": JacobiProposer,

@@ -4,7 +4,7 @@ import difflib
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -18,6 +18,7 @@ from specdec.errors import PluginError, in_one_line
 from specdec.masks.base import MaskCompiler
 from specdec.plugins import builtins, hookspecs
 from specdec.settings import describe
+from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.merged import MergedProposer
 from specdec.verifiers.base import Verifier
@@ -193,7 +194,7 @@ class Registry:
             raise PluginError(f"{kind[:-1]}={given!r}: give a {KINDS[kind].__name__} or a string such as {example!r}")
         parts = self._parts(given) if kind == "proposers" else [given]
         if len(parts) > 1:
-            return MergedProposer([self.make(kind, part) for part in parts])
+            return MergedProposer([source for part in parts for source in _sources(self.make(kind, part))])
         name, _, options = given.partition(":")
         cls = self.find(kind, name.strip())
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
@@ -216,6 +217,12 @@ class Registry:
             else:
                 parts[-1] += f"+{part}"
         return parts
+
+
+def _sources(proposer: Proposer) -> Sequence[Proposer]:
+    """The sources that a merge within a merge stands for: each is asked for candidates by itself."""
+    merged = proposer.merged() if isinstance(proposer, AutoProposer) else proposer
+    return merged.proposers if isinstance(merged, MergedProposer) else [merged]
 
 
 def load_plugins() -> Registry:

@@ -18,14 +18,15 @@ class AutoProposer(Proposer):
     loss: float = Field(0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
     clock: bool = Field(True, description="let the time that steps take correct the costs measured at load")
 
-    def _merged(self) -> MergedProposer:
+    def merged(self) -> MergedProposer:
+        """The merge that it stands for."""
         return MergedProposer(proposers=(SuffixProposer(), TokenRecyclingProposer()), loss=self.loss, clock=self.clock)
 
     def wants(self) -> frozenset[Signal]:
-        return self._merged().wants()
+        return self.merged().wants()
 
     def bind(self, host: Host) -> Engine:
-        return self._merged().bind(host)
+        return self.merged().bind(host)
 
     def start(self, request: Request) -> Drafter:
         raise TypeError("an automatic choice's requests are started by its engine")

@@ -15,6 +15,7 @@ from specdec import (
     Engine,
     Feedback,
     Generator,
+    JacobiProposer,
     LookaheadProposer,
     PluginError,
     Proposer,
@@ -282,6 +283,8 @@ def test_a_merge_is_made_of_names_too() -> None:
     assert generator.proposer == MergedProposer(
         [SuffixProposer(depth=4), TokenRecyclingProposer(), LookaheadProposer(N=3, W=2, G=2)]
     )
+    generator = Generator(ToyModel.random(6), proposer="auto+jacobi")
+    assert generator.proposer == MergedProposer([SuffixProposer(), TokenRecyclingProposer(), JacobiProposer()])
     with pytest.raises(PluginError, match="unknown proposer 'sufix': did you mean suffix"):
         Generator(ToyModel.random(6), proposer="sufix+jacobi")
 

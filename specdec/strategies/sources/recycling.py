@@ -9,15 +9,18 @@ logits tell a draw as well as an argmax: the candidates are those of greatest lo
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 
 from pydantic import Field
 
+from specdec.errors import RequestError
 from specdec.strategies.base import Engine, Feedback, Host, Nodes, Request, Signal, TopLogits
 from specdec.strategies.rates import Rates
 from specdec.strategies.sources.base import Candidate, Source, SourceProposer
+from specdec.strategies.sources.fingerprint import Fingerprint
+from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors
 from specdec.successors import Successors as Vocabulary
 
-Successors = tuple[tuple[int, float], ...]  # tokens and their logits, greatest first
 _GAPS = 6  # classes of the distance to the best of the others, a unit of log-probability each
 
 
@@ -32,14 +35,32 @@ class TokenRecyclingProposer(SourceProposer):
         3.0, ge=0.0, description="what a load may spend on the successors of each token alone, until all are known"
     )
     num_pairs: int = Field(1 << 15, ge=0, description="tokens and pairs of tokens whose successors are remembered")
+    path: Path | None = Field(None, description="a saved memory to begin with")
+    save_to: Path | None = Field(None, description="a file that the memory is written to when the generator closes")
 
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.ALL, TopLogits(self.k))})
 
     def bind(self, host: Host) -> Engine:
-        if not host.is_keyed:
-            return super().bind(host)  # as of suffixes
-        return RecyclingEngine(self, host.successors(self.vocabulary_seconds))
+        begun = RecyclingMemory()
+        if self.path is not None:
+            begun = RecyclingMemory.load(self.path.expanduser(), host.tokenizer, host.vocab_size)
+        if self.save_to is not None:
+            self._check_saving(host.is_keyed)
+        if not host.is_keyed:  # else the text would depend on earlier ones
+            return Engine(lambda request: RecyclingEngine(self, begun).start(request))
+        tokenizer = Fingerprint.of(host.tokenizer) if self.save_to else None
+        return RecyclingEngine(self, begun, tokenizer, host.successors(self.vocabulary_seconds))
+
+    def _check_saving(self, is_keyed: bool) -> None:
+        if not is_keyed:
+            raise RequestError(
+                "token_recycling:save_to needs verifier='match': under this rule the text depends on what is drafted, "
+                "so that each request begins with nothing learnt"
+            )
+        assert self.save_to is not None, "asked about where it is said"
+        if not self.save_to.expanduser().absolute().parent.is_dir() or self.save_to.expanduser().is_dir():
+            raise RequestError(f"token_recycling:save_to={self.save_to}: give a file in a folder that exists")
 
     def start(self, request: Request) -> Source:
         return RecyclingEngine(self).start(request)
@@ -48,17 +69,23 @@ class TokenRecyclingProposer(SourceProposer):
 class RecyclingEngine(Engine):
     """The tables, and the rates of all requests' kinds."""
 
-    def __init__(self, config: TokenRecyclingProposer, alone: Vocabulary | None = None) -> None:
-        self.config = config
+    def __init__(
+        self,
+        config: TokenRecyclingProposer,
+        begun: RecyclingMemory = RecyclingMemory(),  # noqa: B008 - frozen
+        tokenizer: Fingerprint | None = None,
+        alone: Vocabulary | None = None,
+    ) -> None:
+        self.config, self._tokenizer = config, tokenizer
         self.alone = Vocabulary.unknown() if alone is None else alone
+        self._begun = begun.cut(config.k, config.num_pairs)
         self.signal = (Nodes.ALL, TopLogits(config.k))
         self._num_pairs = config.num_pairs
         self.forget()
 
     def forget(self) -> None:
         self.rates = Rates("token_recycling", _prior)
-        self.of_token: dict[int, Successors] = {}
-        self.of_pair: dict[tuple[int, int], Successors] = {}
+        self.of_token, self.of_pair = dict(self._begun.of_token), dict(self._begun.of_pair)
         self.of_rank = {order: [self.rates[order, rank] for rank in range(self.config.k)] for order in _RIGHT}
 
     def remember(self, before: int, token: int, successors: Successors) -> None:
@@ -74,6 +101,11 @@ class RecyclingEngine(Engine):
 
     def start(self, request: Request) -> Source:
         return _RecyclingSource(request, self)
+
+    def close(self) -> None:
+        if self.config.save_to is not None and self.of_token:
+            memory = RecyclingMemory(self.of_token, self.of_pair)
+            memory.save(self.config.save_to.expanduser(), self._tokenizer or Fingerprint())
 
 
 class _RecyclingSource(Source):

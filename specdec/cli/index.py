@@ -1,0 +1,83 @@
+"""The command that indexes a corpus for the strategy ``datastore``."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from specdec.cli.options import before_anything_runs, check_outputs, load_tokenizer
+from specdec.cli.progress import counted
+from specdec.cli.tables import figures_table
+from specdec.errors import RequestError
+
+if TYPE_CHECKING:
+    from specdec.strategies.sources.index.corpus import Corpus, Messages
+
+_TOLD = 3  # names of skipped files
+
+
+def index(
+    paths: Annotated[list[Path], typer.Argument(help="text files, .jsonl conversations, and folders of them")],
+    model: Annotated[
+        str, typer.Option(help="the model that will draft from it; only its tokenizer is loaded")
+    ] = "demo",
+    output: Annotated[Path, typer.Option(help="the file to write")] = Path("datastore.index"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the file if it is there")] = False,
+) -> None:
+    """Index a corpus for the strategy `datastore`.
+
+    A line of a .jsonl file is {"messages": …}, {"prompt": …, "completion": …} or {"text": …}.
+    Files that are no text are left out and counted.
+    """
+    begun = time.monotonic()
+    with before_anything_runs():
+        _check_output(output, overwrite)
+        from specdec.strategies.sources.fingerprint import Fingerprint
+        from specdec.strategies.sources.index.building import build_index
+        from specdec.strategies.sources.index.corpus import Corpus, Encoder
+
+        corpus = Corpus.of(paths)
+        if not corpus.files:
+            raise RequestError(f"the corpus is empty: there are no files below {', '.join(map(str, paths))}")
+        tokenizer = load_tokenizer(model)
+        with _reading(corpus) as (documents, say):
+            encoded = Encoder(tokenizer).encode(documents)
+            header, size = build_index(output, encoded, Fingerprint.of(tokenizer), on_stage=say)
+    table = figures_table("index", "documents", "tokens", "MB", "seconds")
+    seconds = time.monotonic() - begun
+    table.add_row(
+        str(output), f"{header.num_documents:,}", f"{header.num_tokens:,}", f"{size / 1e6:.1f}", f"{seconds:.1f}"
+    )
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    if corpus.skipped:
+        names = ", ".join(str(path) for path in corpus.skipped[:_TOLD]) + (", …" if corpus.skipped[_TOLD:] else "")
+        console.print(f"skipped, as no UTF-8 text: {len(corpus.skipped)} files ({names})", soft_wrap=True)
+    console.print(f"\nuse it: --proposer auto+datastore:path={output}", soft_wrap=True)
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    if set(str(output)) & set("+,"):
+        raise RequestError(f"--output {output}: give a name without '+' and ',', which part strategies and options")
+    if output.is_dir():
+        raise RequestError(f"--output {output} is a folder: give a file")
+    if output.exists() and not overwrite:
+        raise RequestError(f"--output {output} is there already: add --overwrite, or give another name")
+    check_outputs(output)
+
+
+@contextmanager
+def _reading(corpus: "Corpus") -> Iterator[tuple[Iterator["str | Messages"], Callable[[str], Any]]]:
+    """The documents of a corpus, with progress by files as they are taken, and what says what comes next."""
+    with counted(len(corpus.files), "files") as (advance, say):
+
+        def documents() -> Iterator["str | Messages"]:
+            for path in corpus.files:
+                yield from corpus.documents(path)
+                advance()
+
+        yield documents(), say

@@ -1,0 +1,59 @@
+"""The making of an index from documents."""
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from specdec.errors import RequestError
+from specdec.strategies.sources.fingerprint import Fingerprint
+from specdec.strategies.sources.index.file import NUM_COLUMNS, Header, write
+from specdec.strategies.sources.index.sorting import sorted_suffixes
+
+DEPTH = 32  # tokens that suffixes are sorted by
+_MOST_TOKENS = (1 << 32) - 2  # places are 32-bit numbers
+_BREAK = (1 << 32) - 1
+
+
+def build_index(
+    path: Path,
+    documents: Iterable[Sequence[int]],
+    tokenizer: Fingerprint | None = None,
+    depth: int = DEPTH,
+    on_stage: Callable[[str], None] = lambda _: None,
+) -> tuple[Header, int]:
+    """Index documents of token ids; return the header and the bytes of the file, which replaces whatever was there.
+
+    Takes about 30 bytes of memory for each token. Empty documents are left out.
+
+    Raises:
+        RequestError: where no document has a token, or there are too many, and where the file can't be written.
+    """
+    collected, num_documents = array("I"), 0
+    for document in documents:
+        if len(document):
+            collected.extend(document)
+            collected.append(_BREAK)
+            num_documents += 1
+    if not num_documents:
+        raise RequestError("the corpus is empty: give files or folders of text with something in them")
+    if len(collected) > _MOST_TOKENS:
+        raise RequestError(f"the corpus has more than {_MOST_TOKENS:,} tokens: make several indexes of it")
+    text = np.frombuffer(collected, np.uint32)
+    header = Header(
+        tokenizer=tokenizer or Fingerprint(),
+        num_documents=num_documents,
+        num_tokens=len(text) - num_documents,
+        num_ids=int(text[text != _BREAK].max()) + 1,
+        depth=depth,
+    )
+    on_stage("sorting")
+    suffixes = sorted_suffixes(text, header.num_ids, depth)
+    counts = np.bincount(np.minimum(text, header.num_ids), minlength=header.num_ids)[: header.num_ids]
+    starts = np.concatenate(([0], np.cumsum(counts))).astype(np.uint32)
+    tokens = text.astype(np.dtype(header.token_code))  # a break stays the greatest number
+    on_stage("writing")
+    padded = np.append(tokens, tokens[-1:].repeat(NUM_COLUMNS))  # with breaks
+    columns = {f"column_{nth}": padded[suffixes + np.uint32(nth)] for nth in range(1, NUM_COLUMNS + 1)}
+    return header, write(path, header, {"starts": starts, "tokens": tokens, "suffixes": suffixes, **columns})

@@ -1,0 +1,139 @@
+"""Runs of tokens in an index: found one token further at a time, with what follows them."""
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from specdec.strategies.sources.index.file import Header, IndexFile
+from specdec.strategies.sources.index.pages import Pages
+
+_MOST_SEEN = 32  # occurrences of a run whose followers are looked at
+
+
+class Match(NamedTuple):
+    """The runs that end a path and occur in the index, longest first.
+
+    Attributes:
+        length: tokens of the longest run that occurs once, 0 where there is none.
+        at: where the text goes on behind that one.
+        ranges: of the runs that occur more often: tokens, first and last but one of their suffixes.
+    """
+
+    length: int
+    at: int
+    ranges: tuple[tuple[int, int, int], ...]
+
+
+class Followers(NamedTuple):
+    """The tokens that followed a run, the most frequent first, with their counts among the occurrences looked at."""
+
+    length: int
+    num_occurrences: int
+    num_seen: int
+    ranked: list[tuple[int, int]]
+
+
+class Index:
+    """An index that is open. Runs of up to ``depth`` tokens are told; one that occurs once, as far as it goes."""
+
+    start = Match(0, 0, ())
+
+    def __init__(self, path: Path, depth: int) -> None:
+        self._file = file = IndexFile(path)
+        self._starts, self._tokens, self._suffixes, self._columns = (
+            file.starts,
+            file.tokens,
+            file.suffixes,
+            file.columns,
+        )
+        self._depth, self._num_ids = min(depth, file.header.depth), file.header.num_ids
+        self._pages = Pages()
+
+    @property
+    def header(self) -> Header:
+        return self._file.header
+
+    @property
+    def path(self) -> Path:
+        return self._file.path
+
+    def follow(self, match: Match, token: int) -> Match:
+        """The match one token further."""
+        if not 0 <= token < self._num_ids:
+            return self.start
+        self._pages.begin()
+        tokens, depth = self._tokens, self._depth
+        length, at = 0, 0
+        if match.length and tokens[match.at] == token:
+            length, at = match.length + 1, match.at + 1
+        ranges = list[tuple[int, int, int]]()
+        for run, low, high in match.ranges:
+            if run == depth:
+                continue
+            low, high = self._narrowed(run, low, high, token)  # noqa: PLW2901 - the same range, narrowed
+            if high - low > 1:
+                ranges.append((run + 1, low, high))
+            elif high > low and not length:  # of shorter runs it is the same occurrence
+                length, at = run + 1, self._suffixes[low] + run + 1
+        low, high = self._starts[token], self._starts[token + 1]
+        if high - low > 1:
+            ranges.append((1, low, high))
+        elif high > low and not length:
+            length, at = 1, self._suffixes[low] + 1
+        if self._pages.end():
+            self._file.drop_pages()
+        return Match(length, at, tuple(ranges))
+
+    def _narrowed(self, run: int, low: int, high: int, token: int) -> tuple[int, int]:
+        """The part of a range of suffixes, which share ``run`` tokens, that goes on with a token."""
+        if run <= len(self._columns):
+            column = self._columns[run - 1]
+            first = bisect_left(column, token, low, high)
+            if first == high or column[first] != token:
+                return first, first
+            return first, bisect_right(column, token, first, high)
+        tokens, suffixes = self._tokens, self._suffixes
+
+        def behind(place: int) -> int:
+            return tokens[place + run]
+
+        first = bisect_left(suffixes, token, low, high, key=behind)
+        if first == high or behind(suffixes[first]) != token:
+            return first, first
+        return first, bisect_right(suffixes, token, first, high, key=behind)
+
+    def followers(self, match: Match) -> Iterator[Followers]:
+        """What followed the runs of a match, from the longest on; a run with no more occurrences says nothing new."""
+        known, separator = 0, self.header.separator
+        if match.length:
+            known, only = 1, self._tokens[match.at]
+            yield Followers(match.length, 1, 1, [(only, 1)] if only != separator else [])
+        for run, low, high in match.ranges:
+            if high - low == known:
+                continue
+            known = high - low
+            seen = self._seen(run, low, high)
+            counts = Counter(seen)
+            counts.pop(separator, None)
+            yield Followers(run, known, len(seen), sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def _seen(self, run: int, low: int, high: int) -> list[int]:
+        """What follows a range, or some of it at equal distances: suffixes are sorted, so that shares stay."""
+        self._pages.begin()
+        size = high - low
+        column = self._columns[run - 1] if run <= len(self._columns) else self._suffixes
+        if size <= _MOST_SEEN:
+            seen = column[low:high].tolist()
+        else:
+            seen = [column[low + (2 * nth + 1) * size // (2 * _MOST_SEEN)] for nth in range(_MOST_SEEN)]
+        if run > len(self._columns):
+            seen = [self._tokens[place + run] for place in seen]
+        if self._pages.end():
+            self._file.drop_pages()
+        return seen
+
+    def close(self) -> None:
+        """Unmap the file; nothing may be looked up any more."""
+        self._file.close()

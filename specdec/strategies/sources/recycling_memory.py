@@ -1,0 +1,100 @@
+"""The file of a recycling memory: what a target thought likely behind tokens and pairs of tokens.
+
+A ``.npz`` without pickled objects: a header as JSON, and for tokens and for pairs, the least recently noted first, the
+keys ``(n, 1)`` or ``(n, 2)``, the successors ``(n, k)``, -1 where there are fewer, and their logits ``(n, k)``.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.errors import ModelError, RequestError
+from specdec.strategies.sources.fingerprint import Fingerprint
+from specdec.strategies.sources.index.file import replacing
+
+Successors = tuple[tuple[int, float], ...]  # tokens and their logits, greatest first
+_FORMAT = "specdec token recycling, version 1"
+_REMEDY = "save one with token_recycling:save_to=FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class RecyclingMemory:
+    """What may follow a token, and a pair of tokens; what was noted last stands last."""
+
+    of_token: Mapping[int, Successors] = field(default_factory=dict)
+    of_pair: Mapping[tuple[int, int], Successors] = field(default_factory=dict)
+
+    def cut(self, k: int, num_pairs: int) -> Self:
+        """The ``k`` likeliest successors of what was noted last."""
+
+        def latest(table: Mapping[Any, Successors]) -> dict[Any, Successors]:
+            kept = islice(table.items(), max(0, len(table) - num_pairs), None)
+            return {key: successors[:k] for key, successors in kept}
+
+        return type(self)(latest(self.of_token), latest(self.of_pair))
+
+    def save(self, path: Path, tokenizer: Fingerprint) -> None:
+        """Write the file; it appears as a whole, in place of whatever was there.
+
+        Raises:
+            RequestError: where it can't be written.
+        """
+        header = json.dumps({"format": _FORMAT, "tokenizer": tokenizer.model_dump()}).encode()
+        arrays: dict[str, NDArray[Any]] = {"header": np.frombuffer(header, np.uint8)}
+        for name, table in (("token", self.of_token), ("pair", self.of_pair)):
+            width = max(map(len, table.values()), default=0)
+            padded = [[*told, *[(-1, 0.0)] * (width - len(told))] for told in table.values()]
+            keys = np.array(list(table), np.int64)
+            arrays[f"{name}_keys"] = keys.reshape(len(table), 1 if name == "token" else 2)
+            told = np.array(padded, np.float64).reshape(len(table), width, 2)
+            arrays[f"{name}_successors"], arrays[f"{name}_logits"] = told[..., 0].astype(np.int64), told[..., 1]
+        with replacing(path) as file:
+            np.savez(file, allow_pickle=False, **arrays)
+
+    @classmethod
+    def load(cls, path: Path, tokenizer: Any, vocab_size: int) -> Self:
+        """Read a file that ``save`` wrote.
+
+        Raises:
+            RequestError: for a file that isn't there, is another one, or is damaged.
+            ModelError: for one that was learnt with another tokenizer.
+        """
+        try:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                header = json.loads(arrays["header"].tobytes())
+                if header["format"] != _FORMAT:
+                    raise ValueError(f"it is of {header['format']!r}")
+                made_with = Fingerprint.model_validate(header["tokenizer"])
+                of_token = _table(arrays, "token")
+                of_pair = _table(arrays, "pair")
+        except OSError as error:
+            reason = error.strerror or "it is damaged"
+            raise RequestError(f"the recycling memory {path} can't be read ({reason}): {_REMEDY}") from error
+        except Exception as error:  # a damaged archive raises whatever its readers like
+            raise RequestError(f"{path} is no recycling memory, or a damaged one: {_REMEDY}") from error
+        made_with.check(tokenizer, f"the recycling memory {path}", _REMEDY)
+        greatest = max((token for told in (*of_token.values(), *of_pair.values()) for token, _ in told), default=0)
+        if greatest >= vocab_size:
+            raise ModelError(
+                f"the recycling memory {path} holds ids up to {greatest} and the model's vocabulary is {vocab_size}: "
+                f"{_REMEDY}"
+            )
+        return cls({key[0]: told for key, told in of_token.items()}, {(a, b): told for (a, b), told in of_pair.items()})
+
+
+def _table(arrays: Any, name: str) -> dict[tuple[int, ...], Successors]:
+    """The successors by key, as they were saved."""
+    keys, successors, logits = (arrays[f"{name}_{part}"] for part in ("keys", "successors", "logits"))
+    if successors.shape != logits.shape or len(keys) != len(successors):
+        raise ValueError("its arrays are of different lengths")
+    told = zip(keys.tolist(), successors.tolist(), logits.tolist(), strict=True)
+    return {
+        tuple(map(int, key)): tuple((int(token), float(logit)) for token, logit in zip(*row, strict=True) if token >= 0)
+        for key, *row in told
+    }

@@ -1,0 +1,103 @@
+"""The successors of a vocabulary, against the model asked directly; and the file that keeps them."""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specdec import Generator
+from specdec.backends.hf import HFBackend
+from specdec.masks.dense import DenseCompiler
+from specdec.probes.successors import work_out_successors
+from specdec.strategies.sources.recycling import TokenRecyclingProposer
+from specdec.successors import Successors
+from specdec.target import Target
+from tests import families
+
+FIRST = 3
+
+
+def tiny_llama(seed: int = 1, **options: int) -> PreTrainedModel:
+    name, arguments = families.TREES["llama"]
+    model = families.make(name, {**arguments, **options})
+    torch.manual_seed(seed)
+    return families.spread(model)
+
+
+def target_of(model: torch.nn.Module) -> Target:
+    compiler = DenseCompiler()
+    return Target(HFBackend.load(model, compiler), compiler)
+
+
+@pytest.fixture
+def ticks() -> Iterator[int]:
+    """A clock that says how often it was asked."""
+    return count()
+
+
+def test_each_tokens_successors_are_what_the_model_says_behind_it_alone(tmp_path: Path) -> None:
+    model = tiny_llama(seed=1)
+    table = work_out_successors(target_of(model), FIRST, 60.0, tmp_path)
+    vocab = model.config.vocab_size
+    assert table.is_whole
+    with torch.inference_mode():
+        behind = torch.stack([torch.full((vocab,), FIRST), torch.arange(vocab)], 1)
+        logits = model(behind).logits[:, -1]
+    for token in range(vocab):
+        told = table.of(token, 4)
+        assert told is not None
+        assert [each for each, _ in told] == logits[token].topk(4).indices.tolist()
+        assert [score for _, score in told] == pytest.approx(logits[token].topk(4).values.tolist(), rel=1e-2, abs=1e-3)
+
+
+def test_work_that_is_cut_short_goes_on_the_next_time(tmp_path: Path, ticks: Iterator[int]) -> None:
+    target, clock = target_of(tiny_llama(vocab_size=1000)), lambda: float(next(ticks))
+    known = [work_out_successors(target, FIRST, 3.0, tmp_path, clock).num_known for _ in range(6)]
+    assert known == sorted(known)
+    assert 0 < known[0] < known[1] < 1000
+    assert known[-1] == 1000
+    whole = work_out_successors(target, FIRST, 60.0, tmp_path / "other")
+    again = work_out_successors(target, FIRST, 3.0, tmp_path, clock)
+    assert np.array_equal(whole.tokens, again.tokens)
+    assert not target.rows
+
+
+def test_another_model_has_a_file_of_its_own_and_a_damaged_one_is_made_anew(
+    tmp_path: Path, ticks: Iterator[int]
+) -> None:
+    clock = lambda: float(next(ticks))  # noqa: E731 - as long as the line that it is used in
+    tables = [work_out_successors(target_of(tiny_llama(seed=seed)), FIRST, 99.0, tmp_path, clock) for seed in (1, 2)]
+    files = sorted((tmp_path / "successors").iterdir())
+    assert len(files) == 2
+    assert not np.array_equal(tables[0].tokens, tables[1].tokens)
+    for path in files:
+        path.write_bytes(path.read_bytes()[:100])
+    again = work_out_successors(target_of(tiny_llama(seed=1)), FIRST, 99.0, tmp_path, clock)
+    assert np.array_equal(again.tokens, tables[0].tokens)
+
+
+def test_no_seconds_are_no_successors(tmp_path: Path) -> None:
+    assert work_out_successors(target_of(tiny_llama()), FIRST, 0.0, tmp_path).of(0, 4) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_has_only_numbers() -> None:
+    table = Successors.unknown(2, 3)
+    table.add(np.array([[1, 0, 1]]), np.array([[np.nan, np.inf, -np.inf]]))
+    assert table.of(0, 3) is not None
+    assert np.isfinite(table.logits).all()
+    assert table.of(1, 3) is None
+
+
+def test_a_token_that_wasnt_seen_is_followed_by_what_the_target_says_of_it_alone() -> None:
+    model = tiny_llama(seed=1)
+    known = Generator(model, proposer=TokenRecyclingProposer(min_chance=0.0))
+    unknown = Generator(model, proposer=TokenRecyclingProposer(min_chance=0.0, vocabulary_seconds=0.0))
+    prompt = [5, 9]
+    first, other = (each.generate(prompt, max_new_tokens=2) for each in (known, unknown))
+    assert first.token_ids == other.token_ids
+    assert first.stats.num_nodes > other.stats.num_nodes
