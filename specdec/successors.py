@@ -62,7 +62,7 @@ class Successors:
         """The table of a file; one of which nothing is known where the file isn't there, is damaged or doesn't fit."""
         table = cls.unknown(vocab_size, k)
         try:
-            with np.load(path, allow_pickle=False) as held:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
                 table.add(held["tokens"], held["logits"])
         except Exception:  # whatever a damaged archive raises: the table is worked out again
             return cls.unknown(vocab_size, k)
