@@ -29,7 +29,7 @@ from specdec.cli.options import (
     use_threads,
 )
 from specdec.cli.progress import status
-from specdec.cli.tables import figures_table, speed_table
+from specdec.cli.tables import figures_table, speed_table, told_texts
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     only those predicted to be fastest are run in earnest, beside plain decoding.
     """
     from specdec.comparison.ready import check_options
-    from specdec.comparison.sentences import differences, identity, numerics_used
+    from specdec.comparison.sentences import numerics_used
     from specdec.comparison.tune import Tuner, check_search
 
     with before_anything_runs():
@@ -86,8 +86,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console.print(_trial_table(tuning))
     console.print()
     console.print(speed_table(tuning.comparison))
-    told = [identity(tuning.comparison), numerics_used(tuning.comparison)]
-    for line in (*told, *differences(tuning.comparison, tokenizer.decode if tokenizer else None)):
+    for line in (numerics_used(tuning.comparison), *told_texts(tuning.comparison, tokenizer)):
         console.print(line, soft_wrap=True)
     console.print(f"\nbest: --proposer {tuning.strategy}   {tuning.gain} times plain decoding", soft_wrap=True)
     if tuning.gain.value < 1.0:
@@ -99,7 +98,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.comparison.trade_off import save_trade_off
 
         save_trade_off(plot, tuning)
-    if tuning.comparison.differences:
+    if tuning.comparison.defects:
         raise typer.Exit(EXIT_ERROR)
 
 

@@ -100,7 +100,7 @@ def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Co
             numerics=numerics_used(comparison),
             differences=[
                 (found, token_shown(found.token, decode), token_shown(found.expected, decode))
-                for found in comparison.differences[:_MOST_DIFFERENCES]
+                for found in [*comparison.defects, *comparison.ties][:_MOST_DIFFERENCES]
             ],
             plots=draw(comparison, styles, costs, salt=f"specdec {index}"),
             samples=samples(comparison, decode),

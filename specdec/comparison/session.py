@@ -5,15 +5,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
 from specdec.comparison.ready import Ready, check_options
-from specdec.comparison.results import Comparison, Difference
+from specdec.comparison.results import Comparison
 from specdec.comparison.runfile import RunFile
 from specdec.comparison.runs import Plan, Promise, Run, decoder, measure
+from specdec.comparison.ties import judged
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
@@ -24,12 +24,9 @@ from specdec.plugins.registry import load_plugins
 from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode
 from specdec.strategies.base import Proposer
-from specdec.target import Target
-from specdec.tree import ROOT
 from specdec.verifiers.base import Verifier
 
 WARM = " (warm)"  # behind the name of a strategy that keeps what it remembers from one repeat to the next
-_MOST_MARGINS = 20  # each takes a pass over the text
 
 
 class Session:
@@ -174,24 +171,8 @@ class Session:
         except RequestError as nothing:
             raise stopped or nothing from None
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
-        known = comparison.differences[:_MOST_MARGINS]
-        names = {self.plan.reference_of(found.strategy) for found in known}
-        with ExitStack() as opened:
-            targets = {name: opened.enter_context(closing(self.generators[name].open_target())) for name in names}
-            comparison.differences[:_MOST_MARGINS] = [
-                self._with_margin(found, targets[self.plan.reference_of(found.strategy)]) for found in known
-            ]
+        judged(comparison, self.generators, self.settings)
         return comparison
-
-    def _with_margin(self, found: Difference, target: Target) -> Difference:
-        """The same, with what the model itself says about the two tokens, driven as the reference is."""
-        if found.token is None or found.expected is None:
-            return found
-        text = [*self.plan.prompts[found.prompt][2], *found.agreed]
-        row = target.open(len(text))
-        logits = target.read_all(row, text).logits(ROOT)
-        target.release(row)
-        return replace(found, margin=float(logits[found.expected] - logits[found.token]))
 
 
 def with_warm(strategies: Mapping[str, Any]) -> dict[str, Any]:
