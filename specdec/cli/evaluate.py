@@ -12,25 +12,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
     Category,
-    Device,
-    Dtype,
-    ModelOption,
     NewTokens,
-    Numerics,
     OrderSeed,
     PerCategory,
     Prompts,
     Temperature,
     Threads,
     Verifier,
-    Weights,
     before_anything_runs,
     check_outputs,
-    load_model,
     read_prompts,
     use_threads,
     write_text,
@@ -53,19 +48,16 @@ Warm = Annotated[bool, typer.Option("--warm", help="add rows of strategies that 
 AsJson = Annotated[bool, typer.Option("--json", help="print the figures as JSON")]
 
 
+@takes_model
 def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     strategies: Strategies,
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     prompts: Prompts = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     verifier: Verifier = "match",
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
-    device: Device = None,
-    dtype: Dtype = None,
     repeats: Repeats = 3,
     seed: OrderSeed = 0,
     warm: Warm = False,
@@ -84,7 +76,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     than a numeric tie.
     """
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-    settings |= {"verifier": verifier, "numerics": numerics, "weights": weights, "repeats": repeats, "seed": seed}
+    settings |= {"verifier": verifier, **choice.stages, "repeats": repeats, "seed": seed}
     with before_anything_runs():
         _check_run_files(run_file)
         chosen = read_prompts(prompts, category, per_category)
@@ -92,7 +84,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         _check_options(settings)
         _check_ready(report, csv)
         use_threads(threads)
-        loaded = load_model(model, device, dtype)
+        loaded = choice.load()
         session = _session(loaded, named, chosen, settings | {"warm": warm})
         _check_run_file(run_file, session)
     with session:
@@ -108,21 +100,18 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     _leave([comparison])
 
 
+@takes_model
 def bench(  # noqa: PLR0913, PLR0917 - as above
     strategies: Annotated[
         list[str] | None, typer.Argument(help="as for compare; without any, three built-in ones")
     ] = None,
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     prompts: Prompts = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
     temperature: Annotated[list[float] | None, typer.Option(help="may be repeated; 0 without it")] = None,
     verifier: Verifier = "match",
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
-    device: Device = None,
-    dtype: Dtype = None,
     repeats: Repeats = 1,
     seed: OrderSeed = 0,
     threads: Threads = None,
@@ -137,8 +126,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     the bonus token included. A run file is kept for each temperature, with -tTEMPERATURE added to its name.
     """
     temperatures = temperature or [0.0]
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier, "numerics": numerics}
-    settings |= {"weights": weights, "repeats": repeats, "seed": seed}
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier}
+    settings |= {**choice.stages, "repeats": repeats, "seed": seed}
     files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
     with before_anything_runs():
         _check_run_files(*files)
@@ -148,7 +137,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
             _check_options(settings | {"temperature": each})
         _check_ready(report)
         use_threads(threads)
-        loaded = load_model(model, device, dtype)
+        loaded = choice.load()
         sessions = [_session(loaded, named, chosen, settings | {"temperature": t}) for t in temperatures]
         for file, session in zip(files, sessions, strict=True):
             _check_run_file(file, session)

@@ -8,23 +8,18 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
     Category,
-    Device,
-    Dtype,
-    ModelOption,
     NewTokens,
-    Numerics,
     OrderSeed,
     PerCategory,
     Prompts,
     Temperature,
     Threads,
-    Weights,
     before_anything_runs,
     check_outputs,
-    load_model,
     read_prompts,
     use_threads,
 )
@@ -38,20 +33,17 @@ if TYPE_CHECKING:
 _MOST_TRIALS_SHOWN = 10
 
 
+@takes_model
 def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     strategy: Annotated[str, typer.Argument(help="a strategy; options that it is given stay as they are")],
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE,VALUE,… to try; may be repeated")] = None,
     minutes: Annotated[float, typer.Option(help="when the search is to be over")] = 5.0,
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     prompts: Prompts = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
-    device: Device = None,
-    dtype: Dtype = None,
     seed: OrderSeed = 0,
     threads: Threads = None,
     plot: Annotated[Path | None, typer.Option(help="draw the trade-off, as .svg or .png")] = None,
@@ -70,12 +62,12 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         chosen = read_prompts(prompts, category, per_category)
         space = dict(map(_values, option)) if option else None
         settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        settings |= {"numerics": numerics, "weights": weights, "seed": seed}
+        settings |= {**choice.stages, "seed": seed}
         check_search(strategy, space, minutes)
         check_options(**settings)
         _check_ready(plot)
         use_threads(threads)
-        loaded, tokenizer = load_model(model, device, dtype)
+        loaded, tokenizer = choice.load()
         with status("trying the model out"):
             tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **settings)
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.completed} settings, last {task.description}"))

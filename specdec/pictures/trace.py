@@ -110,16 +110,16 @@ class Trace:
 
 
 class Recorder:
-    """A generator whose steps are kept.
+    """A generator whose steps are kept; ``stages`` are what else ``Generator`` takes, such as its numerics.
 
     Raises:
         ModelError: when the model or tokenizer can't be driven.
         PluginError: for a strategy that is unknown or misconfigured.
     """
 
-    def __init__(self, model: Any, tokenizer: Any | None, proposer: Proposer | str) -> None:
+    def __init__(self, model: Any, tokenizer: Any | None, proposer: Proposer | str, **stages: Any) -> None:
         self._name = proposer if isinstance(proposer, str) else repr(proposer)
-        self.generator = Generator(model, tokenizer, proposer=proposer)
+        self.generator = Generator(model, tokenizer, proposer=proposer, **stages)
 
     def trace(self, prompt: Any, **settings: Any) -> Trace:
         """Decode one prompt, as ``Generator.generate`` does, and keep every step.
