@@ -11,6 +11,7 @@ from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
     Category,
+    Chat,
     NewTokens,
     PerCategory,
     Prompts,
@@ -36,6 +37,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     proposer: ProposerOption = "lookahead",
     verifier: Verifier = "match",
     prompts: Prompts = None,
+    chat: Chat = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
@@ -54,10 +56,12 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         chosen = read_prompts(prompts, category, per_category)
         check_request(proposer, verifier=verifier, **choice.stages, settings=settings)
         from specdec.auditing import audit as run
+        from specdec.comparison.prompts import as_chat
         from specdec.generator import Generator
 
         use_threads(threads)
         loaded, tokenizer = choice.load()
+        chosen = as_chat(chosen, tokenizer, chat)
         with status("trying the model out"):
             generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, **choice.stages)
             run(generator, [], **settings)  # what can't be audited is refused here

@@ -16,6 +16,7 @@ from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
+    Chat,
     MaxNewTokens,
     ProposerOption,
     Seed,
@@ -104,7 +105,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     prompt: Annotated[str | None, typer.Argument(help="the prompt; without it, --file or standard input")] = None,
     choice: ModelChoice = USUAL,
     file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
-    chat: Annotated[bool, typer.Option(help="send the prompt through the tokenizer's chat template")] = False,
+    chat: Chat = None,
     proposer: ProposerOption = "auto",
     verifier: Verifier = "match",
     max_new_tokens: MaxNewTokens = 128,

@@ -17,6 +17,7 @@ from specdec.cli.options import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
     Category,
+    Chat,
     NewTokens,
     OrderSeed,
     PerCategory,
@@ -53,6 +54,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     strategies: Strategies,
     choice: ModelChoice = USUAL,
     prompts: Prompts = None,
+    chat: Chat = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
@@ -85,7 +87,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         _check_ready(report, csv)
         use_threads(threads)
         loaded = choice.load()
-        session = _session(loaded, named, chosen, settings | {"warm": warm})
+        session = _session(loaded, named, chosen, settings | {"warm": warm, "chat": chat})
         _check_run_file(run_file, session)
     with session:
         comparison = measured(session, run_file)
@@ -107,6 +109,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     ] = None,
     choice: ModelChoice = USUAL,
     prompts: Prompts = None,
+    chat: Chat = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
@@ -138,7 +141,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
         _check_ready(report)
         use_threads(threads)
         loaded = choice.load()
-        sessions = [_session(loaded, named, chosen, settings | {"temperature": t}) for t in temperatures]
+        common = settings | {"chat": chat}
+        sessions = [_session(loaded, named, chosen, common | {"temperature": t}) for t in temperatures]
         for file, session in zip(files, sessions, strict=True):
             _check_run_file(file, session)
     comparisons: list[Comparison] = []

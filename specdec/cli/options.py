@@ -21,6 +21,14 @@ EXIT_INTERRUPTED = 130
 
 Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
 ProposerOption = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
+Chat = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--no-chat",
+        show_default=False,
+        help="send texts through the model's chat template; without either, instructions of a prompt file alone",
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
 Seed = Annotated[int | None, typer.Option(help="makes a sampled text repeatable")]

@@ -12,6 +12,7 @@ from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
     Category,
+    Chat,
     NewTokens,
     OrderSeed,
     PerCategory,
@@ -40,6 +41,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     minutes: Annotated[float, typer.Option(help="when the search is to be over")] = 5.0,
     choice: ModelChoice = USUAL,
     prompts: Prompts = None,
+    chat: Chat = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
@@ -69,7 +71,8 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         use_threads(threads)
         loaded, tokenizer = choice.load()
         with status("trying the model out"):
-            tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **settings)
+            settings |= {"tokenizer": tokenizer, "chat": chat}
+            tuner = Tuner(loaded, strategy, chosen, space=space, minutes=minutes, **settings)
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.completed} settings, last {task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)

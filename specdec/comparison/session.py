@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
+from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.comparison.ready import Ready, check_options
 from specdec.comparison.results import Comparison
 from specdec.comparison.runfile import RunFile
@@ -51,6 +51,7 @@ class Session:
         repeats: int = 3,
         seed: int = 0,
         warm: bool = False,
+        chat: bool | None = None,
         **settings: Any,
     ) -> None:
         stages = {"verifier": verifier, "numerics": numerics, "weights": weights}
@@ -74,7 +75,11 @@ class Session:
             settings=given.model_dump(mode="json", exclude_unset=True, exclude={"seed"}),
             seed=seed,
             repeats=repeats,
-            prompts=_encoded(demo_prompts() if prompts is None else prompts, plain, self.settings),
+            prompts=_encoded(
+                as_chat(named(demo_prompts() if prompts is None else prompts), plain.tokenizer, chat),
+                plain,
+                self.settings,
+            ),
             model=model_facts(self.model) | {"weights": f"weights {plain.weights}"},
             machine=machine_facts(),
         )
@@ -202,6 +207,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     repeats: int = 3,
     seed: int = 0,
     warm: bool = False,
+    chat: bool | None = None,
     run_file: str | Path | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -219,6 +225,8 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
         tokenizer, verifier, numerics, weights: as for ``Generator``; a generator that is given keeps its own.
         warm: add a row for each strategy that learns across requests, which keeps what it remembers; all others forget
             it before each repeat.
+        chat: True sends all texts through the tokenizer's chat template, False none; without it instructions go through
+            it, ``EvaluationPrompt``'s of that kind such as Spec-Bench's turns, where there is one.
         seed: of the order of runs, and of sampling: repeat r draws with seed + r.
         run_file: every run is added to it as it ends; runs that it has already aren't repeated.
         settings: as for ``Generator.generate``; 64 new tokens unless told otherwise.
@@ -232,6 +240,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
         "repeats": repeats,
         "seed": seed,
         "warm": warm,
+        "chat": chat,
     }
     with Session(model, strategies, prompts, numerics=numerics, weights=weights, **options, **settings) as session:
         comparison = session.run(run_file)
@@ -241,10 +250,9 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
 
 
 def _encoded(
-    prompts: Sequence[EvaluationPrompt | Any], plain: Generator, settings: dict[str, Any]
+    chosen: Sequence[EvaluationPrompt], plain: Generator, settings: dict[str, Any]
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """Each prompt's category, name and token ids; refused here is what would be refused when it is decoded."""
-    chosen = named(prompts)
     if not chosen:
         raise RequestError("there are no prompts to compare on")
     for prompt, refusal in zip(chosen, plain.refusals([prompt.prompt for prompt in chosen], **settings), strict=True):

@@ -129,6 +129,9 @@ class Recorder:
         """
         tokenizer = self.generator.tokenizer
         tokens = encode(prompt, tokenizer, self.generator.vocab_size)
+        shown = str(prompt)
+        if tokenizer is not None and not isinstance(prompt, str) and isinstance(prompt[0], Mapping):
+            shown = str(tokenizer.decode(tokens))
         records: list[StepRecord] = []
         chunks = list(self.generator.stream(tokens, on_step=records.append, **settings))
         outcomes = [record.outcomes[0] for record in records if record.kind != "chunk"]
@@ -139,7 +142,7 @@ class Recorder:
                 tokens += chunk.token_ids
         result = chunks[-1].result
         assert result is not None, "the last chunk of a request has its result"
-        return Trace(self._name, str(prompt), tuple(steps), result)
+        return Trace(self._name, shown, tuple(steps), result)
 
 
 def role_names(tree: DraftTree, node: int) -> tuple[str, ...]:
