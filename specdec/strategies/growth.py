@@ -133,4 +133,5 @@ class Growth:
             parent, token = self.parents[node], self.tokens[node]
             tree.add(parent, token)
             tree.named_by[node] = tuple([rate.source for rate in self.named[parent][token]])
+            tree.chances[node] = self.chances[node] / self.chances[parent]
         return tree
