@@ -277,6 +277,7 @@ def _as_json(result: Any) -> dict[str, Any]:
             "num_nodes": stats.num_nodes,
             "num_fallbacks": stats.num_fallbacks,
             "sources": stats.sources,
+            "calibration": stats.calibration,
             "seconds": stats.seconds,
             "peak_cache_bytes": stats.peak_cache_bytes,
         },
