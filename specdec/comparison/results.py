@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from specdec.comparison.earnings import earnings
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
 from specdec.decoding.phases import PHASES
@@ -197,7 +198,12 @@ class Comparison:
             "num_prompts": len(self.prompts),
             "is_complete": self.is_complete,
             "winner": self.winner,
-            "strategies": [_row_as_json(row) | {"categories": self._by_category(row.strategy)} for row in self.rows],
+            "strategies": [
+                _row_as_json(row)
+                | {"categories": self._by_category(row.strategy)}
+                | {"sources": {own.source: own.to_json() for own in earnings(self, row.strategy)}}
+                for row in self.rows
+            ],
             "differences": [
                 {"category": self.plan.prompts[found.prompt][0], "name": self.plan.prompts[found.prompt][1]}
                 | {name: getattr(found, name) for name in Difference.__slots__ if name != "agreed"}
