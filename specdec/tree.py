@@ -60,6 +60,7 @@ class DraftTree:
         wanted: the nodes whose logits are read, ascending; None, as a proposer leaves it, for the root, candidates and
             probes. The core sets it by what the proposer declared that it wants.
         named_by: of the nodes that a merge of strategies chose, the names of those that named the token there.
+        chances: of the same nodes, the chance that each is right if its parent is.
         sources: the trees that ``graft`` copied nodes from, each with the place that its nodes have here.
         has_true_laws: every draw's q is the distribution that it was drawn from. A proposer that drops or re-ranks
             *sampled* nodes by what was drawn must set this to False; rules that read q then leave the tree to
@@ -68,6 +69,7 @@ class DraftTree:
 
     __slots__ = (
         "_index",
+        "chances",
         "depths",
         "draws",
         "has_true_laws",
@@ -88,6 +90,7 @@ class DraftTree:
         self.has_true_laws = True
         self.wanted: Sequence[int] | None = None
         self.named_by: dict[int, tuple[str, ...]] = {}
+        self.chances: dict[int, float] = {}
         self.sources: list[tuple[DraftTree, Mapping[int, int]]] = []
         self._index: dict[tuple[int, int], int] = {}
 

@@ -6,31 +6,21 @@ two are no further apart. Anything else is a *defect*: of a mask, a cache, a pos
 numerics are bit-exact there is no noise, and every difference of a bit is a defect, also one that no token shows.
 """
 
-import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import torch
-
 from specdec.auditing.findings import Audit, Finding
-from specdec.auditing.noise import measure_noise
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
 from specdec.comparison.results import first_difference
-from specdec.decoding.record import StepRecord
-from specdec.decoding.result import Result
+from specdec.comparison.ties import SLACK, ScoredText, judge, noise_along
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.requests.prompts import encode
-from specdec.sampling.processors import warpers
-from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
-
-# Noise is the greatest of a few differences seen; another shape of pass may well go beyond, a defect goes far beyond.
-_SLACK = 4.0
 
 
 def audit(
@@ -80,19 +70,6 @@ def audit(
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
-    """A prompt's ids and new tokens, and the scores that were seen on the way, by length of text."""
-
-    prompt: list[int]
-    tokens: tuple[int, ...]
-    scores: dict[int, torch.Tensor]
-
-    def scores_at(self, index: int) -> torch.Tensor | None:
-        """Return the scores that new token ``index`` was decided by, None where they weren't seen."""
-        return self.scores.get(len(self.prompt) + index)
-
-
-@dataclass(frozen=True, slots=True)
 class _Pair:
     """A generator under audit, and plain decoding."""
 
@@ -104,10 +81,10 @@ class _Pair:
     def examine(self, name: str, prompt: Any) -> Finding:
         """One prompt's finding."""
         ids = encode(prompt, self.plain.tokenizer, self.plain.vocab_size)
-        expected, text = self._decode(self.plain, ids), self._decode(self.generator, ids)
+        expected, text = (ScoredText.decode(each, ids, self.given) for each in (self.plain, self.generator))
         index = first_difference(text.tokens, expected.tokens)
         agreed = len(text.tokens) if index is None else index
-        noise = self._noise(expected, agreed)
+        noise = noise_along(self.plain, ids, expected.tokens[:agreed])
         deviations = _deviations(text, expected, agreed)
         finding = Finding(
             name,
@@ -117,73 +94,18 @@ class _Pair:
             deviation=max(deviations.values(), default=None),
         )
         if index is not None:
-            finding = self._told(finding, text, expected, index, deviations.get(index))
+            token, wanted = (own[index] if index < len(own) else None for own in (text.tokens, expected.tokens))
+            until = replace(expected, tokens=expected.tokens[: index + 1])
+            told = judge(until, token, wanted, self.settings, float(noise[-1]), deviations.get(index))
+            finding = replace(finding, position=index, token=token, expected=wanted, **asdict(told))
         for place, deviation in deviations.items():
-            if deviation > _SLACK * float(noise[place]):
+            if deviation > SLACK * float(noise[place]):
                 seen = f"at new token {place} the strategy saw scores that differ by {deviation:.3g}"
                 return replace(finding, verdict="defect", reason=f"{seen}, where noise is {float(noise[place]):.2g}")
         return finding
 
-    def _told(self, finding: Finding, text: _Text, expected: _Text, index: int, deviation: float | None) -> Finding:
-        """Return the finding, completed by what is to be said of the first token that differs.
 
-        ``deviation``: by how much the strategy's scores deviate there; None where that isn't known.
-        """
-        token, wanted = (tokens[index] if index < len(tokens) else None for tokens in (text.tokens, expected.tokens))
-        finding = replace(finding, position=index, token=token, expected=wanted)
-        if token is None or wanted is None:
-            return replace(finding, verdict="defect", reason="one text ends where the other goes on")
-        decided, noise = self._decided_by(expected, index), finding.noise or 0.0
-        scores = float(decided[token]), float(decided[wanted])
-        if scores[0] == -math.inf:  # cut off for plain decoding: by how much?
-            shown = expected.scores[len(expected.prompt) + index]
-            scores = float(shown[token]), float(shown[decided > -math.inf].min())
-        margin, reach = scores[1] - scores[0], _SLACK * noise if deviation is None else 2 * deviation
-        finding = replace(finding, scores=scores, margin=margin)
-        if margin <= reach and noise > 0:
-            reason = f"the two scores lie {margin:.2g} apart, where noise is {noise:.2g}"
-            return replace(finding, verdict="numeric tie", reason=reason)
-        reason = f"the model scores the token {margin:.3g} lower, and the strategy saw scores within {reach / 2:.2g}"
-        return replace(finding, verdict="defect", reason=reason)
-
-    def _decode(self, generator: Generator, ids: list[int]) -> _Text:
-        """A prompt's text, and the scores that it was decided by, as the records of its steps tell them."""
-        length, scores = len(ids), dict[int, torch.Tensor]()
-
-        def note(record: StepRecord) -> None:
-            nonlocal length
-            for outcome in record.outcomes:
-                known = enumerate(outcome.scores, length)
-                scores.update((place, shown) for place, shown in known if shown is not None)
-                length += len(outcome.tokens)
-
-        result: Result = generator.generate(ids, on_step=note, **{**self.given, "keeps_scores": True})
-        return _Text(ids, result.token_ids, scores)
-
-    def _noise(self, text: _Text, agreed: int) -> torch.Tensor:
-        """The noise at each new token up to the first that differs; none where bits are promised."""
-        from transformers import PreTrainedModel
-
-        model = self.plain.model
-        if self.plain.numerics.is_bit_exact or not isinstance(model, PreTrainedModel):
-            return torch.zeros(agreed + 1)
-        noise = measure_noise(model, [*text.prompt, *text.tokens[:agreed]], len(text.prompt) - 1)
-        return noise.clamp_min(self.plain.numerics.noise / 2)  # trees move logits more than the passes tried here
-
-    def _decided_by(self, text: _Text, index: int) -> torch.Tensor:
-        """Return the scores that plain decoding took the greatest of, in units of logits, float64."""
-        path, scores = [*text.prompt, *text.tokens[:index]], text.scores[len(text.prompt) + index]
-        ids = torch.tensor([path])
-        for processor in warpers(self.settings):
-            scores = processor(ids, scores[None])[0]
-        scores = scores.double()
-        if self.settings.temperature == 0.0:
-            return scores
-        noise = Randomness(self.settings.seed or 0).gumbel(len(path), len(scores))
-        return (scores.softmax(-1).log() + noise) * self.settings.temperature
-
-
-def _deviations(text: _Text, expected: _Text, agreed: int) -> dict[int, float]:
+def _deviations(text: ScoredText, expected: ScoredText, agreed: int) -> dict[int, float]:
     """The greatest difference of a score at each new token that has the same text before it, where both are known."""
     found = {}
     for index in range(agreed + 1):

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
     Category,
-    Device,
-    Dtype,
-    ModelOption,
+    Chat,
     NewTokens,
-    Numerics,
     PerCategory,
     Prompts,
     ProposerOption,
@@ -22,10 +20,8 @@ from specdec.cli.options import (
     Temperature,
     Threads,
     Verifier,
-    Weights,
     before_anything_runs,
     check_request,
-    load_model,
     read_prompts,
     use_threads,
 )
@@ -35,17 +31,15 @@ if TYPE_CHECKING:
     from specdec.auditing import Finding
 
 
+@takes_model
 def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     proposer: ProposerOption = "lookahead",
     verifier: Verifier = "match",
     prompts: Prompts = None,
+    chat: Chat = None,
     category: Category = None,
     per_category: PerCategory = None,
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
-    device: Device = None,
-    dtype: Dtype = None,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
@@ -60,15 +54,16 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
     with before_anything_runs():
         chosen = read_prompts(prompts, category, per_category)
-        check_request(proposer, verifier=verifier, numerics=numerics, weights=weights, settings=settings)
+        check_request(proposer, verifier=verifier, **choice.stages, settings=settings)
         from specdec.auditing import audit as run
+        from specdec.comparison.prompts import as_chat
         from specdec.generator import Generator
 
         use_threads(threads)
-        loaded, tokenizer = load_model(model, device, dtype)
+        loaded, tokenizer = choice.load()
+        chosen = as_chat(chosen, tokenizer, chat)
         with status("trying the model out"):
-            stages: dict[str, Any] = {"verifier": verifier, "numerics": numerics, "weights": weights}
-            generator = Generator(loaded, tokenizer, proposer=proposer, **stages)
+            generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, **choice.stages)
             run(generator, [], **settings)  # what can't be audited is refused here
     console = Console(highlight=False, markup=False)
     if not as_json:

@@ -12,40 +12,39 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
-    Device,
-    Dtype,
+    Chat,
     MaxNewTokens,
-    ModelOption,
-    Numerics,
     ProposerOption,
     Seed,
     Temperature,
     Verifier,
-    Weights,
     before_anything_runs,
     check_request,
-    load_model,
     refusing,
 )
 from specdec.cli.progress import status
 from specdec.errors import RequestError
 
+_NAMES = {"demo": "built-in model"}
 
+
+@takes_model
 def demo(
+    choice: ModelChoice = USUAL,
     proposer: ProposerOption = "lookahead:N=5,W=7,G=7",
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
     category: Annotated[str | None, typer.Option(help="only prompts of this category")] = None,
 ) -> None:
     """Decode with the built-in model, beside plain decoding.
 
     One prompt of each category is decoded, and its text held against plain decoding's.
+    Another --model continues the same prompts.
     """
     from specdec import demo as built_in
 
@@ -55,18 +54,21 @@ def demo(
         if category is not None and category not in chosen:
             raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
         settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-        check_request(proposer, numerics=numerics, weights=weights, settings=settings)
+        check_request(proposer, **choice.stages, settings=settings)
         from specdec.generator import Generator
 
-        model, tokenizer = load_model("demo")
+        model, tokenizer = choice.load()
         with status("trying the model out"):
-            common: dict[str, Any] = {"tokenizer": tokenizer, "weights": weights}
-            generator = Generator(model, proposer=proposer, numerics=numerics, **common)  # type: ignore[arg-type]  # checked there
+            common: dict[str, Any] = {"tokenizer": tokenizer, "weights": choice.weights}
+            generator = Generator(model, proposer=proposer, numerics=choice.numerics, **common)  # type: ignore[arg-type]  # checked there
     is_fast = generator.numerics.mode == "fast"
     with status("trying the model out"):
         plain = Generator(model, proposer="autoregressive", numerics=generator.numerics.mode, **common)
         ordinary = plain if is_fast else Generator(model, proposer="autoregressive", numerics="fast", **common)
-    console.print(f"built-in model, {proposer}; tokens that came together in one step share a colour", style="dim")
+    console.print(
+        f"{_NAMES.get(choice.model, choice.model)}, {proposer}; tokens that came together in one step share a colour",
+        style="dim",
+    )
     all_same = True
     for name, prompt in sorted(chosen.items()):
         if category in (None, name):
@@ -98,11 +100,12 @@ def _outlook(generator: Any) -> str:
     )
 
 
+@takes_model
 def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     prompt: Annotated[str | None, typer.Argument(help="the prompt; without it, --file or standard input")] = None,
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
-    chat: Annotated[bool, typer.Option(help="send the prompt through the tokenizer's chat template")] = False,
+    chat: Chat = None,
     proposer: ProposerOption = "auto",
     verifier: Verifier = "match",
     max_new_tokens: MaxNewTokens = 128,
@@ -115,10 +118,6 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None,
     seed: Seed = None,
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
-    device: Device = None,
-    dtype: Dtype = None,
     as_json: AsJson = False,
 ) -> None:
     """Continue a prompt; the text appears as it is decoded.
@@ -143,16 +142,13 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             raise RequestError(
                 "the prompt is empty: give at least one token, as an argument, with --file, or on standard input"
             )
-        (strategy,), rule = check_request(
-            proposer, verifier=verifier, numerics=numerics, weights=weights, settings=settings
-        )
+        (strategy,), rule = check_request(proposer, verifier=verifier, **choice.stages, settings=settings)
         from specdec.generator import Generator
 
-        loaded, tokenizer = load_model(model, device, dtype)
+        loaded, tokenizer = choice.load()
     with before_anything_runs(), status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
-        stages: dict[str, Any] = {"verifier": rule, "numerics": numerics, "weights": weights}
-        generator = Generator(loaded, tokenizer, proposer=strategy, **stages)
+        generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, **choice.stages)
     request: Any = [{"role": "user", "content": text}] if chat else text
     with refusing(), status("decoding") as vanish:
         if not as_json:
@@ -282,6 +278,7 @@ def _as_json(result: Any) -> dict[str, Any]:
             "num_nodes": stats.num_nodes,
             "num_fallbacks": stats.num_fallbacks,
             "sources": stats.sources,
+            "calibration": stats.calibration,
             "seconds": stats.seconds,
             "peak_cache_bytes": stats.peak_cache_bytes,
         },

@@ -12,31 +12,27 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
     Category,
-    Device,
-    Dtype,
-    ModelOption,
+    Chat,
     NewTokens,
-    Numerics,
     OrderSeed,
     PerCategory,
     Prompts,
     Temperature,
     Threads,
     Verifier,
-    Weights,
     before_anything_runs,
     check_outputs,
-    load_model,
     read_prompts,
     use_threads,
     write_text,
 )
 from specdec.cli.progress import measured, status
-from specdec.cli.tables import bench_table, speed_table, step_table
+from specdec.cli.tables import bench_table, speed_table, step_table, told_texts
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -53,19 +49,17 @@ Warm = Annotated[bool, typer.Option("--warm", help="add rows of strategies that 
 AsJson = Annotated[bool, typer.Option("--json", help="print the figures as JSON")]
 
 
+@takes_model
 def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     strategies: Strategies,
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     prompts: Prompts = None,
+    chat: Chat = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     verifier: Verifier = "match",
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
-    device: Device = None,
-    dtype: Dtype = None,
     repeats: Repeats = 3,
     seed: OrderSeed = 0,
     warm: Warm = False,
@@ -80,10 +74,11 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
     Speed-ups are over ordinary plain decoding, in fast numerics; texts are held against it in the strategies' own.
     Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't.
-    Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's.
+    Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's by more
+    than a numeric tie.
     """
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-    settings |= {"verifier": verifier, "numerics": numerics, "weights": weights, "repeats": repeats, "seed": seed}
+    settings |= {"verifier": verifier, **choice.stages, "repeats": repeats, "seed": seed}
     with before_anything_runs():
         _check_run_files(run_file)
         chosen = read_prompts(prompts, category, per_category)
@@ -91,8 +86,8 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         _check_options(settings)
         _check_ready(report, csv)
         use_threads(threads)
-        loaded = load_model(model, device, dtype)
-        session = _session(loaded, named, chosen, settings | {"warm": warm})
+        loaded = choice.load()
+        session = _session(loaded, named, chosen, settings | {"warm": warm, "chat": chat})
         _check_run_file(run_file, session)
     with session:
         comparison = measured(session, run_file)
@@ -107,21 +102,19 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     _leave([comparison])
 
 
+@takes_model
 def bench(  # noqa: PLR0913, PLR0917 - as above
     strategies: Annotated[
         list[str] | None, typer.Argument(help="as for compare; without any, three built-in ones")
     ] = None,
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     prompts: Prompts = None,
+    chat: Chat = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
     temperature: Annotated[list[float] | None, typer.Option(help="may be repeated; 0 without it")] = None,
     verifier: Verifier = "match",
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
-    device: Device = None,
-    dtype: Dtype = None,
     repeats: Repeats = 1,
     seed: OrderSeed = 0,
     threads: Threads = None,
@@ -136,8 +129,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
     the bonus token included. A run file is kept for each temperature, with -tTEMPERATURE added to its name.
     """
     temperatures = temperature or [0.0]
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier, "numerics": numerics}
-    settings |= {"weights": weights, "repeats": repeats, "seed": seed}
+    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier}
+    settings |= {**choice.stages, "repeats": repeats, "seed": seed}
     files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
     with before_anything_runs():
         _check_run_files(*files)
@@ -147,8 +140,9 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
             _check_options(settings | {"temperature": each})
         _check_ready(report)
         use_threads(threads)
-        loaded = load_model(model, device, dtype)
-        sessions = [_session(loaded, named, chosen, settings | {"temperature": t}) for t in temperatures]
+        loaded = choice.load()
+        common = settings | {"chat": chat}
+        sessions = [_session(loaded, named, chosen, common | {"temperature": t}) for t in temperatures]
         for file, session in zip(files, sessions, strict=True):
             _check_run_file(file, session)
     comparisons: list[Comparison] = []
@@ -188,7 +182,7 @@ def report(
         write_text(csv, comparison.to_csv())
     if out is not None:
         _write_report(out, [comparison], None)
-    if comparison.differences:
+    if comparison.defects:
         raise typer.Exit(EXIT_ERROR)
 
 
@@ -224,7 +218,7 @@ def _split(given: str) -> tuple[str, str]:
 
 def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table]) -> None:
     """Tables, the verdict, and each text that isn't plain decoding's."""
-    from specdec.comparison.sentences import differences, identity, numerics_used, verdict
+    from specdec.comparison.sentences import numerics_used, verdict
 
     console = Console(highlight=False, markup=False)
     for table in tables:
@@ -232,9 +226,8 @@ def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Compari
         console.print()
     stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
     stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
-    decode = tokenizer.decode if tokenizer is not None else None
-    told = [verdict(comparison), *stopped, identity(comparison), numerics_used(comparison)]
-    for line in filter(None, (*told, *differences(comparison, decode))):
+    texts = told_texts(comparison, tokenizer)
+    for line in filter(None, (verdict(comparison), *stopped, *texts, numerics_used(comparison))):
         console.print(line, soft_wrap=True)
 
 
@@ -282,8 +275,8 @@ def _write_report(path: Path, comparisons: list["Comparison"], session: "Session
 
 
 def _leave(comparisons: list["Comparison"]) -> None:
-    """Exit code 1 for a strategy that failed or wrote another text, 130 for an interrupt."""
-    if any(comparison.differences or comparison.failure for comparison in comparisons):
+    """Exit code 1 for a strategy that failed or wrote another text, ties aside, 130 for an interrupt."""
+    if any(comparison.defects or comparison.failure for comparison in comparisons):
         raise typer.Exit(EXIT_ERROR)
     if not all(comparison.is_complete for comparison in comparisons):
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -21,11 +21,14 @@ EXIT_INTERRUPTED = 130
 
 Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
 ProposerOption = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
-ModelOption = Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")]
-Device = Annotated[str | None, typer.Option(help="torch's name of one, such as cuda; the CPU without it")]
-Dtype = Annotated[str | None, typer.Option(help="bfloat16, float16, float32 or float64; the model's own without it")]
-Numerics = Annotated[str, typer.Option(help="exact, fast or auto: exact wherever this machine allows it")]
-Weights = Annotated[str, typer.Option(help="packed, stock or auto: packed where that is faster; or int8 (lossy)")]
+Chat = Annotated[
+    bool | None,
+    typer.Option(
+        "--chat/--no-chat",
+        show_default=False,
+        help="send texts through the model's chat template; without either, instructions of a prompt file alone",
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
 Seed = Annotated[int | None, typer.Option(help="makes a sampled text repeatable")]

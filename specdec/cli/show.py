@@ -12,19 +12,17 @@ from rich.live import Live
 
 from specdec.cli.decode import figures
 from specdec.cli.drawing import lane_line, mask_lines, panels, step_lines
+from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
+    Chat,
     MaxNewTokens,
-    ModelOption,
-    Numerics,
     ProposerOption,
     Seed,
     Temperature,
-    Weights,
     before_anything_runs,
     check_outputs,
     check_request,
-    load_model,
     refusing,
 )
 from specdec.cli.progress import status
@@ -46,10 +44,12 @@ _SHOWN_DEFAULT = "a sheet of arithmetic"
 Prompt = Annotated[str, typer.Option(help="the prompt", show_default=_SHOWN_DEFAULT)]
 
 
+@takes_model
 def mask(
     proposer: ProposerOption = "lookahead:N=4,W=5,G=2",
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     prompt: Prompt = _PROMPT,
+    chat: Chat = None,
     step: Annotated[int | None, typer.Option(min=1, help="counted from 1; without it, a telling one is chosen")] = None,
     max_new_tokens: MaxNewTokens = 64,
     out: Annotated[Path | None, typer.Option(help="draw a figure as well, as .svg or .png")] = None,
@@ -64,9 +64,9 @@ def mask(
         if out is not None:
             check_path(out)
         check_outputs(out)
-        recorder = _recorder(proposer, model, prompt, {"max_new_tokens": max_new_tokens})
+        recorder = _recorder(proposer, choice, prompt, {"max_new_tokens": max_new_tokens})
     with refusing(), status("decoding"), recorder.generator:
-        trace = recorder.trace(prompt, max_new_tokens=max_new_tokens, seed=0)
+        trace = recorder.trace(_asked(prompt, chat), max_new_tokens=max_new_tokens, seed=0)
         number = telling_step(trace) if step is None else step
         picture = MaskPicture.of(trace, number, recorder.generator.shapes)
         if out is not None:
@@ -76,10 +76,12 @@ def mask(
         console.print(line, soft_wrap=True)
 
 
+@takes_model
 def trace(  # noqa: PLR0913, PLR0917 - as above
     prompt: Annotated[str, typer.Argument(help="the prompt", show_default=_SHOWN_DEFAULT)] = _PROMPT,
+    chat: Chat = None,
     proposer: ProposerOption = "lookahead:N=5,W=7,G=7",
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     max_new_tokens: MaxNewTokens = 24,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
@@ -95,15 +97,15 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
         if html_file is not None:
             check_page()
         check_outputs(json_file, html_file)
-        recorder = _recorder(proposer, model, prompt, settings)
+        recorder = _recorder(proposer, choice, prompt, settings)
     with refusing(), status("decoding"), recorder.generator:
-        traced = recorder.trace(prompt, **settings)
+        traced = recorder.trace(_asked(prompt, chat), **settings)
         if json_file is not None:
             _write_json(traced, json_file)
         if html_file is not None:
             save_page(traced, html_file)
     console = Console(highlight=False)
-    text = prompt
+    text = traced.prompt
     for number, taken in enumerate(traced.steps, start=1):
         for line in step_lines(taken, number, text, all_nodes, console.width):
             console.print(line)
@@ -112,15 +114,15 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
     console.print(figures(traced.result), style="dim", soft_wrap=True)
 
 
+@takes_model
 def race(  # noqa: PLR0913, PLR0917 - as above
     first: Annotated[str, typer.Argument(metavar="A", help="a strategy, as for --proposer")],
     second: Annotated[str, typer.Argument(metavar="B", help="another one")],
     prompt: Prompt = _PROMPT,
-    model: ModelOption = "demo",
+    chat: Chat = None,
+    choice: ModelChoice = USUAL,
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
     seed: Seed = 0,
 ) -> None:
     """Decode one prompt with two strategies, side by side.
@@ -130,16 +132,17 @@ def race(  # noqa: PLR0913, PLR0917 - as above
     """
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
     with before_anything_runs():
-        generators = _generators((first, second), model, prompt, settings, {"numerics": numerics, "weights": weights})
+        generators = _generators((first, second), choice, prompt, settings)
     from specdec.pictures.race import Lane, first_difference
     from specdec.pictures.race import race as advance
 
+    asked = _asked(prompt, chat)
     names = (first, second) if first != second else (f"{first} (left)", f"{second} (right)")
     lanes = [Lane(name, generator) for name, generator in zip(names, generators, strict=True)]
     with refusing(), generators[0], generators[1]:
         for generator in generators:
-            generator.generate(prompt, **{**settings, "max_new_tokens": min(_WARM_UP, max_new_tokens)})
-        _show(lanes, advance(lanes, prompt, **settings))
+            generator.generate(asked, **{**settings, "max_new_tokens": min(_WARM_UP, max_new_tokens)})
+        _show(lanes, advance(lanes, asked, **settings))
     place = first_difference(lanes)
     for line in _outcome(lanes, place):
         typer.echo(line)
@@ -147,26 +150,31 @@ def race(  # noqa: PLR0913, PLR0917 - as above
         raise typer.Exit(EXIT_ERROR)
 
 
-def _recorder(proposer: str, model: str, prompt: str, settings: dict[str, Any]) -> "Recorder":
+def _recorder(proposer: str, choice: ModelChoice, prompt: str, settings: dict[str, Any]) -> "Recorder":
     _check_prompt(prompt)
-    check_request(proposer, settings=settings)
+    check_request(proposer, **choice.stages, settings=settings)
     from specdec.pictures.trace import Recorder
 
-    loaded = load_model(model)
+    loaded = choice.load()
     with status("trying the model out"):
-        return Recorder(*loaded, proposer)
+        return Recorder(*loaded, proposer, **choice.stages)
 
 
-def _generators(
-    proposers: tuple[str, str], model: str, prompt: str, settings: dict[str, Any], stages: dict[str, Any]
-) -> list[Any]:
+def _generators(proposers: tuple[str, str], choice: ModelChoice, prompt: str, settings: dict[str, Any]) -> list[Any]:
     _check_prompt(prompt)
-    strategies, _ = check_request(*proposers, **stages, settings=settings)
+    strategies, _ = check_request(*proposers, **choice.stages, settings=settings)
     from specdec.generator import Generator
 
-    loaded, tokenizer = load_model(model)
+    loaded, tokenizer = choice.load()
     with status("trying the model out"):
-        return [Generator(loaded, tokenizer, proposer=strategy, **stages) for strategy in strategies]
+        return [Generator(loaded, tokenizer, proposer=strategy, **choice.stages) for strategy in strategies]
+
+
+def _asked(prompt: str, chat: bool | None) -> Any:
+    """The prompt as it is decoded: a text is continued, unless it is to be a chat's first message."""
+    from specdec.comparison.prompts import as_messages
+
+    return as_messages(prompt) if chat else prompt
 
 
 def _check_prompt(prompt: str) -> None:

@@ -1,14 +1,18 @@
 """Comparisons as tables for the terminal."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
+from rich.text import Text
 
 from specdec.decoding.phases import PHASES
 
 if TYPE_CHECKING:
     from specdec.comparison import Comparison, Row
     from specdec.comparison.runs import Plan
+
+_DEFECT, _TIE = "bold red", "yellow"
 
 
 def speed_table(comparison: "Comparison") -> Table:
@@ -76,9 +80,23 @@ def figures_table(first: str, *headings: str) -> Table:
     return table
 
 
-def _identity(row: "Row", plan: "Plan") -> str:
+def told_texts(comparison: "Comparison", tokenizer: Any) -> Iterator[Text]:
+    """Lines on the identity of texts: in red what is a defect, or may be one, in yellow what is a numeric tie."""
+    from specdec.comparison.sentences import differences, identity
+
+    if said := identity(comparison):
+        yield Text(said, style=_DEFECT if comparison.defects else _TIE if comparison.differences else "")
+    for found, line in differences(comparison, tokenizer.decode if tokenizer is not None else None):
+        yield Text(line, style="" if found is None else _TIE if found.verdict == "numeric tie" else _DEFECT)
+
+
+def _identity(row: "Row", plan: "Plan") -> Text:
     if row.strategy in plan.plain:
-        return "–"
+        return Text("–")
     if row.num_different is None:
-        return "by law" if plan.promises[row.strategy] == "law" else "LOSSY"
-    return "yes" if row.num_different == 0 else f"NO: {row.num_different} of {row.num_texts}"
+        return Text("by law" if plan.promises[row.strategy] == "law" else "LOSSY")
+    ties = f"{row.num_ties} tie{'s' if row.num_ties > 1 else ''}"
+    if row.num_defects:
+        also = f", {ties}" if row.num_ties else ""
+        return Text(f"NO: {row.num_defects} of {row.num_texts}{also}", style=_DEFECT)
+    return Text(f"{ties} of {row.num_texts}", style=_TIE) if row.num_ties else Text("yes")

@@ -8,28 +8,24 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
     Category,
-    Device,
-    Dtype,
-    ModelOption,
+    Chat,
     NewTokens,
-    Numerics,
     OrderSeed,
     PerCategory,
     Prompts,
     Temperature,
     Threads,
-    Weights,
     before_anything_runs,
     check_outputs,
-    load_model,
     read_prompts,
     use_threads,
 )
 from specdec.cli.progress import status
-from specdec.cli.tables import figures_table, speed_table
+from specdec.cli.tables import figures_table, speed_table, told_texts
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -38,20 +34,18 @@ if TYPE_CHECKING:
 _MOST_TRIALS_SHOWN = 10
 
 
+@takes_model
 def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     strategy: Annotated[str, typer.Argument(help="a strategy; options that it is given stay as they are")],
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE,VALUE,… to try; may be repeated")] = None,
     minutes: Annotated[float, typer.Option(help="when the search is to be over")] = 5.0,
-    model: ModelOption = "demo",
+    choice: ModelChoice = USUAL,
     prompts: Prompts = None,
+    chat: Chat = None,
     category: Category = None,
     per_category: PerCategory = None,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
-    numerics: Numerics = "auto",
-    weights: Weights = "auto",
-    device: Device = None,
-    dtype: Dtype = None,
     seed: OrderSeed = 0,
     threads: Threads = None,
     plot: Annotated[Path | None, typer.Option(help="draw the trade-off, as .svg or .png")] = None,
@@ -63,21 +57,22 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     only those predicted to be fastest are run in earnest, beside plain decoding.
     """
     from specdec.comparison.ready import check_options
-    from specdec.comparison.sentences import differences, identity, numerics_used
+    from specdec.comparison.sentences import numerics_used
     from specdec.comparison.tune import Tuner, check_search
 
     with before_anything_runs():
         chosen = read_prompts(prompts, category, per_category)
         space = dict(map(_values, option)) if option else None
         settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        settings |= {"numerics": numerics, "weights": weights, "seed": seed}
+        settings |= {**choice.stages, "seed": seed}
         check_search(strategy, space, minutes)
         check_options(**settings)
         _check_ready(plot)
         use_threads(threads)
-        loaded, tokenizer = load_model(model, device, dtype)
+        loaded, tokenizer = choice.load()
         with status("trying the model out"):
-            tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **settings)
+            settings |= {"tokenizer": tokenizer, "chat": chat}
+            tuner = Tuner(loaded, strategy, chosen, space=space, minutes=minutes, **settings)
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.completed} settings, last {task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
@@ -86,8 +81,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console.print(_trial_table(tuning))
     console.print()
     console.print(speed_table(tuning.comparison))
-    told = [identity(tuning.comparison), numerics_used(tuning.comparison)]
-    for line in (*told, *differences(tuning.comparison, tokenizer.decode if tokenizer else None)):
+    for line in (numerics_used(tuning.comparison), *told_texts(tuning.comparison, tokenizer)):
         console.print(line, soft_wrap=True)
     console.print(f"\nbest: --proposer {tuning.strategy}   {tuning.gain} times plain decoding", soft_wrap=True)
     if tuning.gain.value < 1.0:
@@ -99,7 +93,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.comparison.trade_off import save_trade_off
 
         save_trade_off(plot, tuning)
-    if tuning.comparison.differences:
+    if tuning.comparison.defects:
         raise typer.Exit(EXIT_ERROR)
 
 

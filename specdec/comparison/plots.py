@@ -1,63 +1,22 @@
 """A comparison's figures as SVG: narrow enough for a telephone, and reproducible to the byte."""
 
-import html
-import io
 import math
-import re
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from specdec.comparison.extras import needs
+from specdec.comparison import merge_plots
+from specdec.comparison.axes import COLOURS, MARKERS, PLAIN_COLOUR, Plot, Style, as_svg, look, one_axes, row_axes
+from specdec.comparison.earnings import Earning, earnings
 from specdec.comparison.results import Comparison, Row
 from specdec.costs import Costs
 from specdec.decoding.phases import PHASES
 
-# Okabe and Ito's colours, which people with any of the usual colour vision deficiencies can tell apart.
-PLAIN_COLOUR = "#666666"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-_MARKERS = (("s", "■"), ("^", "▲"), ("D", "◆"), ("v", "▼"), ("P", "✚"), ("*", "★"), ("h", "⬢"))
 _PHASE_COLOURS = ("#00224E", "#4E576C", "#7F7C75", "#BCAE6C", "#FEE838")  # cividis: no strategy's, and ordered in grey
-
-_WIDTH, _SIDE, _ABOVE, _BELOW = 288.0, 8.0, 26.0, 38.0  # points: the whole width, and margins round the axes
-_LEFT, _LEFT_OF_TICKS = 18.0, 42.0  # for a label of y, and for one with ticks
-_LINE, _GAP = 11.5, 8.0  # points from line to line, and between rows
-_LONGEST_LINE, _MOST_LINES = 30, 4  # of a name
 _MOST_LENGTHS = 12  # accepted lengths from here on share a bar
 _NUM_BINS = 8
-_SETTINGS = {
-    "svg.fonttype": "none",  # text stays text
-    "text.parse_math": False,  # a dollar in a name is a dollar
-    "font.size": 8.5,
-    "axes.labelsize": 8.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.formatter.useoffset": False,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """The look of a strategy in every figure; ``glyph`` is the marker as a character."""
-
-    colour: str
-    marker: str
-    glyph: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plot:
-    """A figure: its SVG element, what it shows, and what its colours mean (glyph, colour, name)."""
-
-    title: str
-    svg: str
-    caption: str
-    key: tuple[tuple[str, str, str], ...] = ()
 
 
 _Maker = Callable[[Comparison, dict[str, Style]], tuple[Any, Plot]]  # a figure, and its Plot without the SVG
@@ -74,18 +33,8 @@ def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
                 styles.setdefault(name, Style(PLAIN_COLOUR, "X", "✖"))
             elif name not in styles:
                 place = sum(style.colour != PLAIN_COLOUR for style in styles.values())
-                styles[name] = Style(COLOURS[place % len(COLOURS)], *_MARKERS[place % len(_MARKERS)])
+                styles[name] = Style(COLOURS[place % len(COLOURS)], *MARKERS[place % len(MARKERS)])
     return styles
-
-
-@contextmanager
-def look(settings: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Draw with the settings that all figures have in common, and some of one's own."""
-    matplotlib = needs("matplotlib")
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # the reader's own settings would show
-        matplotlib.rcParams.update({**_SETTINGS, **(settings or {})})
-        yield
 
 
 def draw(comparison: Comparison, styles: dict[str, Style], costs: Costs | None, salt: str) -> list[Plot]:
@@ -94,10 +43,13 @@ def draw(comparison: Comparison, styles: dict[str, Style], costs: Costs | None, 
     if costs is not None:
         makers.append(partial(pass_costs, costs=costs))
     plots = []
+    for name in (row.strategy for row in comparison.drafting):
+        if sources := earnings(comparison, name):
+            makers += [partial(_of_merge, make, name, sources) for make in (merge_plots.earned, merge_plots.calibrated)]
     for index, make in enumerate(makers):
         with look({"svg.hashsalt": f"{salt} {index}"}):
             figure, plot = make(comparison, styles)
-            plots.append(Plot(plot.title, _svg(figure, plot.title), plot.caption, plot.key))
+            plots.append(Plot(plot.title, as_svg(figure, plot.title), plot.caption, plot.key))
     return plots
 
 
@@ -106,11 +58,22 @@ def _drafting(comparison: Comparison) -> list[Row]:
     return comparison.drafting or comparison.ranking
 
 
+def _of_merge(
+    make: Callable[[str, list[Earning]], tuple[Any, Plot]],
+    strategy: str,
+    sources: list[Earning],
+    comparison: Comparison,
+    styles: dict[str, Style],
+) -> tuple[Any, Plot]:
+    """A figure of one strategy's sources, made as the others are."""
+    return make(strategy, sources)
+
+
 def speed_ups(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
     """Times plain decoding, with intervals, and a line at 1."""
     title, rows = "Speed-up over plain decoding", comparison.ranking
     labels = [(row.strategy, _interval(row, comparison.plan.baseline)) for row in rows]
-    figure, axes, bottoms = _row_axes(title, "times plain decoding's tokens per second", labels, height=10)
+    figure, axes, bottoms = row_axes(title, "times plain decoding's tokens per second", labels, height=10)
     axes.axvline(1.0, color=PLAIN_COLOUR, linewidth=0.8, linestyle="--", zorder=0)
     ends = [1.0]
     for row, bottom in zip(rows, bottoms, strict=True):
@@ -129,7 +92,7 @@ def phases(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]
     title, rows = "Where a step's time goes", comparison.ranking
     totals = [1000 * sum(row.seconds.values()) for row in rows]
     labels = [(row.strategy, f"{total:.3g} ms") for row, total in zip(rows, totals, strict=True)]
-    figure, axes, bottoms = _row_axes(title, "milliseconds per step", labels, height=12)
+    figure, axes, bottoms = row_axes(title, "milliseconds per step", labels, height=12)
     for row, bottom in zip(rows, bottoms, strict=True):
         left = 0.0
         for phase, colour in zip(PHASES, _PHASE_COLOURS, strict=True):
@@ -149,7 +112,7 @@ def accepted_lengths(comparison: Comparison, styles: dict[str, Style]) -> tuple[
     longest = max(2, min(_MOST_LENGTHS, most))
     title, height = "Accepted lengths", 42
     labels = [(row.strategy, f"mean {row.tokens_per_step:.2f}") for row in rows]
-    figure, axes, bottoms = _row_axes(title, "tokens emitted by a step", labels, height, "share of steps (%)")
+    figure, axes, bottoms = row_axes(title, "tokens emitted by a step", labels, height, "share of steps (%)")
     places = range(1, longest + 1)
     shares = [[float(np.mean(np.minimum(own, longest) == place)) for place in places] for own in lengths]
     scale = (height - 14) / max(map(max, shares))
@@ -171,7 +134,7 @@ def by_category(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, 
     names = [row.strategy for row in _drafting(comparison)]
     labels = [(category, "") for category in comparison.categories]
     height = apart * len(names)
-    figure, axes, bottoms = _row_axes(title, "tokens per step", labels, height)
+    figure, axes, bottoms = row_axes(title, "tokens per step", labels, height)
     for category, bottom in zip(comparison.categories, bottoms, strict=True):
         for place, name in enumerate(names):
             value, y = comparison.tokens_per_step(name, category), bottom - apart * (len(names) - place - 0.5)
@@ -187,7 +150,7 @@ def by_position(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, 
     title, names = "Tokens per step along the text", [row.strategy for row in _drafting(comparison)]
     longest = max(len(run.tokens) for name in names for run in comparison.runs_of(name))
     width = max(1, math.ceil(longest / _NUM_BINS))
-    figure, axes = _axes(title, "position in the new text (tokens)", "tokens per step", height=150)
+    figure, axes = one_axes(title, "position in the new text (tokens)", "tokens per step", height=150)
     for name in names:
         style, (centres, means) = styles[name], _along(comparison, name, width)
         axes.plot(centres, means, marker=style.marker, color=style.colour, markersize=5, linewidth=1.2, clip_on=False)
@@ -214,7 +177,7 @@ def _along(comparison: Comparison, name: str, width: int) -> tuple[list[float], 
 def pass_costs(comparison: Comparison, styles: dict[str, Style], costs: Costs) -> tuple[Any, Plot]:
     """c(T), and what each strategy gets for it."""
     title, names = "Cost of a pass over T nodes", [row.strategy for row in comparison.ranking]
-    figure, axes = _axes(title, "nodes in a pass, T", "c(T), and tokens per step", height=150)
+    figure, axes = one_axes(title, "nodes in a pass, T", "c(T), and tokens per step", height=150)
     axes.plot(costs.sizes, costs.relative, color="#333333", linewidth=1.4, marker=".", zorder=1)
     for row in comparison.rows:
         style = styles[row.strategy]
@@ -242,63 +205,3 @@ def _interval(row: Row, baseline: str) -> str:
     if row.strategy == baseline:
         return "1"
     return str(row.speed_up) if math.isfinite(row.speed_up.high) else f"{row.speed_up.value:.2f}, no interval"
-
-
-def _axes(title: str, x_label: str, y_label: str, height: float, left: float = _LEFT_OF_TICKS) -> tuple[Any, Any]:
-    """A figure with one pair of axes of this height in points."""
-    whole, width = height + _ABOVE + _BELOW, _WIDTH - left - _SIDE
-    figure = needs("matplotlib.figure").Figure(figsize=(_WIDTH / 72, whole / 72))
-    figure.text(0, 1 - 4 / whole, title, fontsize=10, fontweight="bold", verticalalignment="top")
-    axes = figure.add_axes((left / _WIDTH, _BELOW / whole, width / _WIDTH, height / whole))
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    axes.yaxis.set_label_coords(-(left - 12) / width, 0.5)
-    return figure, axes
-
-
-def _row_axes(
-    title: str, x_label: str, labels: Sequence[tuple[str, str]], height: float, y_label: str = ""
-) -> tuple[Any, Any, list[float]]:
-    """Axes with a row for each label (a name, and a figure at the right) and ``height`` points below it.
-
-    Returns figure, axes and each row's lower end. y is in points from the top.
-    """
-    names = [_wrapped(name) for name, _ in labels]
-    bottoms = np.cumsum([_LINE * len(lines) + height + _GAP for lines in names]).tolist()
-    figure, axes = _axes(title, x_label, y_label, bottoms[-1] + _GAP, left=_LEFT if y_label else _SIDE)
-    axes.set_ylim(bottoms[-1] + _GAP, 0)
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    free = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # of lines that run behind
-    placed = {"transform": axes.get_yaxis_transform(), "verticalalignment": "top", "bbox": free}
-    for lines, (_, figures), bottom in zip(names, labels, bottoms, strict=True):
-        top = bottom - height - _LINE * len(lines)
-        for place, line in enumerate(lines):
-            axes.text(0 if y_label else -_SIDE / (_WIDTH - 2 * _SIDE), top + place * _LINE, line, **placed)
-        if figures:
-            axes.text(1, top, figures, horizontalalignment="right", **placed)
-    return figure, axes, bottoms
-
-
-def _wrapped(name: str) -> list[str]:
-    """Lines, broken behind what options and words end with."""
-    shown = "".join(character if character.isprintable() else "�" for character in name)
-    lines = [""]
-    for piece in re.findall(rf"[^\s,:_]{{0,{_LONGEST_LINE}}}[\s,:_]?", shown):
-        if len(lines[-1] + piece) > _LONGEST_LINE + 1:
-            lines.append("")
-        lines[-1] += piece
-    return [*lines[: _MOST_LINES - 1], lines[_MOST_LINES - 1] + "…"] if len(lines) > _MOST_LINES else lines
-
-
-def _svg(figure: Any, title: str) -> str:
-    """The figure as an element for a page: scalable, named, and with no ids but those that it refers to."""
-    text = io.StringIO()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=r"Glyph .* missing")  # the reader's fonts may have it
-        figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-    svg = text.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    svg = re.sub(r' (width|height)="[^"]*"', "", svg, count=2)  # the element's own: the page decides
-    return svg.replace("<svg", f'<svg role="img" aria-label="{html.escape(title)}"', 1)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,15 @@ _MOST_FAULTS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPrompt:
-    """A prompt to compare strategies on: text, token ids or chat messages, with a category to report it under."""
+    """A prompt to compare strategies on: text, token ids or chat messages, with a category to report it under.
+
+    ``is_instruction``: its text asks for an answer, and isn't to be continued as it stands.
+    """
 
     category: str
     name: str
     prompt: Any
+    is_instruction: bool = False
 
 
 def demo_prompts() -> list[EvaluationPrompt]:
@@ -44,8 +48,8 @@ def load_prompts(path: Path) -> list[EvaluationPrompt]:
     """The prompts of a JSON Lines file.
 
     A line has ``prompt`` (text), ``prompt_ids`` or ``messages``; or ``turns``, of which the first is taken, as in
-    Spec-Bench. Its ``category`` is kept (without one, it is the file's name), and it is called by its ``name``,
-    ``task_id``, ``question_id`` or ``id``, or by its line's number.
+    Spec-Bench, and is an instruction. Its ``category`` is kept (without one, it is the file's name), and it is
+    called by its ``name``, ``task_id``, ``question_id`` or ``id``, or by its line's number.
 
     Raises:
         RequestError: for a file that can't be read or has no prompts; and for lines that are none of these, by number.
@@ -89,6 +93,35 @@ def select(
     return chosen
 
 
+def as_chat(
+    prompts: Sequence[EvaluationPrompt], tokenizer: Any | None, chat: bool | None = None
+) -> list[EvaluationPrompt]:
+    """The prompts, texts as chat messages where that is wanted; token ids and messages stay what they are.
+
+    Args:
+        chat: True for all texts, False for none; None for instructions, where the tokenizer has a chat template.
+
+    Raises:
+        RequestError: where all are wanted and there is no template.
+    """
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if chat and not has_template:
+        raise RequestError("chat messages are asked for, but the tokenizer has no chat template: leave --chat out")
+    if not has_template or chat is False:
+        return list(prompts)
+    return [
+        replace(given, prompt=as_messages(given.prompt))
+        if isinstance(given.prompt, str) and (chat or given.is_instruction)
+        else given
+        for given in prompts
+    ]
+
+
+def as_messages(text: str) -> list[dict[str, str]]:
+    """A user's message, as chat templates take it."""
+    return [{"role": "user", "content": text}]
+
+
 def _read(line: str, number: int, stem: str) -> EvaluationPrompt:
     """Raises ValueError, with what is wrong."""
     try:
@@ -98,22 +131,23 @@ def _read(line: str, number: int, stem: str) -> EvaluationPrompt:
     if not isinstance(row, dict):
         raise ValueError(f"a {type(row).__name__}, not an object")
     names = [row[key] for key in ("name", "task_id", "question_id", "id") if key in row]
-    return EvaluationPrompt(str(row.get("category", stem)), str(names[0] if names else f"line {number}"), _prompt(row))
+    name = str(names[0] if names else f"line {number}")
+    return EvaluationPrompt(str(row.get("category", stem)), name, *_prompt(row))
 
 
-def _prompt(row: dict[str, Any]) -> Any:
-    """Raises ValueError, with what is wrong."""
+def _prompt(row: dict[str, Any]) -> tuple[Any, bool]:
+    """The prompt, and True if it is an instruction. Raises ValueError, with what is wrong."""
     if isinstance(row.get("prompt"), str) and row["prompt"]:
-        return row["prompt"]
+        return row["prompt"], False
     ids = row.get("prompt_ids")
     if isinstance(ids, list) and ids and all(type(token) is int for token in ids):
-        return ids
+        return ids, False
     messages = row.get("messages")
     if isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages):
-        return messages
+        return messages, False
     turns = row.get("turns")
     if isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]:
-        return turns[0]
+        return turns[0], True
     given = [f"{name!r} is {row[name]!r:.40}" for name in ("prompt", "prompt_ids", "messages", "turns") if name in row]
     wanted = "'prompt' (text), 'prompt_ids' (integers), 'messages' (with roles) or 'turns' (texts)"
     raise ValueError(f"{'; '.join(given)}: give {wanted}, not empty" if given else f"no {wanted}")

@@ -8,8 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from specdec.comparison.axes import Plot
+from specdec.comparison.earnings import Earning, earnings
 from specdec.comparison.extras import needs, page_environment
-from specdec.comparison.plots import Plot, draw, styles_of
+from specdec.comparison.plots import draw, styles_of
 from specdec.comparison.results import Comparison, Difference, Row
 from specdec.comparison.runs import Run
 from specdec.comparison.sentences import Decode, by_numerics, identity, numerics_used, token_shown, verdict
@@ -56,6 +58,7 @@ class View:
     identity: str
     numerics: str
     differences: list[tuple[Difference, str, str]]  # with its own token and plain decoding's
+    merges: dict[str, list[Earning]]  # by strategy, what its sources earned; of merges alone
     plots: list[Plot]
     samples: list[Sample]
     facts: dict[str, str]
@@ -100,8 +103,11 @@ def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Co
             numerics=numerics_used(comparison),
             differences=[
                 (found, token_shown(found.token, decode), token_shown(found.expected, decode))
-                for found in comparison.differences[:_MOST_DIFFERENCES]
+                for found in [*comparison.defects, *comparison.ties][:_MOST_DIFFERENCES]
             ],
+            merges={
+                row.strategy: found for row in comparison.drafting if (found := earnings(comparison, row.strategy))
+            },
             plots=draw(comparison, styles, costs, salt=f"specdec {index}"),
             samples=samples(comparison, decode),
             facts={name: value for name, value in own.items() if name not in common},

@@ -3,12 +3,13 @@
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from specdec.comparison.earnings import earnings
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
 from specdec.decoding.phases import PHASES
@@ -20,8 +21,9 @@ class Difference:
     """The first place where a strategy's text leaves plain decoding's, in the numerics of both.
 
     ``agreed`` are the new tokens before it. ``token`` and ``expected`` are the strategy's id there and plain
-    decoding's, None where the text had ended; ``margin`` is by how much the model's logit of ``expected`` exceeds that
-    of ``token``, None where either is missing or the model wasn't asked.
+    decoding's, None where the text had ended. ``verdict`` and ``reason`` say what it is (``ties.py``), the verdict None
+    where that wasn't examined; ``margin`` is by how much plain decoding's score of ``expected`` exceeds that of
+    ``token``, None where either is missing or the model wasn't asked.
     """
 
     strategy: str
@@ -30,6 +32,8 @@ class Difference:
     agreed: tuple[int, ...]
     token: int | None
     expected: int | None
+    verdict: Literal["numeric tie", "defect"] | None = None
+    reason: str = ""
     margin: float | None = None
 
     @property
@@ -44,7 +48,7 @@ class Row:
 
     ``speed_up`` is over ordinary plain decoding, in fast numerics. ``seconds`` are per step, by phase.
     ``num_different`` counts texts that aren't those of plain decoding in the strategy's own numerics, and is None under
-    an acceptance rule that doesn't promise the same tokens.
+    an acceptance rule that doesn't promise the same tokens; ``num_ties`` of them are numeric ties.
     """
 
     strategy: str
@@ -56,6 +60,12 @@ class Row:
     cache_bytes: int
     num_texts: int
     num_different: int | None
+    num_ties: int = 0
+
+    @property
+    def num_defects(self) -> int:
+        """Texts that differ by more than rounding, or by what wasn't examined."""
+        return (self.num_different or 0) - self.num_ties
 
 
 class Comparison:
@@ -91,6 +101,16 @@ class Comparison:
     def categories(self) -> list[str]:
         """The categories of the prompts that were run, in the order of the prompt set."""
         return list(dict.fromkeys(self.plan.prompts[prompt][0] for prompt in self.prompts))
+
+    @property
+    def defects(self) -> list[Difference]:
+        """The differences that are no numeric ties, as far as that was examined."""
+        return [found for found in self.differences if found.verdict != "numeric tie"]
+
+    @property
+    def ties(self) -> list[Difference]:
+        """The differences that are rounding."""
+        return [found for found in self.differences if found.verdict == "numeric tie"]
 
     def runs_of(self, strategy: str, category: str | None = None) -> list[Run]:
         """A strategy's runs that every other strategy has a counterpart of."""
@@ -178,7 +198,12 @@ class Comparison:
             "num_prompts": len(self.prompts),
             "is_complete": self.is_complete,
             "winner": self.winner,
-            "strategies": [_row_as_json(row) | {"categories": self._by_category(row.strategy)} for row in self.rows],
+            "strategies": [
+                _row_as_json(row)
+                | {"categories": self._by_category(row.strategy)}
+                | {"sources": {own.source: own.to_json() for own in earnings(self, row.strategy)}}
+                for row in self.rows
+            ],
             "differences": [
                 {"category": self.plan.prompts[found.prompt][0], "name": self.plan.prompts[found.prompt][1]}
                 | {name: getattr(found, name) for name in Difference.__slots__ if name != "agreed"}
@@ -227,6 +252,7 @@ class Comparison:
             num_different=sum(found.strategy == name for found in self.differences)
             if self.plan.promises[name] == "tokens"
             else None,
+            num_ties=sum(found.strategy == name and found.verdict == "numeric tie" for found in self.differences),
         )
 
     def _find_differences(self) -> list[Difference]:
@@ -238,7 +264,10 @@ class Comparison:
                 place = first_difference(ours, plain)
                 if place is not None:
                     token, expected = (text[place] if place < len(text) else None for text in (ours, plain))
-                    found.append(Difference(name, prompt, repeat, plain[:place], token, expected))
+                    difference = Difference(name, prompt, repeat, plain[:place], token, expected)
+                    if not self.plan.inexact[name]:
+                        difference = replace(difference, verdict="defect", reason="numerics are bit-exact")
+                    found.append(difference)
         return found
 
 

@@ -66,6 +66,8 @@ class Run(BaseModel):
     num_nodes: int
     phases: dict[str, float]  # seconds
     cache_bytes: int
+    sources: dict[str, dict[int, tuple[int, int]]] = {}  # of a merge: see ``Stats``
+    calibration: dict[str, tuple[tuple[int, float, int], ...]] = {}
 
     @property
     def cell(self) -> Cell:
@@ -132,4 +134,12 @@ def _run(name: str, prompt: int, repeat: int, seconds: float, result: Result) ->
         num_nodes=result.stats.num_nodes,
         phases=result.stats.seconds,
         cache_bytes=result.stats.peak_cache_bytes,
+        sources={
+            name: {depth: (named, right) for depth, (named, right) in by_depth.items()}
+            for name, by_depth in result.stats.sources.items()
+        },
+        calibration={
+            name: tuple((int(number), chances, int(right)) for number, chances, right in bins)
+            for name, bins in result.stats.calibration.items()
+        },
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from specdec.comparison.results import Comparison
+from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runs import Plan
 from specdec.comparison.statistics import FEWEST_PROMPTS
 from specdec.numerics import Numerics
@@ -41,13 +41,27 @@ def verdict(comparison: Comparison) -> str:
 
 def identity(comparison: Comparison) -> str:
     """Say whether the texts are plain decoding's."""
-    plan, num_different = comparison.plan, len(comparison.differences)
+    plan, differing = comparison.plan, comparison.differences
+    num_ties, num_wrong = len(comparison.ties), len(comparison.defects)
     others = [name for name in plan.strategies if name not in plan.plain]
     num_texts = len(comparison.pairs) * sum(plan.promises[name] == "tokens" for name in others)
     all_of_them = "The text is" if num_texts == 1 else f"All {num_texts} texts are"
     told = [f"{all_of_them} plain decoding's, token for token."] if num_texts else []
-    if num_different:
-        told = [f"{num_different} of {num_texts} texts {'is' if num_different == 1 else 'are'} NOT plain decoding's."]
+    ties = (
+        f"{num_ties} {'differs by a numeric tie' if num_ties == 1 else 'differ by numeric ties'}: rounding, no defect."
+    )
+    if num_wrong:
+        told = [f"{num_wrong} of {num_texts} texts {'is' if num_wrong == 1 else 'are'} NOT plain decoding's."]
+        told += [f"Of the others, {ties}"] if num_ties else []
+    elif num_ties:
+        told = [
+            f"Of {num_texts} texts, {num_texts - num_ties} {'is' if num_texts - num_ties == 1 else 'are'} plain "
+            f"decoding's, token for token; {ties}"
+        ]
+    if any(found.verdict is None for found in differing):
+        told.append(
+            "Numeric ties and defects were not told apart here: `specdec compare --run` with the run file does."
+        )
     if free := [name for name in others if plan.promises[name] != "tokens"]:
         told.append(f"Not compared, as their rule does not promise plain decoding's tokens: {', '.join(free)}.")
     return " ".join(told)
@@ -76,18 +90,20 @@ def by_numerics(plan: Plan, names: Iterable[str]) -> str:
     return "; ".join(f"{used} ({', '.join(group)})" for used, group in groups.items())
 
 
-def differences(comparison: Comparison, decode: Decode | None) -> Iterator[str]:
-    """A line for each text that isn't plain decoding's, the first few."""
-    for found in comparison.differences[:_MOST_DIFFERENCES]:
+def differences(comparison: Comparison, decode: Decode | None) -> Iterator[tuple[Difference | None, str]]:
+    """Each text that isn't plain decoding's and a line on it, defects first; behind the first few, what is left out."""
+    ordered = [*comparison.defects, *comparison.ties]
+    for found in ordered[:_MOST_DIFFERENCES]:
         category, name, _ = comparison.plan.prompts[found.prompt]
         own, plain = (token_shown(token, decode) for token in (found.token, found.expected))
-        margin = "" if found.margin is None else f"; the logit of plain decoding's is higher by {found.margin:.3g}"
+        told = f"; {found.verdict}: {found.reason}" if found.verdict else ""
         yield (
+            found,
             f"{found.strategy}, prompt {name!r} ({category}), repeat {found.repeat + 1}: "
-            f"new token {found.position + 1} is {own}, plain decoding's is {plain}{margin}"
+            f"new token {found.position + 1} is {own}, plain decoding's is {plain}{told}",
         )
-    if len(comparison.differences) > _MOST_DIFFERENCES:
-        yield f"and {len(comparison.differences) - _MOST_DIFFERENCES} texts more"
+    if len(ordered) > _MOST_DIFFERENCES:
+        yield None, f"and {len(ordered) - _MOST_DIFFERENCES} texts more"
 
 
 def token_shown(token: int | None, decode: Decode | None) -> str:

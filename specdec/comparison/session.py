@@ -5,15 +5,15 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
+from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.comparison.ready import Ready, check_options
-from specdec.comparison.results import Comparison, Difference
+from specdec.comparison.results import Comparison
 from specdec.comparison.runfile import RunFile
 from specdec.comparison.runs import Plan, Promise, Run, decoder, measure
+from specdec.comparison.ties import judged
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
@@ -24,12 +24,9 @@ from specdec.plugins.registry import load_plugins
 from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode
 from specdec.strategies.base import Proposer
-from specdec.target import Target
-from specdec.tree import ROOT
 from specdec.verifiers.base import Verifier
 
 WARM = " (warm)"  # behind the name of a strategy that keeps what it remembers from one repeat to the next
-_MOST_MARGINS = 20  # each takes a pass over the text
 
 
 class Session:
@@ -54,6 +51,7 @@ class Session:
         repeats: int = 3,
         seed: int = 0,
         warm: bool = False,
+        chat: bool | None = None,
         **settings: Any,
     ) -> None:
         stages = {"verifier": verifier, "numerics": numerics, "weights": weights}
@@ -77,7 +75,11 @@ class Session:
             settings=given.model_dump(mode="json", exclude_unset=True, exclude={"seed"}),
             seed=seed,
             repeats=repeats,
-            prompts=_encoded(demo_prompts() if prompts is None else prompts, plain, self.settings),
+            prompts=_encoded(
+                as_chat(named(demo_prompts() if prompts is None else prompts), plain.tokenizer, chat),
+                plain,
+                self.settings,
+            ),
             model=model_facts(self.model) | {"weights": f"weights {plain.weights}"},
             machine=machine_facts(),
         )
@@ -174,24 +176,8 @@ class Session:
         except RequestError as nothing:
             raise stopped or nothing from None
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
-        known = comparison.differences[:_MOST_MARGINS]
-        names = {self.plan.reference_of(found.strategy) for found in known}
-        with ExitStack() as opened:
-            targets = {name: opened.enter_context(closing(self.generators[name].open_target())) for name in names}
-            comparison.differences[:_MOST_MARGINS] = [
-                self._with_margin(found, targets[self.plan.reference_of(found.strategy)]) for found in known
-            ]
+        judged(comparison, self.generators, self.settings)
         return comparison
-
-    def _with_margin(self, found: Difference, target: Target) -> Difference:
-        """The same, with what the model itself says about the two tokens, driven as the reference is."""
-        if found.token is None or found.expected is None:
-            return found
-        text = [*self.plan.prompts[found.prompt][2], *found.agreed]
-        row = target.open(len(text))
-        logits = target.read_all(row, text).logits(ROOT)
-        target.release(row)
-        return replace(found, margin=float(logits[found.expected] - logits[found.token]))
 
 
 def with_warm(strategies: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,6 +207,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     repeats: int = 3,
     seed: int = 0,
     warm: bool = False,
+    chat: bool | None = None,
     run_file: str | Path | None = None,
     **settings: Any,
 ) -> Comparison:
@@ -238,6 +225,8 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
         tokenizer, verifier, numerics, weights: as for ``Generator``; a generator that is given keeps its own.
         warm: add a row for each strategy that learns across requests, which keeps what it remembers; all others forget
             it before each repeat.
+        chat: True sends all texts through the tokenizer's chat template, False none; without it instructions go through
+            it, ``EvaluationPrompt``'s of that kind such as Spec-Bench's turns, where there is one.
         seed: of the order of runs, and of sampling: repeat r draws with seed + r.
         run_file: every run is added to it as it ends; runs that it has already aren't repeated.
         settings: as for ``Generator.generate``; 64 new tokens unless told otherwise.
@@ -251,6 +240,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
         "repeats": repeats,
         "seed": seed,
         "warm": warm,
+        "chat": chat,
     }
     with Session(model, strategies, prompts, numerics=numerics, weights=weights, **options, **settings) as session:
         comparison = session.run(run_file)
@@ -260,10 +250,9 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
 
 
 def _encoded(
-    prompts: Sequence[EvaluationPrompt | Any], plain: Generator, settings: dict[str, Any]
+    chosen: Sequence[EvaluationPrompt], plain: Generator, settings: dict[str, Any]
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
     """Each prompt's category, name and token ids; refused here is what would be refused when it is decoded."""
-    chosen = named(prompts)
     if not chosen:
         raise RequestError("there are no prompts to compare on")
     for prompt, refusal in zip(chosen, plain.refusals([prompt.prompt for prompt in chosen], **settings), strict=True):

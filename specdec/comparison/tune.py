@@ -142,7 +142,7 @@ class Tuner:
         costs = min(costs, session.costs(), key=lambda measured: sum(measured.seconds))
         comparison = self._run_finalists(fastest_first(), costs, began + self._seconds * _END)
         rows = comparison.drafting
-        best = next((row for row in rows if not row.num_different), rows[0])
+        best = next((row for row in rows if not row.num_defects), rows[0])
         return Tuning(best.strategy, best.speed_up, tuple(fastest_first()), self._space.num_refused, comparison, costs)
 
     def _run_finalists(self, trials: Sequence[Trial], costs: Costs, deadline: float) -> Comparison:

@@ -1,13 +1,13 @@
 """Statistics of a request, read off the records of its steps."""
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specdec.decoding.phases import PHASES
 from specdec.decoding.record import Outcome, StepRecord
-from specdec.tree import DraftTree
+from specdec.decoding.tally import Tally
 
 
 @dataclass(slots=True)
@@ -17,15 +17,14 @@ class Stats:
     ``accepted_lengths`` has the tokens emitted by each step, the bonus token included; the first step's pass is the
     prompt's. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one. ``num_fallbacks`` counts
     the steps whose drafts carried no true distributions, so that ``match`` decided in place of a rule that reads them.
-    ``sources`` has, for each strategy of a merge and each depth, the number of nodes that it named, alone or with
-    others, and how many of these were accepted. ``seconds`` is by phase; sequences of a batch share their steps, so
-    each reports the whole step's time.
+    ``tally`` counts what the strategies of a merge named and what came of it. ``seconds`` is by phase; sequences of a
+    batch share their steps, so each reports the whole step's time.
     """
 
     accepted_lengths: list[int] = field(default_factory=list)
     num_nodes: int = 0
     num_fallbacks: int = 0
-    sources: dict[str, dict[int, list[int]]] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     seconds_to_first_token: float = 0.0
     peak_cache_bytes: int = 0
@@ -46,6 +45,16 @@ class Stats:
         return self.num_tokens / self.steps if self.steps else 0.0
 
     @property
+    def sources(self) -> dict[str, dict[int, list[int]]]:
+        """By strategy of a merge and depth, the number of nodes that it named, and how many of these were accepted."""
+        return self.tally.sources
+
+    @property
+    def calibration(self) -> dict[str, list[list[float]]]:
+        """By strategy of a merge, for each tenth of predicted chance: nodes judged, their chances' sum, nodes right."""
+        return self.tally.calibration
+
+    @property
     def total_seconds(self) -> float:
         """All phases together."""
         return sum(self.seconds.values())
@@ -63,16 +72,9 @@ class Stats:
         self.num_nodes += outcome.num_nodes
         self.num_fallbacks += outcome.has_fallen_back
         if outcome.tree is not None and outcome.tree.named_by:
-            self._note_sources(outcome.tree, frozenset(outcome.path))
+            self.tally.note(outcome.tree, outcome.path, outcome.tokens)
         if outcome.tokens:
             self.accepted_lengths.append(len(outcome.tokens))
-
-    def _note_sources(self, tree: DraftTree, accepted: Collection[int]) -> None:
-        for node, names in tree.named_by.items():
-            for name in names:
-                counts = self.sources.setdefault(name, {}).setdefault(tree.depths[node], [0, 0])
-                counts[0] += 1
-                counts[1] += node in accepted
 
 
 class Clock:

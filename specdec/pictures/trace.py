@@ -110,16 +110,16 @@ class Trace:
 
 
 class Recorder:
-    """A generator whose steps are kept.
+    """A generator whose steps are kept; ``stages`` are what else ``Generator`` takes, such as its numerics.
 
     Raises:
         ModelError: when the model or tokenizer can't be driven.
         PluginError: for a strategy that is unknown or misconfigured.
     """
 
-    def __init__(self, model: Any, tokenizer: Any | None, proposer: Proposer | str) -> None:
+    def __init__(self, model: Any, tokenizer: Any | None, proposer: Proposer | str, **stages: Any) -> None:
         self._name = proposer if isinstance(proposer, str) else repr(proposer)
-        self.generator = Generator(model, tokenizer, proposer=proposer)
+        self.generator = Generator(model, tokenizer, proposer=proposer, **stages)
 
     def trace(self, prompt: Any, **settings: Any) -> Trace:
         """Decode one prompt, as ``Generator.generate`` does, and keep every step.
@@ -129,6 +129,9 @@ class Recorder:
         """
         tokenizer = self.generator.tokenizer
         tokens = encode(prompt, tokenizer, self.generator.vocab_size)
+        shown = str(prompt)
+        if tokenizer is not None and not isinstance(prompt, str) and isinstance(prompt[0], Mapping):
+            shown = str(tokenizer.decode(tokens))
         records: list[StepRecord] = []
         chunks = list(self.generator.stream(tokens, on_step=records.append, **settings))
         outcomes = [record.outcomes[0] for record in records if record.kind != "chunk"]
@@ -139,7 +142,7 @@ class Recorder:
                 tokens += chunk.token_ids
         result = chunks[-1].result
         assert result is not None, "the last chunk of a request has its result"
-        return Trace(self._name, str(prompt), tuple(steps), result)
+        return Trace(self._name, shown, tuple(steps), result)
 
 
 def role_names(tree: DraftTree, node: int) -> tuple[str, ...]:

@@ -135,5 +135,6 @@ class Growth:
         """The first so many nodes, the root among them."""
         tree = DraftTree.of_candidates(self.tokens[:num_nodes], self.parents[:num_nodes], self.depths[:num_nodes])
         for node in range(1, len(tree)):
-            tree.named_by[node] = self.named[tree.parents[node]][tree.tokens[node]].sources
+            rate = self.named[tree.parents[node]][tree.tokens[node]]
+            tree.named_by[node], tree.chances[node] = rate.sources, rate.value
         return tree

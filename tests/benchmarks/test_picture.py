@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from benchmarks import picture
 from benchmarks.picture import Bar, bars, draw, speeds
 from benchmarks.summary import Spread
-from specdec.comparison.plots import COLOURS, look
+from specdec.comparison.axes import COLOURS, look
 
 RUNS = [  # contender, prompt, tokens, seconds
     ("base", 0, 10, 1.0),

@@ -31,7 +31,7 @@ def test_each_form_is_read(tmp_path: Path) -> None:
         EvaluationPrompt("qa", "first", "text"),
         EvaluationPrompt("set", "line 2", [1, 2, 3]),
         EvaluationPrompt("set", "7", MESSAGES),
-        EvaluationPrompt("writing", "81", "first turn"),
+        EvaluationPrompt("writing", "81", "first turn", is_instruction=True),
         EvaluationPrompt("set", "HumanEval/0", "def f():"),
     ]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specdec.comparison.report import write_report
-from tests.comparison.reported import COSTS, EIGHT, FIGURES, HOSTILE, build, letters
+from tests.comparison.reported import COSTS, EIGHT, FIGURES, HOSTILE, as_merge, build, letters
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -60,6 +60,15 @@ def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     browser.quit()
 
 
+def laid_out(browser: Any, path: Path, width: int) -> dict[str, Any]:
+    """Where everything in a page is, in a window of this width."""
+    metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(path.as_uri())
+    layout: dict[str, Any] = browser.execute_script(LAYOUT)
+    return layout
+
+
 def overlap(one: Sequence[float], other: Sequence[float], tolerance: float) -> bool:
     across, down = (min(one[i + 2], other[i + 2]) - max(one[i], other[i]) for i in (0, 1))
     return across > tolerance and down > tolerance
@@ -82,10 +91,7 @@ def test_the_page_fits(browser: Any, tmp_path: Path, width: int, speeds: dict[st
         speeds, num_prompts=8, lengths=[3, 1, 4, 17, 2], categories=["code", "p" * 60], wrong=list(speeds)
     )
     write_report(path, [comparison, build(speeds, settings={"temperature": 1.0})], letters, COSTS)
-    metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.get(path.as_uri())
-    layout = browser.execute_script(LAYOUT)
+    layout = laid_out(browser, path, width)
     assert layout["width"] == width
     assert layout["scrollWidth"] <= width
     assert overlaps(layout["sections"]) == []
@@ -103,6 +109,21 @@ def test_the_page_fits(browser: Any, tmp_path: Path, width: int, speeds: dict[st
             assert own[1] >= top - 1, (svg["title"], text)
             assert own[2] <= right + 1, (svg["title"], text)
             assert own[3] <= bottom + 1, (svg["title"], text)
+        pairs = overlaps([text["box"] for text in svg["texts"]], tolerance=3.0)
+        assert [(svg["texts"][first], svg["texts"][second]) for first, second in pairs] == [], svg["title"]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_part_on_merges_fits(browser: Any, tmp_path: Path, width: int) -> None:
+    names = ["suffix", "token_recycling", "a_strategy_with_quite_a_long_name_of_its_own"]
+    path = tmp_path / "report.html"
+    write_report(path, [as_merge(build({"fast": 4.0, "slow": 0.5}), "fast", names)], letters, COSTS)
+    layout = laid_out(browser, path, width)
+    assert layout["scrollWidth"] <= width
+    assert overlaps(layout["figures"]) == []
+    assert layout["clipped"] == []
+    assert len(layout["svgs"]) == len(FIGURES) + 2
+    for svg in layout["svgs"]:
         pairs = overlaps([text["box"] for text in svg["texts"]], tolerance=3.0)
         assert [(svg["texts"][first], svg["texts"][second]) for first, second in pairs] == [], svg["title"]
 

@@ -24,6 +24,7 @@ from specdec.backends.base import Deviation
 from specdec.comparison import EvaluationPrompt, Session
 from specdec.comparison.runfile import read
 from specdec.comparison.runs import Run
+from specdec.comparison.ties import ScoredText
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier
 
@@ -216,8 +217,13 @@ def test_exact_texts_are_held_against_exact_plain_decoding_and_speed_against_fas
     assert plan.numerics == dict.fromkeys(["wrong", "good", plan.reference], "exact") | {plan.baseline: "fast"}
     assert plan.inexact == dict.fromkeys(["wrong", "good", plan.reference], "") | {plan.baseline: FAST}
     asked: list[str] = []
-    open_target = Generator.open_target
-    monkeypatch.setattr(Generator, "open_target", lambda made: asked.append(made.numerics.mode) or open_target(made))
+    decode = ScoredText.decode
+
+    def noting(generator: Generator, *given: Any) -> ScoredText:
+        asked.append(generator.numerics.mode)
+        return decode(generator, *given)
+
+    monkeypatch.setattr(ScoredText, "decode", noting)
     comparison = session.run()
     assert [(found.strategy, found.prompt, found.position) for found in comparison.differences] == [("wrong", 3, 11)]
     assert comparison.differences[0].margin is not None

@@ -1,0 +1,71 @@
+"""The options that say what decodes: declared here once, and the same on every command that loads a model."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from specdec.cli.options import load_model
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """A model, how it is loaded, and how it decodes."""
+
+    model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")] = (
+        "demo"
+    )
+    dtype: Annotated[
+        str | None, typer.Option(help="bfloat16, float16, float32 or float64; the model's own without it")
+    ] = None
+    device: Annotated[str | None, typer.Option(help="torch's name of one, such as cuda; the CPU without it")] = None
+    numerics: Annotated[str, typer.Option(help="exact, fast or auto: exact wherever this machine allows it")] = "auto"
+    weights: Annotated[
+        str, typer.Option(help="packed, stock or auto: packed where that is faster; or int8 (lossy)")
+    ] = "auto"
+
+    def load(self) -> tuple[Any, Any]:
+        """The model and its tokenizer.
+
+        Raises:
+            RequestError: for a device or a dtype that can't be had.
+            ModelError: for a model that can't be loaded.
+        """
+        return load_model(self.model, self.device, self.dtype)
+
+    @property
+    def stages(self) -> dict[str, Any]:
+        """The parts that decode, as ``Generator`` and comparisons take them."""
+        return {"numerics": self.numerics, "weights": self.weights}
+
+
+USUAL = ModelChoice()
+
+
+def takes_model(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, its parameter of type ``ModelChoice`` replaced by an option for each field of that."""
+    hints = get_type_hints(command, include_extras=True)
+    (place,) = (name for name, hint in hints.items() if hint is ModelChoice)
+    fields = get_type_hints(ModelChoice, include_extras=True)
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> None:
+        given[place] = ModelChoice(**{name: given.pop(name) for name in fields})
+        command(**given)
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name != place:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            continue
+        for field, hint in fields.items():
+            own = inspect.Parameter(
+                field, inspect.Parameter.KEYWORD_ONLY, default=getattr(USUAL, field), annotation=hint
+            )
+            parameters.append(own)
+    vars(with_options)["__signature__"] = inspect.Signature(parameters)
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options

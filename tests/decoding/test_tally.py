@@ -1,0 +1,79 @@
+"""Credit for each strategy of a merge, against a count over the records; and chances that come true."""
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from specdec import DraftTree, Generator, ToyModel
+from specdec.decoding.record import StepRecord
+from specdec.decoding.tally import NUM_BINS, Tally
+
+
+def decoded(num_tokens: int, **settings: Any) -> tuple[Any, list[StepRecord]]:
+    records: list[StepRecord] = []
+    generator = Generator(ToyModel.random(12, order=2, seed=5, sharpness=2.5), proposer="suffix+token_recycling")
+    result = generator.generate([1, 2, 3], max_new_tokens=num_tokens, on_step=records.append, **settings)
+    return result, records
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_nodes_are_credited_to_each_strategy_that_named_them(temperature: float) -> None:
+    result, records = decoded(150, temperature=temperature, seed=1)
+    sources: dict[str, dict[int, list[int]]] = {}
+    judged: dict[str, list[list[float]]] = defaultdict(lambda: [[0, 0.0, 0] for _ in range(NUM_BINS)])
+    for outcome in (outcome for record in records for outcome in record.outcomes):
+        tree = outcome.tree
+        if tree is None:
+            continue
+        text = tree.path(outcome.path[-1]) if len(outcome.tokens) < len(outcome.path) else list(outcome.tokens)
+        for node, names in tree.named_by.items():
+            above, own = tree.path(tree.parents[node]), tree.path(node)
+            for name in names:
+                counts = sources.setdefault(name, {}).setdefault(len(own), [0, 0])
+                counts[0] += 1
+                counts[1] += node in outcome.path
+                if text[: len(above)] == above and len(text) >= len(own):
+                    cell = judged[name][min(9, int(10 * tree.chances[node]))]
+                    cell[0] += 1
+                    cell[1] += tree.chances[node]
+                    cell[2] += text[: len(own)] == own
+    assert sources
+    assert result.stats.sources == sources
+    assert result.stats.calibration.keys() == judged.keys()
+    for name, bins in result.stats.calibration.items():
+        assert [pytest.approx(cell) for cell in judged[name]] == bins
+
+
+def test_chances_come_true() -> None:
+    result, _ = decoded(4000, temperature=1.0, seed=3)
+    told = [
+        (cell[0], cell[1] / cell[0], cell[2] / cell[0])
+        for bins in result.stats.calibration.values()
+        for cell in bins
+        if cell[0] >= 400
+    ]
+    assert len(told) >= 4
+    assert [cell for cell in told if abs(cell[1] - cell[2]) > 0.05] == []
+
+
+def test_a_chance_is_the_tokens_own_behind_its_parent() -> None:
+    tree = DraftTree(7)
+    first = tree.add(0, 1)
+    second = tree.add(first, 2)
+    other = tree.add(0, 3)
+    tree.named_by = {first: ("a",), second: ("a", "b"), other: ("b",)}
+    tree.chances = {first: 0.5, second: 1.0, other: 0.25}
+    tally = Tally()
+    tally.note(tree, (0, first), (1, 4))  # the first is right, the second is not, and the other wasn't
+    assert tally.calibration["a"][5] == [1, 0.5, 1]
+    assert tally.calibration["a"][9] == tally.calibration["b"][9] == [1, 1.0, 0]
+    assert tally.calibration["b"][2] == [1, 0.25, 0]
+    tally = Tally()
+    tally.note(tree, (0,), (3,))  # the other: below the first nothing is known
+    assert tally.calibration["a"][9] == [0, 0.0, 0]
+    assert tally.calibration["b"][2] == [1, 0.25, 1]
+    tally = Tally()
+    tally.note(tree, (0, first), (1,))  # the text ended there
+    assert tally.calibration["a"][9] == [0, 0.0, 0]
+    assert tally.sources == {"a": {1: [1, 1], 2: [1, 0]}, "b": {1: [1, 0], 2: [1, 0]}}
