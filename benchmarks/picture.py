@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.summary import Spread
-from specdec.comparison.extras import needs
 from specdec.comparison.axes import COLOURS, PLAIN_COLOUR, look
+from specdec.comparison.extras import needs
 
 _WIDTH, _SIDE, _RIGHT, _GAP = 504.0, 8.0, 14.0, 8.0  # points: the whole; margins; and between a name and its bar
 _ABOVE, _BELOW = 34.0, 52.0  # the title, and below the bars: ticks, what they are of, and the caption

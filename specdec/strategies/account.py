@@ -9,6 +9,7 @@ from specdec.strategies.prices import Prices
 from specdec.strategies.windows import Windows
 
 _FIRST_DEPOSIT = 0.5  # plain steps: what a generator may lose before it knows better
+_MOST_OWED = 2.0  # so that a bad time isn't paid for ever
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
 _WORTH_IT = 1.01  # speed over plain decoding's
 _LEAST_CHANCE = 0.005  # of any node, those too that go in because another request's draft made the step wider
@@ -86,7 +87,8 @@ class Account:
         if record.kind == "step" and record.is_settled and not self._num_others:  # else the time is others' as well
             taken = self.prices.note(num_rows, record.width, record.total_seconds)
             if record.width > 1 and taken is not None:  # what is charged is what it turns out to be
-                self.balance = min(_MOST_SAVED, self.balance + self._charged - (taken - 1.0))
+                self.balance += self._charged - (taken - 1.0)
+                self.balance = max(-_MOST_OWED, min(_MOST_SAVED, self.balance))
 
     def forget(self) -> None:
         """Forget what the texts of earlier requests brought."""

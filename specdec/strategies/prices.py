@@ -15,6 +15,8 @@ from specdec.costs import Costs
 _MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
 _FORGET = 8  # plain steps after which a factor is dropped: what seems too dear to be tried is tried again
 _FIRST_PLAIN = 1  # drafted steps after which a plain one is due where too few were seen yet
+_FRESH = 8  # steps for which a plain one says how fast the machine is
+_SURPRISE = 1.5  # times what was believed
 _REFRESH = 128  # steps after which a plain one is due: contexts grow
 _LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 3.0
 
@@ -86,22 +88,22 @@ class _Seen:
 
     def __init__(self) -> None:
         self.num_since_plain = self._num_plain = 0
-        self._plain: deque[float] = deque(maxlen=_MOST)  # seconds
+        self._plain: deque[float] = deque(maxlen=_FEWEST)  # seconds
         # Factors, by the power of two that the number of nodes is above.
         self._beyond: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))
         self._latest: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_FEWEST))  # never dropped
-        self._waiting: list[tuple[int, float]] = []  # for plain steps to compare them with
+        self._waiting: list[tuple[int, float]] = []  # drafted steps, for plain ones to be compared with
         self._believed: dict[int, float] = {}
 
     @property
     def knows_plain(self) -> bool:
         """True if enough plain steps were seen to compare drafted ones with."""
-        return len(self._plain) >= _FEWEST
+        return len(self._plain) == _FEWEST
 
     def latest_factor(self, width: int) -> float | None:
         """The median factor of the last few steps of about as many nodes: a single slow step is nobody's fault."""
         factors = self._latest[width.bit_length()]
-        return statistics.median(factors) if len(factors) == _FEWEST else None
+        return statistics.median(factors) if len(factors) == _FEWEST and not self._waiting else None
 
     def note(self, width: int, seconds: float, predicted: float) -> bool:
         """Note a step; return True if prices are others now, by more than a fiftieth."""
@@ -115,12 +117,12 @@ class _Seen:
         else:
             self.num_since_plain += 1
             self._waiting.append((width, seconds / predicted))
-        if not self.knows_plain:
+        if not self.knows_plain or self._doubts_plain():
             return False
+        plain = statistics.median(self._plain)
         for each, measured in self._waiting:
-            factor = measured / statistics.median(self._plain)
-            self._beyond[each.bit_length()].append(factor)
-            self._latest[each.bit_length()].append(factor)
+            self._beyond[each.bit_length()].append(measured / plain)
+            self._latest[each.bit_length()].append(measured / plain)
         self._waiting.clear()
         learnt = {
             size: min(max(_LEAST_FACTOR, statistics.median(factors)), _GREATEST_FACTOR)
@@ -133,6 +135,19 @@ class _Seen:
         if not is_same:
             self._believed = learnt
         return not is_same
+
+    def _doubts_plain(self) -> bool:
+        """Return True while drafted steps take so much longer than believed that plain ones may as well.
+
+        After a few of them plain steps have to be seen anew.
+        """
+        limit, believed = _SURPRISE * statistics.median(self._plain), self.factors()
+        is_slow = all(measured > limit * believed(width) for width, measured in self._waiting)
+        if self.num_since_plain <= _FRESH or not is_slow:
+            return False
+        if len(self._waiting) >= _FEWEST:
+            self._plain.clear()
+        return True
 
     def factors(self) -> Callable[[int], float]:
         """The factor of a number of nodes: that of the nearest size that was seen, 1 where none was."""

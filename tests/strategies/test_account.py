@@ -102,6 +102,18 @@ def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_ev
     assert spent <= 1.02 * plain + 8.0  # the first drafts, before enough was seen to compare
 
 
+def test_a_machine_that_slows_down_is_not_the_drafts_fault() -> None:
+    kept = Account(Prices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
+    num_drafted = 0
+    for step in range(400):
+        width, _ = kept.grow([Scripted([0.5, 0.2])], [2])
+        slowness = 5.0 if step >= 200 else 1.0
+        record = recorded([width], [int(width > 1 and step % 2)], slowness * (1.1 if width > 1 else 1.0))
+        kept.learn(record, record.outcomes)
+        num_drafted += step >= 200 and width > 1
+    assert num_drafted > 180
+
+
 def test_a_batch_with_others_is_priced_by_all_its_rows() -> None:
     """Three of four rows have another strategy: a wider pass costs what it costs for all of them."""
     kept = account(0.05)
