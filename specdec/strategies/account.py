@@ -9,7 +9,7 @@ from specdec.strategies.prices import Prices
 from specdec.strategies.windows import Windows
 
 _FIRST_DEPOSIT = 0.5  # plain steps: what a generator may lose before it knows better
-_MOST_OWED = 2.0  # so that a bad time isn't paid for ever
+_MOST_OWED = 1.0  # so that a bad time isn't paid for ever
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
 _WORTH_IT = 1.01  # speed over plain decoding's
 _LEAST_CHANCE = 0.005  # of any node, those too that go in because another request's draft made the step wider

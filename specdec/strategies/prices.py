@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from specdec.costs import Costs
 
-_MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
+_MOST, _MOST_PLAIN, _FEWEST = 15, 9, 3  # steps of a kind that count, and that have to be seen
 _FORGET = 8  # plain steps after which a factor is dropped: what seems too dear to be tried is tried again
 _FIRST_PLAIN = 1  # drafted steps after which a plain one is due where too few were seen yet
 _FRESH = 8  # steps for which a plain one says how fast the machine is
@@ -88,7 +88,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self.num_since_plain = self._num_plain = 0
-        self._plain: deque[float] = deque(maxlen=_FEWEST)  # seconds
+        self._plain: deque[float] = deque(maxlen=_MOST_PLAIN)  # seconds
         # Factors, by the power of two that the number of nodes is above.
         self._beyond: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))
         self._latest: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_FEWEST))  # never dropped
@@ -98,7 +98,7 @@ class _Seen:
     @property
     def knows_plain(self) -> bool:
         """True if enough plain steps were seen to compare drafted ones with."""
-        return len(self._plain) == _FEWEST
+        return len(self._plain) >= _FEWEST
 
     def latest_factor(self, width: int) -> float | None:
         """The median factor of the last few steps of about as many nodes: a single slow step is nobody's fault."""
