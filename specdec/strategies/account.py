@@ -8,7 +8,7 @@ from specdec.strategies.growth import Growth
 from specdec.strategies.prices import Prices
 from specdec.strategies.windows import Windows
 
-_FIRST_DEPOSIT = 0.5  # plain steps: what a generator may lose before it knows better
+_FIRST_DEPOSIT = 2.0  # plain steps: what a generator may lose before it knows better
 _MOST_OWED = 1.0  # so that a bad time isn't paid for ever
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
 _WORTH_IT = 1.01  # speed over plain decoding's
