@@ -78,6 +78,7 @@ def measure(arguments: argparse.Namespace) -> None:
             name: stack.enter_context(
                 Generator(
                     model,
+                    tokenizer,
                     proposer=MERGES.get(name, name),
                     numerics=arguments.numerics,
                     max_batch_size=arguments.batch,

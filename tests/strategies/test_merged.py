@@ -81,7 +81,7 @@ def test_a_window_goes_along_whole_and_its_nodes_are_no_candidates() -> None:
         tree.add(0, 3)
         return tree
 
-    tree = merged(script, chain(5, 1), cost=0.2).propose(ROOMY)  # candidates are too dear
+    tree = merged(script, chain(5, 1), cost=0.7).propose(ROOMY)  # candidates are too dear
     assert paths(tree) == {(5,), (5, 4)}
     assert tree.child(0, 5) is None
     tree = merged(script, chain(5, 1), cost=0.0).propose(ROOMY)
