@@ -50,7 +50,6 @@ def test_a_result_has_new_tokens_figures_and_the_seed() -> None:
     stats = result.stats
     assert sum(stats.accepted_lengths) == stats.num_tokens == 30
     assert len(stats.accepted_lengths) == stats.steps < 30
-    assert stats.accepted_lengths[0] == 1
     assert stats.tokens_per_step == pytest.approx(30 / stats.steps)
     assert stats.num_nodes >= stats.steps
     assert all(seconds >= 0 for seconds in stats.seconds.values())
