@@ -1,6 +1,6 @@
 """Masks, steps and races as text for the terminal; readable without colour too."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -22,6 +22,7 @@ _MEANINGS = {
     "probe": "its prediction is wanted",
     "support": "only there to be seen",
 }
+_SOURCE_STYLES = ("blue", "magenta", "cyan", "yellow", "red")
 _TOKEN = 12  # cells of a token's text in a mask
 _FEWEST_COLUMNS = 8  # nodes shown in however narrow a terminal
 _LANE_HEIGHT = 18
@@ -96,8 +97,10 @@ def _legend(picture: "MaskPicture") -> Iterator[Text]:
             yield Text.assemble((f"{role[0].upper()}  ██ {role}", _STYLES[role]), f": {meaning}")
 
 
-def step_lines(step: "TraceStep", number: int, before: str, all_nodes: bool, width: int) -> Iterator[RenderableType]:
-    """A step: the tree, what was committed, and the end of the text."""
+def step_lines(
+    step: "TraceStep", number: int, before: str, all_nodes: bool, width: int, letters: Mapping[str, str]
+) -> Iterator[RenderableType]:
+    """A step: the tree, what was committed, and the end of the text; ``letters`` stand for a merge's strategies."""
     from specdec.tree import ROOT, Role
 
     heading = Text.assemble((f"step {number}", "bold"), "  ", _token(step.labels[ROOT], "bold reverse"))
@@ -105,7 +108,7 @@ def step_lines(step: "TraceStep", number: int, before: str, all_nodes: bool, wid
     if step.num_left_out and not all_nodes:
         heading.append(f"  and {step.num_left_out} probe and support nodes, not shown", style="dim")
     tree = Tree(heading, guide_style="dim")
-    _grow(tree, step.branches(role), step)
+    _grow(tree, step.branches(role), step, letters)
     yield tree
     committed = Text("  committed: ")
     for place, label in enumerate(step.token_labels):
@@ -120,15 +123,29 @@ def step_lines(step: "TraceStep", number: int, before: str, all_nodes: bool, wid
     yield shown
 
 
-def _grow(tree: Tree, branches: Sequence["Branch"], step: "TraceStep") -> None:
+def source_key(letters: Mapping[str, str]) -> Text:
+    """The meaning of the letters behind tokens."""
+    key = Text("  named by: ", style="dim")
+    for name, letter in letters.items():
+        key.append(f"{letter} ", style=_source_style(letter, letters)).append(f"{name}  ", style="dim")
+    return key
+
+
+def _source_style(letter: str, letters: Mapping[str, str]) -> str:
+    return _SOURCE_STYLES[list(letters.values()).index(letter) % len(_SOURCE_STYLES)]
+
+
+def _grow(tree: Tree, branches: Sequence["Branch"], step: "TraceStep", letters: Mapping[str, str]) -> None:
     """Hang branches below a node; a run of nodes without a split is one line."""
     for branch in branches:
         line = Text()
         for node in branch.nodes:
             is_accepted = node in step.path
             line.append_text(_token(step.labels[node], "bold green" if is_accepted else ""))
+            for name in step.named_by(node):
+                line.append(letters[name], style=_source_style(letters[name], letters))
             line.append(" ✓ " if is_accepted else " ", style="green")
-        _grow(tree.add(line), branch.children, step)
+        _grow(tree.add(line), branch.children, step, letters)
 
 
 def _token(label: str, style: str) -> Text:

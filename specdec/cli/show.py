@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from specdec.cli.decode import figures
-from specdec.cli.drawing import lane_line, mask_lines, panels, step_lines
+from specdec.cli.drawing import lane_line, mask_lines, panels, source_key, step_lines
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
@@ -106,8 +106,11 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
             save_page(traced, html_file)
     console = Console(highlight=False)
     text = traced.prompt
+    letters = traced.letters
+    if letters:
+        console.print(source_key(letters))
     for number, taken in enumerate(traced.steps, start=1):
-        for line in step_lines(taken, number, text, all_nodes, console.width):
+        for line in step_lines(taken, number, text, all_nodes, console.width, letters):
             console.print(line)
         console.print()
         text += taken.text

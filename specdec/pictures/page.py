@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from specdec.comparison.axes import COLOURS
 from specdec.comparison.extras import needs, page_environment
 from specdec.errors import RequestError
 from specdec.pictures.trace import Trace
@@ -24,7 +25,9 @@ def save_page(trace: Trace, path: Path) -> None:
     """
     environment = page_environment("specdec.pictures")
     environment.filters["shown"] = repr
-    page = environment.get_template("trace.html.j2").render(trace=trace, stats=trace.result.stats)
+    page = environment.get_template("trace.html.j2").render(
+        trace=trace, stats=trace.result.stats, letters=trace.letters, colours=COLOURS
+    )
     try:
         path.write_text(page, encoding="utf-8", errors="replace")  # an argument's text may be half a character
     except OSError as error:

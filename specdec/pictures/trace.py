@@ -47,6 +47,10 @@ class TraceStep:
         """Drafted tokens that were committed."""
         return len(self.path) - 1
 
+    def named_by(self, node: int) -> tuple[str, ...]:
+        """The strategies of a merge that named a node, each once; none where the draft isn't merged."""
+        return tuple(dict.fromkeys(self.tree.named_by.get(node, ())))
+
     def branches(self, role: Role = Role.CANDIDATE) -> tuple[Branch, ...]:
         """The tree below the root, as far as each node on the way carries any of the given roles."""
         children: dict[int, list[int]] = {}
@@ -73,6 +77,7 @@ class TraceStep:
                 "parent": self.tree.parents[node],
                 "depth": self.tree.depths[node],
                 "roles": list(role_names(self.tree, node)),
+                "named_by": list(self.named_by(node)),
             }
             for node, token in enumerate(self.tree.tokens)
         ]
@@ -94,6 +99,18 @@ class Trace:
     prompt: str
     steps: tuple[TraceStep, ...]
     result: Result
+
+    @property
+    def letters(self) -> dict[str, str]:
+        """A letter for each strategy of a merge that named a node: one of its own name's that no other has."""
+        found: dict[str, str] = {}
+        for step in self.steps:
+            for names in step.tree.named_by.values():
+                for name in names:
+                    if name not in found:
+                        own = (*name, *"abcdefghijklmnopqrstuvwxyz")
+                        found[name] = next((c for c in own if c.isalpha() and c not in found.values()), "?")
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The trace as plain data; a node's parent is its place in the step's list of nodes, -1 for the root."""

@@ -213,3 +213,27 @@ def test_text_grows_to_the_results() -> None:
     trace = recorder.trace("the cat", max_new_tokens=12, temperature=1.0, seed=1)
     assert "".join(step.text for step in trace.steps) == trace.result.text
     assert trace.prompt == "the cat"
+
+
+def test_each_node_of_a_merge_says_who_named_it() -> None:
+    trace = Recorder(TOY, None, "suffix+token_recycling").trace(PROMPT, **{**SETTINGS, "max_new_tokens": 40})
+    assert trace.letters == {name: name[0] for name in ("suffix", "token_recycling")}
+    counts = dict.fromkeys(trace.letters, 0)
+    for step, told in zip(trace.steps, trace.to_json()["steps"], strict=True):
+        for node, entry in enumerate(told["nodes"]):
+            assert entry["named_by"] == list(step.named_by(node))
+            assert bool(entry["named_by"]) == (node > 0)  # the root is committed already
+            for name in entry["named_by"]:
+                counts[name] += 1
+    named = {name: sum(own[0] for own in by_depth.values()) for name, by_depth in trace.result.stats.sources.items()}
+    assert counts == named
+
+
+def test_letters_of_sources_differ_and_a_draft_that_isnt_merged_has_none() -> None:
+    assert Recorder(TOY, None, "suffix").trace(PROMPT, **SETTINGS).letters.keys() <= {"suffix", ""}
+    step = Recorder(TOY, None, "jacobi").trace(PROMPT, **SETTINGS)
+    assert step.letters == {}
+    tree = DraftTree(7)
+    tree.named_by = {tree.add(0, place): (name,) for place, name in enumerate(("suffix", "static", "s", "st"))}
+    made = replace(step, steps=(replace(step.steps[0], tree=tree),))
+    assert made.letters == {"suffix": "s", "static": "t", "s": "a", "st": "b"}
