@@ -104,6 +104,7 @@ class Bound:
     strategies: Strategies
     fallback: Verifier
     intake: Intake
+    first: int  # a token that most others may follow
 
     @property
     def target(self) -> Target:
@@ -151,6 +152,7 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
         failing.callback(driven.target.close)
         state, shapes = state_of(model), driven.target.shapes
         check_tokenizer(tokenizer, shapes.vocab_size)
+        first = _mild_beginning(tokenizer)
         host = Host(
             model=model,
             tokenizer=tokenizer,
@@ -161,13 +163,13 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
             load=load_pretrained,
             open=open_target,
             costs=driven.costs,
-            successors=partial(driven.successors, _mild_beginning(tokenizer)),
+            successors=partial(driven.successors, first),
             num_layers=shapes.num_layers,
         )
         fallback, intake = registry.make("verifiers", "match"), Intake(model, tokenizer, shapes, choice.verifier)
         strategies = Strategies(host, choice.proposer)
         failing.pop_all()
-    return Bound(state, weights, load, driven, strategies, fallback, intake)
+    return Bound(state, weights, load, driven, strategies, fallback, intake, first)
 
 
 def _mild_beginning(tokenizer: Any | None) -> int:

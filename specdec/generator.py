@@ -161,6 +161,23 @@ class Generator:
         with self._attached.alone() as bound:
             return bound.driven.costs()
 
+    def prepare(self, on_progress: Callable[[int, int], object] = lambda *_: None) -> None:
+        """Ask the model once what may follow each token of its vocabulary, so that drafts are good from the start.
+
+        A generator whose strategy wants that spends some seconds on it when it is made, and goes on at the next load;
+        this does the rest at once. What is found is kept in specdec's cache folder, and every later load finds it.
+
+        Args:
+            on_progress: told how many tokens are done, and of how many, before each pass.
+
+        Raises:
+            RequestError: while it decodes, for a model that takes chains only, or if the folder can't be written to.
+        """
+        with self._attached.alone() as bound:
+            if not bound.target.shapes.takes_trees:
+                raise RequestError("this model takes chains only: its vocabulary can't be gone through in few passes")
+            bound.driven.prepare(bound.first, on_progress)
+
     @property
     def shapes(self) -> Shapes:
         """The facts of the model: vocabulary, positions, dtype, device, and whether it takes trees."""

@@ -6,6 +6,7 @@ Modes:
 - ``auto``: exact where the probe passes, else fast.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from specdec.target import Target
 
 Mode = Literal["auto", "exact", "fast"]
 MODES: tuple[str, ...] = get_args(Mode)
+_NO_TIME = 1e-9  # seconds: what is kept is read, and nothing is worked out
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +90,29 @@ class Driven:
 
         Args:
             first: the token before each, since models give the first of a text a part of its own.
+            seconds: who asks first says for how long; nobody else waits.
 
         Raises:
             RequestError: while rows are open.
         """
         if self.target.rows:
             raise RequestError("a vocabulary can't be gone through while something is decoded: do so while binding")
-        question = "successors", type(self.target.backend), repr(self.target.compiler), first, seconds
+        if seconds <= 0:
+            return Successors.unknown()
+        question = "successors", type(self.target.backend), repr(self.target.compiler), first
         return remembered(self.model, question, lambda: work_out_successors(self.target, first, seconds))
+
+    def prepare(self, first: int, on_progress: Callable[[int, int], object]) -> None:
+        """Work out what ``successors`` leaves unknown, for those too that were given it already."""
+        known = self.successors(first, _NO_TIME)
+        whole = work_out_successors(
+            self.target,
+            first,
+            math.inf,
+            on_progress=lambda table: on_progress(table.num_known, len(table.tokens)),
+            must_keep=True,
+        )
+        known.add(whole.tokens[known.num_known :], whole.logits[known.num_known :])
 
     def numerics_now(self) -> Numerics:
         """The numerics, unless what they were probed with has changed since."""

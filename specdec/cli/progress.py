@@ -68,6 +68,21 @@ def counted(total: int, of_what: str) -> Iterator[tuple[Callable[[], None], Call
         yield (lambda: bar.advance(task)), (lambda doing: bar.update(task, description=f"{of_what}; {doing}…"))
 
 
+@contextmanager
+def part_of(of_what: str) -> Iterator[Callable[[int, int], None]]:
+    """Progress as how many things are done and how many there are; a line now and then where that is no terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        lines = _Counted(0, of_what, console)
+        yield lines.is_at
+        return
+    with Progress(
+        BarColumn(), MofNCompleteColumn(), TextColumn(of_what), TimeRemainingColumn(), console=console
+    ) as bar:
+        task = bar.add_task("")
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 class _Counted:
     """Progress for a log: now and then how many things are over, and what is done next if it takes its time."""
 
@@ -77,6 +92,11 @@ class _Counted:
 
     def advance(self) -> None:
         self._done += 1
+        self.say("go on")
+
+    def is_at(self, done: int, total: int) -> None:
+        """Note how many things are done, and how many there are."""
+        self._done, self._total = done, total
         self.say("go on")
 
     def say(self, doing: str) -> None:

@@ -53,7 +53,7 @@ def measure_costs(
             ordinary.settle([DraftTree(0)], seconds)
         drafted.settle(trees.values(), seconds)
         times, times_of_plain = _times(drafted, trees, ordinary, repeats, seconds)
-    # The first pass of a shape makes room and plans. What delays others is the machine's. A larger one is never cheaper.
+    # The first pass of a shape makes room and plans. Other programs delay the rest. A larger one is never cheaper.
     fastest = {size: min(taken[1:] or taken) for size, taken in sorted(times.items())}
     spent = dict(zip(fastest, np.maximum.accumulate(list(fastest.values())).tolist(), strict=True))
     if max(spent) < max(sizes):

@@ -3,12 +3,12 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from specdec.cache_folder import cache_folder
+from specdec.errors import RequestError
 from specdec.successors import Successors
 from specdec.target import Row, Target
 from specdec.tree import ROOT, DraftTree
@@ -26,6 +26,7 @@ def work_out_successors(
     folder: Path | None = None,
     clock: Callable[[], float] = time.perf_counter,
     on_progress: Callable[[Successors], object] = lambda _: None,
+    must_keep: bool = False,
 ) -> Successors:
     """Ask a target what it thinks likely behind each token alone, going on where an earlier call ended.
 
@@ -36,6 +37,10 @@ def work_out_successors(
         seconds: no pass begins later than this.
         folder: where the tables of all models are kept; specdec's among the user's caches if not given.
         on_progress: told of the table before each pass.
+        must_keep: the table is wanted in its file; otherwise it is kept there if it took a while and can be.
+
+    Raises:
+        RequestError: if the file can't be written and must be.
     """
     vocab_size = target.shapes.vocab_size
     k = min(NUM_SUCCESSORS, vocab_size)
@@ -49,16 +54,25 @@ def work_out_successors(
         path = (cache_folder() if folder is None else folder) / "successors" / f"{name}.npz"
         table = Successors.load(path, vocab_size, k)
         num_held = table.num_known
-        while not table.is_whole and clock() - began < seconds:
-            on_progress(table)
-            following = range(table.num_known, min(table.num_known + _WIDTH, vocab_size))
-            table.add(*_ask(target, row, first, following, k))
+        try:
+            while not table.is_whole and clock() - began < seconds:
+                on_progress(table)
+                following = range(table.num_known, min(table.num_known + _WIDTH, vocab_size))
+                table.add(*_ask(target, row, first, following, k))
+        finally:  # an interrupted call loses nothing
+            if table.num_known > num_held and (must_keep or clock() - began > _WORTH_KEEPING):
+                _keep(table, path, must_keep)
     finally:
         target.release(row)
-    if table.num_known > num_held and clock() - began > _WORTH_KEEPING:
-        with suppress(OSError):  # it is worked out again, then
-            table.save(path)
     return table
+
+
+def _keep(table: Successors, path: Path, must_keep: bool) -> None:
+    try:
+        table.save(path)
+    except OSError as error:
+        if must_keep:  # else it is worked out again
+            raise RequestError(f"the likely successors of this model's tokens can't be kept: {error}") from None
 
 
 def _ask(target: Target, row: Row, first: int, tokens: Iterable[int], k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -165,7 +165,10 @@ class MergedEngine(Engine):
 
 
 class FreshEngine(Engine):
-    """Begins each request with nothing learnt and fixed costs: for rules under which the text depends on the drafts."""
+    """Begins each request with nothing learnt and fixed costs: for rules under which the text depends on the drafts.
+
+    Windows never rest there: resting is learnt by a clock.
+    """
 
     def __init__(self, parts: Sequence[Part], num_nodes: int, takes_trees: bool) -> None:
         self._parts, self._num_nodes, self._takes_trees = parts, num_nodes, takes_trees
@@ -174,6 +177,14 @@ class FreshEngine(Engine):
         parts = [replace(part, rates=Rates(part.name, TreeSource.prior)) for part in self._parts]
         account = Account(Prices(_NOMINAL, 2 * self._num_nodes, learns=False), loss=math.inf)
         return MergedEngine(parts, account, self._num_nodes, self._takes_trees).start(request)
+
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        for part in self._parts:
+            part.engine.learn(record, outcomes)
+
+    def forget(self) -> None:
+        for part in self._parts:
+            part.engine.forget()
 
     def close(self) -> None:
         _close(self._parts)

@@ -1,6 +1,7 @@
 """A trace against plain decoding, and against what the drafter itself was told."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,10 +135,10 @@ def test_json_has_every_node_with_its_roles() -> None:
         "root": 2,
         "prefix_length": 1,
         "nodes": [
-            {"token_id": 2, "text": "2", "parent": -1, "depth": 0, "roles": ["root"]},
-            {"token_id": 3, "text": "3", "parent": 0, "depth": 1, "roles": ["candidate", "support"]},
-            {"token_id": 4, "text": "4", "parent": 1, "depth": 2, "roles": ["probe"]},
-            {"token_id": 5, "text": "5", "parent": 1, "depth": 2, "roles": ["candidate"]},
+            {"token_id": 2, "text": "2", "parent": -1, "depth": 0, "roles": ["root"], "named_by": []},
+            {"token_id": 3, "text": "3", "parent": 0, "depth": 1, "roles": ["candidate", "support"], "named_by": []},
+            {"token_id": 4, "text": "4", "parent": 1, "depth": 2, "roles": ["probe"], "named_by": []},
+            {"token_id": 5, "text": "5", "parent": 1, "depth": 2, "roles": ["candidate"], "named_by": []},
         ],
         "path": [0, 1] if token == 3 else [0],
         "tokens": [token],

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specdec import Generator
+from specdec import Generator, RequestError
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.successors import work_out_successors
@@ -91,6 +91,46 @@ def test_a_table_has_only_numbers() -> None:
     assert table.of(0, 3) is not None
     assert np.isfinite(table.logits).all()
     assert table.of(1, 3) is None
+
+
+def test_an_interrupted_call_keeps_what_it_has(tmp_path: Path) -> None:
+    target = target_of(tiny_llama(vocab_size=1000))
+
+    def interrupt(table: Successors) -> None:
+        if table.num_known > 300:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work_out_successors(target, FIRST, 60.0, tmp_path, on_progress=interrupt, must_keep=True)
+    (path,) = (tmp_path / "successors").iterdir()
+    assert Successors.load(path, 1000, 8).num_known > 300
+    assert not target.rows
+
+
+def test_a_prepared_generator_knows_all_tokens_at_once_and_so_do_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    proposer = TokenRecyclingProposer(min_chance=0.0, vocabulary_seconds=1e-9)
+    generator = Generator(tiny_llama(seed=4), proposer=proposer)
+    before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
+    told: list[tuple[int, int]] = []
+    generator.prepare(lambda *progress: told.append(progress))
+    vocab = generator.vocab_size
+    assert told == [(known, vocab) for known in range(0, vocab, 128)]
+    assert generator.generate([5, 9], max_new_tokens=2).stats.num_nodes > before
+    later = Generator(tiny_llama(seed=4), proposer=proposer)
+    assert later.generate([5, 9], max_new_tokens=2).stats.num_nodes > before
+
+
+def test_a_folder_that_cant_be_written_to_is_said_where_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "specdec").write_text("a file in the folder's place")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    generator = Generator(tiny_llama(seed=4))
+    with pytest.raises(RequestError, match="can't be kept"):
+        generator.prepare()
 
 
 def test_a_token_that_wasnt_seen_is_followed_by_what_the_target_says_of_it_alone() -> None:

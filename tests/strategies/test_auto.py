@@ -1,10 +1,15 @@
 """The choice where nothing is said."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from specdec import Budget, Generator, Request, ToyModel
+from specdec import Budget, DraftTree, Feedback, Generator, Request, ToyModel
+from specdec.costs import Costs
+from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import TokenView
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import AutoProposer
@@ -40,12 +45,25 @@ def test_it_drafts_beside_other_strategies(others: str) -> None:
     assert len({result.token_ids for result in results}) == 1
 
 
-def test_without_a_clock_the_same_requests_get_the_same_drafts() -> None:
-    model = ToyModel.random(6, sharpness=3.0)
-    shapes = []
-    for _ in range(2):
-        records: list[Any] = []
-        host_costs = Generator(model, proposer="auto:clock=false")
-        host_costs.generate([1, 2, 3], max_new_tokens=60, on_step=records.append)
-        shapes.append([record.width for record in records])
-    assert shapes[0] == shapes[1]
+def widths(clock: bool, seconds_of: Callable[[int], float]) -> list[int]:
+    """The nodes of each step of a text that repeats itself, where a step of so many takes so long."""
+    host = replace(toy_host(6, reads_q=False), costs=lambda: Costs((1, 101), (1.0, 2.0), 1.0))
+    engine, tokens = AutoProposer(clock=clock).bind(host), [0, 1, 2, 3] * 4
+    drafter = engine.start(Request(TokenView(tokens), len(tokens), 6, frozenset(), 0.0, Randomness(0).stream("test")))
+    told = []
+    for _ in range(60):
+        tree = engine.propose_many([drafter], [Budget(99, 99, 99)])[0]
+        assert isinstance(tree, DraftTree)
+        token = (tokens[-1] + 1) % 4
+        tokens.append(token)
+        drafter.observe(Feedback(tree, (0,), (token,)))
+        outcome = Outcome(Mock(), tree=tree, path=(0,), tokens=(token,), num_nodes=len(tree))
+        engine.learn(StepRecord("step", (outcome,), {"forward": seconds_of(len(tree))}, width=len(tree)), [outcome])
+        told.append(len(tree))
+    return told
+
+
+def test_without_a_clock_drafts_dont_depend_on_what_steps_take() -> None:
+    assert max(widths(False, lambda _: 1.0)) > 1
+    assert widths(False, lambda _: 1.0) == widths(False, float)
+    assert widths(True, lambda _: 1.0) != widths(True, float)

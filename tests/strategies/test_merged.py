@@ -305,3 +305,23 @@ def test_each_strategy_is_credited_with_what_it_named_by_depth() -> None:
     result = Generator(model, proposer=proposer).generate([0, 1], max_new_tokens=3)
     assert result.stats.accepted_lengths == [3]
     assert result.stats.sources == {"scripted": {1: [1, 1], 2: [1, 1]}, "scripted 2": {1: [1, 1], 2: [1, 0]}}
+
+
+def test_parts_hear_of_steps_and_are_told_to_forget_under_rules_that_read_q_as_well() -> None:
+    told = list[str]()
+
+    class Counting(Engine):
+        def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+            told.append("learn")
+
+        def forget(self) -> None:
+            told.append("forget")
+
+    class Counted(Scripted):
+        def bind(self, host: Host) -> Engine:
+            return Counting(self.start)
+
+    generator = Generator(ToyModel.random(4), proposer=MergedProposer([Counted(script=chain(1))]), verifier="rejection")
+    result = generator.generate([1], max_new_tokens=5, temperature=1.0)
+    generator.forget()
+    assert told == ["learn"] * result.stats.steps + ["forget"]
