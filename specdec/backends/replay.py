@@ -63,7 +63,8 @@ class Replay:
     against the model's own forward, bit by bit. One that differs is never used again.
 
     Attributes:
-        is_settled: False after a pass that others like it will outrun: one of a kind that is yet to be recorded.
+        is_settled: False after a pass that others like it will outrun: one of a kind that is yet to be recorded, or one
+            that was held against the model's own.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -125,6 +126,7 @@ class Replay:
             return forward()
         if known.trusts(circumstances):
             return logits
+        self.is_settled = False
         own = forward()  # keys and values are written again: the model's own stay
         if _are_equal(logits, own):
             for name, size in circumstances.items():

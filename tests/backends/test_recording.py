@@ -197,12 +197,14 @@ def test_numbers_of_nodes_are_tried_unless_they_lie_between_others_with_one_of_t
     row = opened(target)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(type(target.backend._model.model.embed_tokens), "forward", lambda _, ids: counted(ids))
-        runs = []
+        runs, unsettled = [], []
         for width in [2, 2, 2, 4, 6, 20, 2, 4, 12, 10, 18, 13, 22, 3]:
             before = num_own[0]
             one_pass(target, row, width)
             runs.append((width, num_own[0] > before))
+            unsettled.append(not target.is_settled)
     assert runs[8:] == [(12, False), (10, False), (18, False), (13, True), (22, True), (3, True)]
+    assert unsettled[8:] == [is_held_against_its_own for _, is_held_against_its_own in runs[8:]]
 
 
 def test_costs_are_those_of_recorded_passes() -> None:
