@@ -72,7 +72,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         if num_rows <= rows and num_slots <= slots:
             return
         grown = slots if num_slots <= slots else _rounded(num_slots + SPARE_SLOTS)
-        shape = max(num_rows, rows), heads, grown
+        shape = _rows_for(num_rows, rows), heads, grown
         for name in ("keys", "values"):
             old = getattr(self, name)
             new = old.new_zeros(*shape, old.shape[3])
@@ -173,7 +173,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         """
         rows, slots = next((layer.keys.shape[::2] for layer in self.layers if layer.is_initialized), (0, 0))
         if capacities:
-            rows = max(rows, self.placement.num_rows, len(capacities))
+            rows = _rows_for(max(self.placement.num_rows, len(capacities)), rows)
             longest = max(self.placement.num_slots, *capacities)
             slots = slots if longest <= slots else _rounded(longest + SPARE_SLOTS)
         slot_bytes: int = sum(layer.slot_bytes for layer in self.layers)
@@ -184,6 +184,11 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         """Bytes held for each row."""
         held = [layer for layer in self.layers if layer.is_initialized]
         return sum((layer.keys.nbytes + layer.values.nbytes) // layer.keys.shape[0] for layer in held)
+
+
+def _rows_for(num_rows: int, held: int) -> int:
+    """Rows to make room for: rows are opened one by one, and each growth copies all that are held."""
+    return held if num_rows <= held else max(num_rows, held + held // 2)
 
 
 def _rounded(num_slots: int) -> int:

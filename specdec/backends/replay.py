@@ -13,7 +13,9 @@ from specdec.backends.recording import Inputs, Program, Recording, joined, recor
 from specdec.errors import in_one_line
 from specdec.weights.layers import is_quantised
 
-_USES = 3  # passes of a kind before it is recorded: rare kinds never pay for it
+# Passes of a kind before it is recorded, which costs as much as a score of them: rare kinds never pay for it. Batches
+# are of many kinds, since requests come and go.
+_USES, _USES_OF_SEVERAL = 3, 32
 _MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
 _MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
 _MOST_KINDS = 32
@@ -106,14 +108,15 @@ class Replay:
         rows, width = inputs.input_ids.shape
         device = inputs.input_ids.device.type
         self.is_settled = True
-        if not self._is_able or rows * width > _MOST_NODES or torch.is_autocast_enabled(device):
+        is_prompt = not length  # a text's first pass is its only one of that kind, and of any number of nodes
+        if not self._is_able or is_prompt or rows * width > _MOST_NODES or torch.is_autocast_enabled(device):
             return forward()
         if len(self._kinds) > _MOST_KINDS:
             self._kinds.clear()
         known = self._kinds.setdefault((attention, inputs.kind()), _Kind())
         known.num_uses += 1
         self.is_settled = bool(known.fault) or known.num_uses > _USES
-        if known.fault or known.num_uses <= _USES:
+        if known.fault or known.num_uses <= (_USES if rows == 1 else _USES_OF_SEVERAL):
             return forward()
         if known.program is None or known.program.width not in {None, width}:
             return self._record(forward, known, inputs, layers, length)

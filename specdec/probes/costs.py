@@ -16,7 +16,7 @@ from specdec.tree import ROOT, DraftTree
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens
 # A strategy that asks for costs while a generator is made gets few figures, soon, of sizes that have been fed by then.
-SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 6, 33), 0.5, 16, 6
+SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 6, 33), 0.6, 16, 6
 _MOST_ROUNDS = 8  # of passes until they are as fast as they will be
 _SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
 
@@ -48,8 +48,8 @@ def measure_costs(
     trees = {size: _tree(rng, shapes.vocab_size, size, shapes.takes_trees, most_deep) for size in sizes}
     with ExitStack() as opened:
         drafted = opened.enter_context(_Timer.opened(target, tokens, clock))
-        ordinary = drafted if plain is None else opened.enter_context(_Timer.opened(plain, tokens, clock))
-        if plain is not None:
+        ordinary = None if plain is None else opened.enter_context(_Timer.opened(plain, tokens, clock))
+        if ordinary is not None:
             ordinary.settle([DraftTree(0)], seconds)
         drafted.settle(trees.values(), seconds)
         times, times_of_plain = _times(drafted, trees, ordinary, repeats, seconds)
@@ -62,7 +62,7 @@ def measure_costs(
     return Costs(
         tuple(spent),
         tuple(spent.values()),
-        own if plain is None else min(times_of_plain[1:] or times_of_plain),
+        min(times_of_plain[1:] or times_of_plain or [own]),
     )
 
 
@@ -85,10 +85,8 @@ class _Timer:
         finally:
             target.release(row)
 
-    def seconds(self, tree: DraftTree, settles: bool = True) -> float:
-        """The seconds of a pass; ``settles``: a large one leaves caches in which the next is slower."""
-        if settles:
-            self._run(DraftTree(tree.tokens[ROOT]))
+    def seconds(self, tree: DraftTree) -> float:
+        """The seconds of a pass."""
         began = self.clock()
         self._run(tree)
         return self.clock() - began
@@ -121,25 +119,30 @@ class _Timer:
 
 
 def _times(
-    drafted: _Timer, trees: Mapping[int, DraftTree], ordinary: _Timer, repeats: int, seconds: float
+    drafted: _Timer, trees: Mapping[int, DraftTree], ordinary: _Timer | None, repeats: int, seconds: float
 ) -> tuple[dict[int, list[float]], list[float]]:
     """Seconds of each size's passes, and of ordinary plain ones."""
-    clock = drafted.clock
+    clock, root = drafted.clock, DraftTree(0)
     start = clock()
-    times, times_of_plain = dict[int, list[float]](), [ordinary.seconds(DraftTree(0), settles=False)]
+    times, times_of_plain = dict[int, list[float]](), [] if ordinary is None else [ordinary.seconds(root)]
     for size in sorted(trees, key=lambda size: size not in _SPREAD):
         if len(times) < 3 or clock() - start <= seconds / 2:
             try:
-                times[size] = [drafted.seconds(trees[size], settles=False)]
+                times[size] = [drafted.seconds(trees[size])]
             except RuntimeError:  # torch's, of memory too
                 if not times:
                     raise
                 break
     for _ in range(repeats):
-        if clock() - start <= seconds:
-            times_of_plain.append(ordinary.seconds(DraftTree(0)))
-            for size in sorted(times):
-                times[size].append(drafted.seconds(trees[size]))
+        if clock() - start > seconds:
+            break
+        if ordinary is not None:
+            ordinary.seconds(root)
+            times_of_plain.append(ordinary.seconds(root))
+        drafted.seconds(root)  # the last one, a large pass, has left caches in which the next is slower
+        for size in sorted(times):
+            taken = drafted.seconds(trees[size])
+            times[size] += [taken] if drafted.target.is_settled else []
     return times, times_of_plain
 
 

@@ -2,12 +2,13 @@
 
 c(T) was measured for a single row, soon, and is the model's alone. Host work, masks, padding and several rows come on
 top, and are learnt: a step of w nodes for each of b rows is taken to last f times what c(T) makes of a plain step's
-time. The factor f is the median of what the last steps of b rows and about as many nodes took over that.
+time. The factor f is the median of what the last steps of b rows and about as many nodes took over that, and for few
+steps the least, if that is a surprise.
 """
 
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from specdec.costs import Costs
@@ -18,7 +19,7 @@ _FIRST_PLAIN = 1  # drafted steps after which a plain one is due where too few w
 _FRESH = 8  # steps for which a plain one says how fast the machine is
 _SURPRISE = 1.5  # times what was believed
 _REFRESH = 128  # steps after which a plain one is due: contexts grow
-_LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 3.0
+_LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,9 @@ class _Seen:
         return len(self._plain) >= _FEWEST
 
     def latest_factor(self, width: int) -> float | None:
-        """The median factor of the last few steps of about as many nodes: a single slow step is nobody's fault."""
+        """The factor of the last few steps of about as many nodes: a single slow step is nobody's fault."""
         factors = self._latest[width.bit_length()]
-        return statistics.median(factors) if len(factors) == _FEWEST and not self._waiting else None
+        return _typical(factors) if factors and not self._waiting else None
 
     def note(self, width: int, seconds: float, predicted: float) -> bool:
         """Note a step; return True if prices are others now, by more than a fiftieth."""
@@ -125,9 +126,9 @@ class _Seen:
             self._latest[each.bit_length()].append(measured / plain)
         self._waiting.clear()
         learnt = {
-            size: min(max(_LEAST_FACTOR, statistics.median(factors)), _GREATEST_FACTOR)
+            size: min(max(_LEAST_FACTOR, _typical(factors)), _GREATEST_FACTOR)
             for size, factors in self._beyond.items()
-            if len(factors) >= _FEWEST
+            if len(factors) >= _FEWEST or (factors and min(factors) > _SURPRISE)
         }
         is_same = learnt.keys() == self._believed.keys() and all(
             abs(learnt[size] - known) <= 0.02 * known for size, known in self._believed.items()
@@ -158,3 +159,8 @@ class _Seen:
             return 1.0 if nearest is None else believed[nearest]
 
         return factor
+
+
+def _typical(factors: Collection[float]) -> float:
+    """The median; of too few the least, since what delays a step is mostly something else."""
+    return statistics.median(factors) if len(factors) >= _FEWEST else min(factors)

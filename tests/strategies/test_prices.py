@@ -66,11 +66,22 @@ def test_a_few_slow_steps_change_nothing() -> None:
     assert steps.at(1, 6) == pytest.approx(3.0)
 
 
+def test_a_great_surprise_is_believed_at_once_until_quicker_steps_are_seen() -> None:
+    steps = Steps()
+    steps.take(1, 1, 2.0, times=3)
+    steps.take(1, 11, 4.0 * 1.4)
+    assert steps.at(1, 11) == pytest.approx(2.0)
+    steps.take(1, 3, 2.4 * 6)
+    assert steps.at(1, 3) == pytest.approx(1.2 * 6)
+    steps.take(1, 3, 2.4)
+    assert steps.at(1, 3) < 1.2 * 1.5
+
+
 def test_what_seems_too_dear_to_be_tried_is_forgotten_in_time() -> None:
     steps = Steps()
     steps.take(1, 1, 1.0, times=3)
     steps.take(1, 2, 1000.0, times=3)
-    assert steps.at(1, 2) == pytest.approx(3 * 1.1)  # and not believed without bounds
+    assert steps.at(1, 2) == pytest.approx(10 * 1.1)  # and not believed without bounds
     steps.take(1, 1, 1.0, times=30)
     assert steps.at(1, 2) == pytest.approx(1.1)
 
