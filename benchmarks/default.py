@@ -1,10 +1,12 @@
 """A generator with nothing said beside plain decoding: is it ever slower?
 
-    python -m benchmarks.default [--model FOLDER] [--dtype bfloat16] [--threads 2] [--batches 1 8] [--repeats 5]
+    python -m benchmarks default [--model FOLDER] [--dtype bfloat16] [--threads 2] [--batches 1 8] [--repeats 5]
 
-Both decode the demo's prompts in the same numerics, interleaved, in batches of each size, each batch with a generator
-of its own, so that whatever it has to learn is paid for each time; making it isn't timed. Printed: its speed over plain
-decoding's, the median over repeats of all prompts with the range, the worst batch's median, and the nodes of a step.
+Both decode the same prompts in the same numerics, interleaved, in batches of each size, each batch with a generator of
+its own, so that whatever it has to learn is paid for each time; making it isn't timed. With ``--lasting`` a generator
+decodes all batches of a repeat. ``--random`` prompts are of random tokens, whose continuation nothing foretells at a
+temperature. Printed: its speed over plain decoding's, the median over repeats of all prompts with the range, the worst
+batch's median, and the nodes of a step.
 """
 
 import argparse
@@ -15,24 +17,28 @@ from typing import Any
 
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model
-from specdec import Generator, demo
+from benchmarks.prompts import add_prompt_options, encoded_prompts
+from specdec import Generator
 
 PLAIN = "autoregressive"
 
 
-def measure(model: Any, prompts: list[list[int]], batch: int, arguments: argparse.Namespace) -> str:
+def measure(model: Any, tokenizer: Any, prompts: list[list[int]], batch: int, arguments: argparse.Namespace) -> str:
     made: dict[str, dict[str, Any]] = {"nothing said": {}, PLAIN: {"proposer": PLAIN}}
-    common = {"numerics": arguments.numerics, "max_batch_size": batch}
-    plain = Generator(model, proposer=PLAIN, **common)
+    common = {"numerics": arguments.numerics, "max_batch_size": batch, "weights": arguments.weights}
+    sampling = {"max_new_tokens": arguments.max_new_tokens, "temperature": arguments.temperature, "seed": 0}
+    plain = Generator(model, tokenizer, proposer=PLAIN, **common)
     batches = [prompts[start : start + batch] for start in range(0, len(prompts), batch)]
     rng, seconds = random.Random(0), {name: [[0.0] * len(batches) for _ in range(arguments.repeats)] for name in made}
     tokens = steps = nodes = 0
+    generators: dict[str, Generator] = {}
     for repeat in range(-1, arguments.repeats):
         for index, chosen in enumerate(batches):
             for name in rng.sample(list(made), k=len(made)):
-                generator = Generator(model, **made[name], **common)
+                if name not in generators or not index or not arguments.lasting:
+                    generators[name] = Generator(model, tokenizer, **made[name], **common)
                 began = time.perf_counter()
-                results = generator.generate(chosen, max_new_tokens=arguments.max_new_tokens, seed=0)
+                results = generators[name].generate(chosen, **sampling)
                 if repeat < 0:  # a warm-up
                     continue
                 seconds[name][repeat][index] = time.perf_counter() - began
@@ -47,8 +53,9 @@ def measure(model: Any, prompts: list[list[int]], batch: int, arguments: argpars
         )
         for index in range(len(batches))
     ]
+    decodes = f"{arguments.dtype}, {plain.numerics.mode}, {plain.weights.kernel or 'stock'}"
     return (
-        f"| {arguments.dtype}, {plain.numerics.mode} | {batch} | {nodes / steps:.1f} | {tokens / steps:.2f} "
+        f"| {decodes} | {batch} | {nodes / steps:.1f} | {tokens / steps:.2f} "
         f"| {statistics.median(whole):.3f} [{min(whole):.3f}, {max(whole):.3f}] | {min(each):.3f} |"
     )
 
@@ -56,20 +63,27 @@ def measure(model: Any, prompts: list[list[int]], batch: int, arguments: argpars
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser)
+    add_prompt_options(parser)
+    parser.add_argument("--random", action="store_true", help="prompts of 32 random tokens instead")
+    parser.add_argument("--lasting", action="store_true", help="one generator for all batches of a repeat")
+    parser.add_argument("--weights", default="auto")
+    parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--numerics", default="auto")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--max-new-tokens", type=int, default=128)
-    parser.add_argument("--num-prompts", type=int, default=24)
+    parser.set_defaults(num_prompts=24)
     arguments = parser.parse_args()
     model, tokenizer = load_model(arguments)
-    texts = [prompt.text for prompt in demo.prompts()]
-    prompts = [tokenizer(text)["input_ids"] for text in texts[:: max(1, len(texts) // arguments.num_prompts)]]
+    prompts = [prompt.ids for prompt in encoded_prompts(arguments, tokenizer)]
+    if arguments.random:
+        rng = random.Random(0)
+        prompts = [[rng.randrange(len(tokenizer)) for _ in range(32)] for _ in prompts]
     print(f"{facts()}; {len(prompts)} prompts x {arguments.max_new_tokens} new tokens, {arguments.repeats} repeats\n")
-    print("| dtype, numerics | batch | nodes per step | tokens per step | times plain: median [range] | worst batch |")
+    print("| dtype, numerics, weights | batch | nodes/step | tokens/step | times plain: median [range] | worst batch |")
     print("|---|---|---|---|---|---|")
     for batch in arguments.batches:
-        print(measure(model, prompts, batch, arguments), flush=True)
+        print(measure(model, tokenizer, prompts, batch, arguments), flush=True)
 
 
 if __name__ == "__main__":

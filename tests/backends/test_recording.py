@@ -207,6 +207,14 @@ def test_numbers_of_nodes_are_tried_unless_they_lie_between_others_with_one_of_t
     assert unsettled[8:] == [is_held_against_its_own for _, is_held_against_its_own in runs[8:]]
 
 
+def test_a_texts_first_pass_is_not_recorded() -> None:
+    target = target_of(families.make(*families.TREES["llama"]), DenseCompiler())
+    replay_of(target)._kinds.clear()  # of the self-test
+    for _ in range(8):
+        target.release(opened(target))
+    assert not replay_of(target)._kinds
+
+
 def test_costs_are_those_of_recorded_passes() -> None:
     target = target_of(families.make(*families.TREES["llama"]), DenseCompiler())
     replay = replay_of(target)
