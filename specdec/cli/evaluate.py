@@ -32,7 +32,7 @@ from specdec.cli.options import (
     write_text,
 )
 from specdec.cli.progress import measured, status
-from specdec.cli.tables import bench_table, speed_table, step_table, told_texts
+from specdec.cli.tables import bench_table, spec_bench_table, speed_table, step_table, told_texts
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
 
     It is one model's whole table over categories, strategies and temperatures.
     Each cell is the speed-up over ordinary plain decoding, in fast numerics; mean accepted counts the tokens of a step,
-    the bonus token included. A run file is kept for each temperature, with -tTEMPERATURE added to its name.
+    the bonus token included. Prompts with Spec-Bench's categories have its own table as well, by task. A run file is
+    kept for each temperature, with -tTEMPERATURE added to its name.
     """
     temperatures = temperature or [0.0]
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier}
@@ -151,7 +152,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
             comparisons.append(measured(session, file))
             if not as_json:
                 typer.echo(f"temperature {each:g}")
-                _print(comparisons[-1], session.tokenizer, partial(bench_table, width=Console().width))
+                tables = (partial(made, width=Console().width) for made in (bench_table, spec_bench_table))
+                _print(comparisons[-1], session.tokenizer, *tables)
         if len(comparisons) < len(temperatures) and not comparisons[-1].is_complete:
             break
     if as_json:
@@ -216,14 +218,15 @@ def _split(given: str) -> tuple[str, str]:
     return (name, strategy) if equals and ":" not in name else (given, given)
 
 
-def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table]) -> None:
+def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table | None]) -> None:
     """Tables, the verdict, and each text that isn't plain decoding's."""
     from specdec.comparison.sentences import numerics_used, verdict
 
     console = Console(highlight=False, markup=False)
-    for table in tables:
-        console.print(table(comparison))
-        console.print()
+    for made in tables:
+        if (table := made(comparison)) is not None:
+            console.print(table)
+            console.print()
     stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
     stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
     texts = told_texts(comparison, tokenizer)
