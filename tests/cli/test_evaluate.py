@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,8 +105,12 @@ def test_tune_prints_a_string_for_proposer(run: Any, tmp_path: Path) -> None:
     few = ("--max-new-tokens", "8", "--per-category", "2", "--minutes", "0.05", "--plot", str(plot))
     code, out, _ = run("tune", "jacobi:noise_aware=false", "--option", "n=1,2,3", *few)
     assert code == 0
-    (best,) = [line for line in out.splitlines() if line.startswith("best: --proposer ")]
-    assert best.split()[2] in {f"jacobi:noise_aware=false,n={n}" for n in (1, 2, 3)}
+    (named,) = [
+        line for line in out.splitlines() if line.startswith(("best: ", "fastest of what was run in earnest: "))
+    ]
+    assert named.partition("--proposer ")[2].split()[0] in {f"jacobi:noise_aware=false,n={n}" for n in (1, 2, 3)}
+    assert re.search(r" times plain decoding$", named)
+    assert named.startswith("best: ") != ("No setting is faster than plain decoding" in out)
     assert "settings screened" in out
     assert "Numerics: exact, bit-exact. " in out
     assert "<svg" in plot.read_text(encoding="utf-8")
