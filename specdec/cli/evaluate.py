@@ -73,7 +73,8 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
     Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
     Speed-ups are over ordinary plain decoding, in fast numerics; texts are held against it in the strategies' own.
-    Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't.
+    Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't
+    and have decoded every prompt once before.
     Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's by more
     than a numeric tie.
     """
@@ -220,7 +221,7 @@ def _split(given: str) -> tuple[str, str]:
 
 def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table | None]) -> None:
     """Tables, the verdict, and each text that isn't plain decoding's."""
-    from specdec.comparison.sentences import numerics_used, verdict
+    from specdec.comparison.sentences import memory_kept, numerics_used, verdict
 
     console = Console(highlight=False, markup=False)
     for made in tables:
@@ -229,8 +230,8 @@ def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Compari
             console.print()
     stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
     stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
-    texts = told_texts(comparison, tokenizer)
-    for line in filter(None, (verdict(comparison), *stopped, *texts, numerics_used(comparison))):
+    told = (*told_texts(comparison, tokenizer), numerics_used(comparison), memory_kept(comparison))
+    for line in filter(None, (verdict(comparison), *stopped, *told)):
         console.print(line, soft_wrap=True)
 
 

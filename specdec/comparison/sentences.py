@@ -105,6 +105,15 @@ def numerics_used(comparison: Comparison) -> str:
     )
 
 
+def memory_kept(comparison: Comparison) -> str:
+    """Say which strategies had read the prompts' own answers before; empty where none had."""
+    names = ", ".join(comparison.plan.warm)
+    return names and (
+        f"Warm: {names} had decoded every prompt once, uncounted, and remembered it; all others forgot what they "
+        "remembered before each repeat."
+    )
+
+
 def by_numerics(plan: Plan, names: Iterable[str]) -> str:
     """The numerics of some strategies, each with the names of those that have it where there are several."""
     groups: dict[str, list[str]] = {}
