@@ -256,7 +256,7 @@ MUTATIONS = (
     Mutation(
         "texts remembered from one repeat to the next",
         "specdec/comparison/session.py",
-        (("if not name.endswith(WARM):", "if name.endswith(WARM):"),),
+        (("if name not in self.plan.warm:", "if name in self.plan.warm:"),),
         ("tests/comparison/test_memory.py",),
     ),
 )  # fmt: skip

@@ -32,7 +32,7 @@ from specdec.cli.options import (
     write_text,
 )
 from specdec.cli.progress import measured, status
-from specdec.cli.tables import bench_table, speed_table, step_table, told_texts
+from specdec.cli.tables import bench_table, spec_bench_table, speed_table, step_table, told_texts
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
     Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
     Speed-ups are over ordinary plain decoding, in fast numerics; texts are held against it in the strategies' own.
-    Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't.
+    Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't
+    and have decoded every prompt once before.
     Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's by more
     than a numeric tie.
     """
@@ -126,7 +127,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
 
     It is one model's whole table over categories, strategies and temperatures.
     Each cell is the speed-up over ordinary plain decoding, in fast numerics; mean accepted counts the tokens of a step,
-    the bonus token included. A run file is kept for each temperature, with -tTEMPERATURE added to its name.
+    the bonus token included. Prompts with Spec-Bench's categories have its own table as well, by task. A run file is
+    kept for each temperature, with -tTEMPERATURE added to its name.
     """
     temperatures = temperature or [0.0]
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier}
@@ -151,7 +153,8 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
             comparisons.append(measured(session, file))
             if not as_json:
                 typer.echo(f"temperature {each:g}")
-                _print(comparisons[-1], session.tokenizer, partial(bench_table, width=Console().width))
+                tables = (partial(made, width=Console().width) for made in (bench_table, spec_bench_table))
+                _print(comparisons[-1], session.tokenizer, *tables)
         if len(comparisons) < len(temperatures) and not comparisons[-1].is_complete:
             break
     if as_json:
@@ -216,18 +219,19 @@ def _split(given: str) -> tuple[str, str]:
     return (name, strategy) if equals and ":" not in name else (given, given)
 
 
-def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table]) -> None:
+def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table | None]) -> None:
     """Tables, the verdict, and each text that isn't plain decoding's."""
-    from specdec.comparison.sentences import numerics_used, verdict
+    from specdec.comparison.sentences import memory_kept, numerics_used, verdict
 
     console = Console(highlight=False, markup=False)
-    for table in tables:
-        console.print(table(comparison))
-        console.print()
+    for made in tables:
+        if (table := made(comparison)) is not None:
+            console.print(table)
+            console.print()
     stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
     stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
-    texts = told_texts(comparison, tokenizer)
-    for line in filter(None, (verdict(comparison), *stopped, *texts, numerics_used(comparison))):
+    told = (*told_texts(comparison, tokenizer), numerics_used(comparison), memory_kept(comparison))
+    for line in filter(None, (verdict(comparison), *stopped, *told)):
         console.print(line, soft_wrap=True)
 
 

@@ -1,6 +1,6 @@
 """Comparisons as tables for the terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -55,7 +55,29 @@ def bench_table(comparison: "Comparison", width: int) -> Table:
         ]
         for row in rows
     ]
-    names = [row.strategy for row in rows]
+    return _upright_or_turned([row.strategy for row in rows], headings, figures, width)
+
+
+def spec_bench_table(comparison: "Comparison", width: int) -> Table | None:
+    """Spec-Bench's own table, mean accepted tokens and speed-up by task, with how they are taken below it.
+
+    None where no prompt has a category of Spec-Bench's.
+    """
+    from specdec.comparison.spec_bench import NOTE, spec_bench
+
+    found = spec_bench(comparison)
+    if found is None:
+        return None
+    figures = [[f"{cell.tokens_per_step:.2f} {cell.speed_up:.2f}×" for cell in cells] for cells in found.rows.values()]
+    table = _upright_or_turned(list(found.rows), found.columns, figures, width)
+    table.caption, table.caption_justify = NOTE, "left"
+    return table
+
+
+def _upright_or_turned(
+    names: Sequence[str], headings: Sequence[str], figures: Sequence[Sequence[str]], width: int
+) -> Table:
+    """Strategies as rows, or as columns where that would be wider than the terminal."""
     needed = max(map(len, names), default=0) + sum(2 + max(14, len(heading)) for heading in headings)
     if needed <= width:
         table = figures_table("strategy", *headings)

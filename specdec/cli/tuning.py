@@ -54,10 +54,11 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
     They are printed as --proposer takes them.
     What a pass costs by its nodes is measured first; a short run of each setting says how many tokens a step brings;
-    only those predicted to be fastest are run in earnest, beside plain decoding.
+    only those predicted to be fastest are run in earnest, beside plain decoding. A setting is called best only where
+    its interval over plain decoding lies above 1.
     """
     from specdec.comparison.ready import check_options
-    from specdec.comparison.sentences import numerics_used
+    from specdec.comparison.sentences import found_by_search, numerics_used
     from specdec.comparison.tune import Tuner, check_search
 
     with before_anything_runs():
@@ -83,17 +84,15 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console.print(speed_table(tuning.comparison))
     for line in (numerics_used(tuning.comparison), *told_texts(tuning.comparison, tokenizer)):
         console.print(line, soft_wrap=True)
-    console.print(f"\nbest: --proposer {tuning.strategy}   {tuning.gain} times plain decoding", soft_wrap=True)
-    if tuning.gain.value < 1.0:
-        faster = "no setting that was tried beats plain decoding in fast numerics here: --proposer autoregressive"
-        console.print(faster, soft_wrap=True)
-    elif not tuning.gain.is_faster:
-        console.print("that it beats plain decoding is not shown: the interval holds 1", soft_wrap=True)
+    console.print()
+    failed = [f"error: {tuning.comparison.failure}"] if tuning.comparison.failure is not None else []
+    for line in (*found_by_search(tuning), *failed):
+        console.print(line, soft_wrap=True)
     if plot is not None:
         from specdec.comparison.trade_off import save_trade_off
 
         save_trade_off(plot, tuning)
-    if tuning.comparison.defects:
+    if tuning.comparison.defects or failed:
         raise typer.Exit(EXIT_ERROR)
 
 

@@ -14,7 +14,8 @@ from specdec.comparison.extras import needs, page_environment
 from specdec.comparison.plots import draw, styles_of
 from specdec.comparison.results import Comparison, Difference, Row
 from specdec.comparison.runs import Run
-from specdec.comparison.sentences import Decode, by_numerics, identity, numerics_used, token_shown, verdict
+from specdec.comparison.sentences import Decode, by_numerics, identity, memory_kept, numerics_used, token_shown, verdict
+from specdec.comparison.spec_bench import NOTE, SpecBench, spec_bench
 from specdec.comparison.statistics import FEWEST_PROMPTS
 from specdec.costs import Costs
 from specdec.errors import RequestError
@@ -57,8 +58,10 @@ class View:
     verdict: str
     identity: str
     numerics: str
+    memory: str
     differences: list[tuple[Difference, str, str]]  # with its own token and plain decoding's
     merges: dict[str, list[Earning]]  # by strategy, what its sources earned; of merges alone
+    spec_bench: SpecBench | None
     plots: list[Plot]
     samples: list[Sample]
     facts: dict[str, str]
@@ -101,6 +104,7 @@ def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Co
             verdict=verdict(comparison),
             identity=identity(comparison),
             numerics=numerics_used(comparison),
+            memory=memory_kept(comparison),
             differences=[
                 (found, token_shown(found.token, decode), token_shown(found.expected, decode))
                 for found in [*comparison.defects, *comparison.ties][:_MOST_DIFFERENCES]
@@ -108,6 +112,7 @@ def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Co
             merges={
                 row.strategy: found for row in comparison.drafting if (found := earnings(comparison, row.strategy))
             },
+            spec_bench=spec_bench(comparison),
             plots=draw(comparison, styles, costs, salt=f"specdec {index}"),
             samples=samples(comparison, decode),
             facts={name: value for name, value in own.items() if name not in common},
@@ -123,6 +128,7 @@ def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Co
         "strategies": strategies,
         "plan": plans[0],
         "fewest_prompts": FEWEST_PROMPTS,
+        "spec_bench_note": NOTE,
     }
 
 

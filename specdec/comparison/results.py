@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -11,9 +11,12 @@ import numpy as np
 
 from specdec.comparison.earnings import earnings
 from specdec.comparison.runs import Plan, Run
+from specdec.comparison.spec_bench import spec_bench
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
 from specdec.decoding.phases import PHASES
 from specdec.errors import RequestError, SpecdecError
+
+Categories = str | Collection[str] | None  # of prompts: one, several, or all
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +115,40 @@ class Comparison:
         """The differences that are rounding."""
         return [found for found in self.differences if found.verdict == "numeric tie"]
 
-    def runs_of(self, strategy: str, category: str | None = None) -> list[Run]:
+    def runs_of(self, strategy: str, category: Categories = None) -> list[Run]:
         """A strategy's runs that every other strategy has a counterpart of."""
+        chosen = (category,) if isinstance(category, str) else category
         return [
             self._by_cell[strategy, prompt, repeat]
             for prompt, repeat in self.pairs
-            if category in (None, self.plan.prompts[prompt][0])
+            if chosen is None or self.plan.prompts[prompt][0] in chosen
         ]
 
-    def speed_up(self, strategy: str, over: str | None = None, category: str | None = None) -> Ratio:
+    def speed_up(self, strategy: str, over: str | None = None, category: Categories = None) -> Ratio:
         """Return a strategy's speed over that of ``over`` (plain decoding, where none is named), paired by prompt."""
-        return speed_ratio(
-            self._speeds(strategy, category), self._speeds(over or self.plan.baseline, category), self.plan.seed
-        )
+        own, other = (self.speeds(name, category) for name in (strategy, over or self.plan.baseline))
+        return speed_ratio(own, other, self.plan.seed)
 
-    def category_speed_up(self, strategy: str, category: str) -> float:
-        """Return a strategy's speed over plain decoding's on one category's prompts, without an interval."""
-        return speed_value(self._speeds(strategy, category), self._speeds(self.plan.baseline, category))
+    def category_speed_up(self, strategy: str, category: Categories) -> float:
+        """Return a strategy's speed over plain decoding's on these prompts, without an interval."""
+        return speed_value(self.speeds(strategy, category), self.speeds(self.plan.baseline, category))
 
-    def tokens_per_step(self, strategy: str, category: str | None = None) -> float:
+    def speeds(self, strategy: str, category: Categories = None) -> np.ndarray:
+        """Tokens and seconds of each prompt, shape ``(2, prompts)``: the medians of its repeats.
+
+        A median leaves out the run that the machine was busy with something else in.
+        """
+        by_prompt: dict[int, list[Run]] = {}
+        for run in self.runs_of(strategy, category):
+            by_prompt.setdefault(run.prompt, []).append(run)
+        return np.array(
+            [
+                [np.median([len(run.tokens) for run in runs]), np.median([run.seconds for run in runs])]
+                for runs in by_prompt.values()
+            ]
+        ).T
+
+    def tokens_per_step(self, strategy: str, category: Categories = None) -> float:
         """New tokens over forward passes."""
         lengths = [length for run in self.runs_of(strategy, category) for length in run.accepted_lengths]
         return float(np.mean(lengths))
@@ -192,7 +210,10 @@ class Comparison:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Plan, figures and differences; ratios as ``[value, low, high]``, null where there is no interval."""
+        """Plan, figures and differences; ratios as ``[value, low, high]``, null where there is no interval.
+
+        ``spec_bench`` is Spec-Bench's table, null where no prompt has a category of its.
+        """
         return {
             "plan": self.plan.model_dump(exclude={"prompts"}),
             "num_prompts": len(self.prompts),
@@ -210,6 +231,7 @@ class Comparison:
                 | {"position": found.position}
                 for found in self.differences
             ],
+            "spec_bench": table.to_json() if (table := spec_bench(self)) is not None else None,
         }
 
     def _by_category(self, name: str) -> dict[str, dict[str, float]]:
@@ -221,25 +243,10 @@ class Comparison:
             for category in self.categories
         }
 
-    def _speeds(self, strategy: str, category: str | None) -> np.ndarray:
-        """Tokens and seconds of each prompt, shape ``(2, prompts)``: the medians of its repeats.
-
-        A median leaves out the run that the machine was busy with something else in.
-        """
-        by_prompt: dict[int, list[Run]] = {}
-        for run in self.runs_of(strategy, category):
-            by_prompt.setdefault(run.prompt, []).append(run)
-        return np.array(
-            [
-                [np.median([len(run.tokens) for run in runs]), np.median([run.seconds for run in runs])]
-                for runs in by_prompt.values()
-            ]
-        ).T
-
     def _row(self, name: str) -> Row:
         runs = self.runs_of(name)
         num_steps = sum(len(run.accepted_lengths) for run in runs)
-        tokens, seconds = self._speeds(name, None)
+        tokens, seconds = self.speeds(name)
         return Row(
             strategy=name,
             tokens_per_second=float(tokens.sum() / seconds.sum()),

@@ -1,5 +1,6 @@
 """The measurement: every strategy on every prompt, interleaved in random order, and what each run came to."""
 
+import itertools
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Literal
@@ -10,6 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from specdec.decoding.result import Result
 from specdec.errors import RequestError
 from specdec.generator import Generator
+
+WARM = " (warm)"  # behind the name of a strategy that keeps what it remembers from one repeat to the next
 
 Promise = Literal["tokens", "law", "nothing"]
 Cell = tuple[str, int, int]  # strategy, prompt, repeat
@@ -43,6 +46,11 @@ class Plan(BaseModel):
     def plain(self) -> tuple[str, str]:
         """The names that plain decoding has: one twice where its numerics are the strategies'."""
         return self.baseline, self.reference
+
+    @property
+    def warm(self) -> list[str]:
+        """The names of strategies that keep what they remember."""
+        return [name for name in self.strategies if name.endswith(WARM)]
 
     def reference_of(self, strategy: str) -> str:
         """The plain decoding that a strategy's texts are held against: the one in its own numerics.
@@ -96,8 +104,10 @@ def measure(
 
     Within a repeat the prompts come in random order, and for each prompt all strategies, in random order, one right
     after another: what disturbs the machine for a while disturbs them alike. Every strategy first decodes a prompt that
-    isn't counted. ``forget`` is called before each repeat: a strategy that remembered the last one's texts would find
-    its own answers. The order is a function of the plan's seed.
+    isn't counted. ``forget`` is called before each repeat, and so behind that prompt: a strategy that remembered the
+    last one's texts would find its own answers. Those that keep what they remember, ``plan.warm``, first decode every
+    prompt once more without being counted, with a seed that no repeat has: the first repeat is as warm as the others.
+    The order is a function of the plan's seed.
 
     Raises:
         RequestError: naming strategy and prompt, where a run fails.
@@ -105,6 +115,11 @@ def measure(
     rng = np.random.default_rng(plan.seed)
     for name in plan.strategies:
         _attempt(plan, decoders, name, prompt=0, seed=plan.seed)
+    for name in plan.warm:
+        cells = itertools.product((name,), range(len(plan.prompts)), range(plan.repeats))
+        if any(cell not in done for cell in cells):
+            for prompt in range(len(plan.prompts)):
+                _attempt(plan, decoders, name, prompt, seed=plan.seed + plan.repeats)
     for repeat in range(plan.repeats):
         if forget is not None:
             forget()

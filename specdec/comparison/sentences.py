@@ -1,11 +1,15 @@
 """A comparison in sentences, for the terminal and for reports."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runs import Plan
 from specdec.comparison.statistics import FEWEST_PROMPTS
 from specdec.numerics import Numerics
+
+if TYPE_CHECKING:
+    from specdec.comparison.tune import Tuning
 
 Decode = Callable[[Sequence[int]], str]  # token ids to text
 
@@ -37,6 +41,27 @@ def verdict(comparison: Comparison) -> str:
         f"No winner is named: {first.strategy} is {over[second]} times as fast as {second}, and the interval "
         "contains 1."
     )
+
+
+def found_by_search(tuning: "Tuning") -> list[str]:
+    """Name the setting that a search ends with: the best only where it is faster than plain decoding for certain."""
+    comparison, gain = tuning.comparison, tuning.gain
+    named = f"--proposer {tuning.strategy}   {gain} times plain decoding"
+    others = [row for row in comparison.drafting if row.strategy != tuning.strategy and not row.num_defects]
+    told = [f"{'best' if tuning.is_best else 'fastest of what was run in earnest'}: {named}"]
+    if others:
+        unsure = [row for row in others if not comparison.speed_up(tuning.strategy, over=row.strategy).is_faster]
+        apart = f"; not told apart from it: {', '.join(row.strategy for row in unsure)}" if unsure else ""
+        told.append(f"It is the fastest of {len(others) + 1} in the same runs, which flatters it a little{apart}.")
+    if not gain.is_faster:
+        why = "its interval lies below 1" if gain.is_slower else "its interval holds 1"
+        if len(comparison.prompts) < FEWEST_PROMPTS:
+            why = f"fewer than {FEWEST_PROMPTS} prompts give no interval"
+        told.append(
+            f"No setting is faster than plain decoding in fast numerics for certain: {why}. "
+            "To be safe, --proposer autoregressive."
+        )
+    return told
 
 
 def identity(comparison: Comparison) -> str:
@@ -77,6 +102,15 @@ def numerics_used(comparison: Comparison) -> str:
     return (
         f"{told} Speed-ups are over ordinary plain decoding, {plan.baseline}, whose numerics are fast; exact texts are "
         f"held against {plan.reference}."
+    )
+
+
+def memory_kept(comparison: Comparison) -> str:
+    """Say which strategies had read the prompts' own answers before; empty where none had."""
+    names = ", ".join(comparison.plan.warm)
+    return names and (
+        f"Warm: {names} had decoded every prompt once, uncounted, and remembered it; all others forgot what they "
+        "remembered before each repeat."
     )
 
 

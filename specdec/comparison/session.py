@@ -12,7 +12,7 @@ from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, 
 from specdec.comparison.ready import Ready, check_options
 from specdec.comparison.results import Comparison
 from specdec.comparison.runfile import RunFile
-from specdec.comparison.runs import Plan, Promise, Run, decoder, measure
+from specdec.comparison.runs import WARM, Plan, Promise, Run, decoder, measure
 from specdec.comparison.ties import judged
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
@@ -25,8 +25,6 @@ from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
-
-WARM = " (warm)"  # behind the name of a strategy that keeps what it remembers from one repeat to the next
 
 
 class Session:
@@ -166,7 +164,7 @@ class Session:
     def _forget(self) -> None:
         """Empty the memory of all strategies but those that are compared with a warm one."""
         for name, made in self.generators.items():
-            if not name.endswith(WARM):
+            if name not in self.plan.warm:
                 made.forget()
 
     def _compared(self, stopped: KeyboardInterrupt | SpecdecError | None) -> Comparison:
@@ -223,8 +221,8 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
             added where it isn't among them, and once more in exact numerics where strategies have those.
         prompts: text, token ids, chat messages or ``EvaluationPrompt``; the built-in ones where none are given.
         tokenizer, verifier, numerics, weights: as for ``Generator``; a generator that is given keeps its own.
-        warm: add a row for each strategy that learns across requests, which keeps what it remembers; all others forget
-            it before each repeat.
+        warm: add a row for each strategy that learns across requests, which keeps what it remembers, filled by one
+            pass over the prompts that isn't counted; all others forget it before each repeat.
         chat: True sends all texts through the tokenizer's chat template, False none; without it instructions go through
             it, ``EvaluationPrompt``'s of that kind such as Spec-Bench's turns, where there is one.
         seed: of the order of runs, and of sampling: repeat r draws with seed + r.

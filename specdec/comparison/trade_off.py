@@ -1,6 +1,8 @@
 """A search's trade-off as a picture: what a step costs against what it brings."""
 
+import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -8,24 +10,29 @@ from specdec.comparison.extras import needs
 from specdec.comparison.tune import Tuning
 
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's, which the colour-blind can tell apart
+_LONGEST_LINE = 76  # characters of the title
+_APART = 0.06  # of the axes, between labels of lines
 
 
 def save_trade_off(path: Path, tuning: Tuning) -> None:
-    """Every setting that was screened, by milliseconds and tokens per step, as SVG or PNG by the file's ending.
+    """Save ``trade_off``, as SVG or PNG by the file's ending."""
+    trade_off(tuning).savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
-    Along a dashed line the speed is the same; the steeper the line, the faster.
+
+def trade_off(tuning: Tuning) -> Any:
+    """Draw every setting that was screened, by milliseconds and tokens per step.
+
+    Along a dashed line the speed is the same; the steeper the line, the faster. Lines have their labels outside the
+    axes, and so is the legend: there are points wherever steps fall.
     """
     figure = needs("matplotlib.figure").Figure(figsize=(7, 5), layout="constrained")
     axes = figure.subplots()
     milliseconds = np.array([1000 * trial.seconds_per_step(tuning.costs) for trial in tuning.trials])
     tokens = np.array([trial.tokens_per_step for trial in tuning.trials])
     plain = 1000 * tuning.costs.plain
-    widest = 1.05 * float(milliseconds.max())
-    for gain in _gains(float(max(tokens / milliseconds)) * plain):
-        axes.plot([0, widest], [0, gain * widest / plain], "--", color=_GREY, linewidth=0.7)
-        end = min(widest, 1.1 * float(tokens.max()) * plain / gain)  # where the line leaves the picture
-        place = (end, gain * end / plain)
-        axes.annotate(f"{gain:g}×", place, fontsize=8, color=_GREY, ha="left", va="bottom")
+    axes.set_xlim(0, 1.13 * max(plain, float(milliseconds.max())))
+    axes.set_ylim(0.9, 1.15 * float(tokens.max()))
+    _draw_lines(axes, float(max(tokens / milliseconds)) * plain, plain)
     axes.scatter(plain, 1.0, s=40, marker="s", color=_GREY, label="plain decoding")
     axes.scatter(milliseconds, tokens, s=18, color=_BLUE, label="screened")
     finalists = [trial for trial in tuning.trials if trial.strategy in tuning.comparison.plan.strategies]
@@ -34,19 +41,41 @@ def save_trade_off(path: Path, tuning: Tuning) -> None:
         [trial.tokens_per_step for trial in finalists],
         s=60, facecolors="none", edgecolors=_ORANGE, label="run in earnest",
     )  # fmt: skip
-    (best,) = (trial for trial in finalists if trial.strategy == tuning.strategy)
-    axes.scatter(
-        1000 * best.seconds_per_step(tuning.costs), best.tokens_per_step, s=150, marker="*", color=_ORANGE, label="best"
-    )
-    axes.set_title(f"{tuning.strategy}: {tuning.gain.value:.2f} times plain decoding, measured", fontsize=10, wrap=True)
+    (first,) = (trial for trial in finalists if trial.strategy == tuning.strategy)
+    label = "best" if tuning.is_best else "fastest of those"
+    place = 1000 * first.seconds_per_step(tuning.costs), first.tokens_per_step
+    axes.scatter(*place, s=110, marker="*", color=_ORANGE, edgecolors="white", linewidths=0.6, label=label)
+    title = [*textwrap.wrap(tuning.strategy, _LONGEST_LINE), f"{tuning.gain} times plain decoding, measured"]
+    axes.set_title("\n".join(title), fontsize=10, pad=18)
     axes.set_xlabel("milliseconds per step, predicted from its nodes")
     axes.set_ylabel("tokens per step")
-    axes.set_xlim(0, 1.08 * widest)
-    axes.set_ylim(0.9, 1.15 * float(tokens.max()))
-    axes.legend(fontsize=8, loc="lower right", title="dashed: times plain decoding", title_fontsize=8)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)
+    return figure
+
+
+def _draw_lines(axes: Any, most: float, plain: float) -> None:
+    """Lines of the same speed, each with its gain where it leaves the axes, at the top or the right."""
+    (_, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    labelled: list[tuple[float, float]] = []
+    for gain in _gains(most):
+        at_top = top * plain / gain
+        x, y = min(at_top, right), min(gain * right / plain, top)
+        place = (x / right, (y - bottom) / (top - bottom))
+        if y <= bottom or any(np.hypot(place[0] - a, place[1] - b) < _APART for a, b in labelled):
+            continue
+        label = None if labelled else "times plain decoding"
+        axes.plot([0, x], [0, y], "--", color=_GREY, linewidth=0.7, label=label, zorder=0)
+        offset, alignment = ((0, 3), ("center", "bottom")) if at_top <= right else ((4, 0), ("left", "center"))
+        axes.annotate(
+            f"{gain:g}×", place, xycoords="axes fraction", xytext=offset, textcoords="offset points",
+            fontsize=8, color=_GREY, horizontalalignment=alignment[0], verticalalignment=alignment[1],
+        )  # fmt: skip
+        labelled.append(place)
 
 
 def _gains(most: float) -> list[float]:
-    """Round gains to draw lines for."""
-    return [gain for gain in (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0) if 0.4 * most <= gain <= 1.15 * most]
+    """Round gains to draw lines for, in the order in which they get their place: 1 first, which is plain decoding's."""
+    gains = [
+        gain for gain in (0.25, 0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0) if 0.4 * most <= gain <= 1.15 * most
+    ]
+    return [1.0, *gains]

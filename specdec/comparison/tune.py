@@ -75,9 +75,10 @@ class Trial:
 class Tuning:
     """The result of a search.
 
-    ``strategy`` is the best setting's string, ready for ``proposer=``. ``gain`` is its speed-up over plain decoding, by
-    ``comparison``, the finalists' runs; as the best of several there, it is flattered a little. ``trials`` are the
-    settings screened, those predicted fastest first; ``num_refused`` counts those that the strategy refused.
+    ``strategy`` is the fastest setting of those run in earnest, ready for ``proposer=``. ``gain`` is its speed-up over
+    plain decoding, by ``comparison``, the finalists' runs; as the first of several there, it is flattered a little.
+    ``trials`` are the settings screened, those predicted fastest first; ``num_refused`` counts those that the strategy
+    refused.
     """
 
     strategy: str
@@ -86,6 +87,11 @@ class Tuning:
     num_refused: int
     comparison: Comparison
     costs: Costs
+
+    @property
+    def is_best(self) -> bool:
+        """True if it is faster than plain decoding for certain, and wrote its text."""
+        return self.gain.is_faster and all(found.strategy != self.strategy for found in self.comparison.defects)
 
 
 def check_search(strategy: str, space: Mapping[str, Sequence[Any]] | None, minutes: float) -> None:

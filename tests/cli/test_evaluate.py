@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -81,13 +82,35 @@ def test_bench_is_in_spec_benchs_layout_where_the_terminal_is_wide_enough(run: A
     assert len(lines[2]) == 1 + 4 + 1 + 3
 
 
+def test_bench_prints_spec_benchs_own_table_for_prompts_with_its_categories(
+    run: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"prompt": "Once", "category": "writing"}, {"prompt": "Then", "category": "stem"}]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    code, out, _ = run("bench", "jacobi:n=2", *FEW, "--prompts", str(prompts), "--numerics", "fast")
+    assert code == 0
+    lines_of = {line.split("  ")[0]: line.split("  ")[1:] for line in out.splitlines()}
+    cells = [cell.strip() for cell in lines_of["multi-turn conversation"] if cell.strip()]
+    assert cells == [cell.strip() for cell in lines_of["overall"] if cell.strip()]  # the one task is all
+    assert cells[1] == "1.00 1.00×"
+    assert "Mean accepted tokens: all tokens over all steps." in " ".join(out.split())
+    _, out, _ = run("bench", "jacobi:n=2", *FEW, "--category", "code", "--numerics", "fast")
+    assert "Mean accepted tokens" not in out
+
+
 def test_tune_prints_a_string_for_proposer(run: Any, tmp_path: Path) -> None:
     plot = tmp_path / "plot.svg"
     few = ("--max-new-tokens", "8", "--per-category", "2", "--minutes", "0.05", "--plot", str(plot))
     code, out, _ = run("tune", "jacobi:noise_aware=false", "--option", "n=1,2,3", *few)
     assert code == 0
-    (best,) = [line for line in out.splitlines() if line.startswith("best: --proposer ")]
-    assert best.split()[2] in {f"jacobi:noise_aware=false,n={n}" for n in (1, 2, 3)}
+    (named,) = [
+        line for line in out.splitlines() if line.startswith(("best: ", "fastest of what was run in earnest: "))
+    ]
+    assert named.partition("--proposer ")[2].split()[0] in {f"jacobi:noise_aware=false,n={n}" for n in (1, 2, 3)}
+    assert re.search(r" times plain decoding$", named)
+    assert named.startswith("best: ") != ("No setting is faster than plain decoding" in out)
     assert "settings screened" in out
     assert "Numerics: exact, bit-exact. " in out
     assert "<svg" in plot.read_text(encoding="utf-8")

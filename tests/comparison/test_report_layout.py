@@ -1,5 +1,6 @@
 """The report in a real browser, at a desk's width and a telephone's."""
 
+import io
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -126,6 +127,56 @@ def test_the_part_on_merges_fits(browser: Any, tmp_path: Path, width: int) -> No
     for svg in layout["svgs"]:
         pairs = overlaps([text["box"] for text in svg["texts"]], tolerance=3.0)
         assert [(svg["texts"][first], svg["texts"][second]) for first, second in pairs] == [], svg["title"]
+
+
+def darkness(browser: Any, x: float, top: float, bottom: float) -> float:
+    """The median darkness of a column of pixels, from 0, white, to 255: text fills less than half of one."""
+    image = pytest.importorskip("PIL.Image").open(io.BytesIO(browser.get_screenshot_as_png())).convert("L")
+    pixels = [255 - image.getpixel((int(x), y)) for y in range(int(top) + 1, int(bottom) - 1)]
+    return float(sorted(pixels)[len(pixels) // 2])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_on_a_telephone_an_edge_that_hides_columns_has_a_shadow(browser: Any, tmp_path: Path, scheme: str) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, [build({"fast": 4.0, "slow": 0.5}, num_prompts=8)], letters, COSTS)
+    preferred = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": preferred})
+    laid_out(browser, path, 360)
+    (region,) = browser.find_elements("css selector", ".scroll")
+    heading, row = (region.find_element("css selector", name) for name in ("thead th", "tbody th"))
+    hidden = browser.execute_script("return arguments[0].scrollWidth - arguments[0].clientWidth", region)
+    assert hidden > 50
+    for scrolled, shows_left, shows_right in ((0, False, True), (hidden // 2, True, True), (hidden, True, False)):
+        browser.execute_script("arguments[0].scrollLeft = arguments[1]", region, scrolled)
+        box, first = region.rect, row.rect
+        top, bottom = box["y"], box["y"] + box["height"]
+        assert first["x"] == heading.rect["x"] == box["x"]  # the names stay where they are
+        left, right = (
+            darkness(browser, x, top, bottom) for x in (first["x"] + first["width"] + 1, box["x"] + box["width"] - 2)
+        )
+        assert (left > 40, right > 40) == (shows_left, shows_right), scrolled
+        assert {value for value in (left, right) if value <= 40} <= {0.0}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def test_a_table_scrolls_by_keyboard_and_one_that_fits_has_no_shadow(browser: Any, tmp_path: Path) -> None:
+    keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+    path = tmp_path / "report.html"
+    write_report(path, [build({"fast": 4.0, "slow": 0.5}, num_prompts=8)], letters, COSTS)
+    laid_out(browser, path, 360)
+    (region,) = browser.find_elements("css selector", ".scroll")
+    browser.find_element("css selector", "body").send_keys(keys.TAB)
+    assert browser.switch_to.active_element == region
+    assert region.value_of_css_property("outline-style") == "solid"
+    region.send_keys(keys.ARROW_RIGHT)
+    moved = "return arguments[0].scrollLeft"
+    waiting = pytest.importorskip("selenium.webdriver.support.wait").WebDriverWait
+    waiting(browser, 10).until(lambda _: browser.execute_script(moved, region) > 0)
+    laid_out(browser, path, 1280)
+    (region,) = browser.find_elements("css selector", ".scroll")
+    box = region.rect
+    assert darkness(browser, box["x"] + box["width"] - 2, box["y"], box["y"] + box["height"]) == 0.0
 
 
 def test_nothing_in_the_page_runs_or_is_refused(browser: Any, tmp_path: Path) -> None:

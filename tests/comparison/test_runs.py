@@ -51,6 +51,22 @@ def test_every_strategy_decodes_every_prompt_in_a_random_order_interleaved() -> 
     assert [run.cell for run in measure(plan, again.decoders)] == [run.cell for run in runs]
 
 
+def test_a_warm_memory_is_filled_by_a_pass_that_no_repeat_draws_like_and_that_isnt_counted() -> None:
+    plan = plan_of(["plain", "a", "a (warm)"], num_prompts=4, repeats=2, seed=7)
+    bench, emptied = Bench(plan), list[int]()
+    runs = list(measure(plan, bench.decoders, forget=lambda: emptied.append(len(bench.asked))))
+    assert bench.asked[3:7] == [("a (warm)", prompt, 9) for prompt in range(4)]
+    assert emptied == [7, 7 + 12]  # behind all that isn't counted, and between the repeats
+    assert Counter(run.cell for run in runs) == Counter(run.cell for run in runs_of(plan, lambda *_: 0.0))
+    again = Bench(plan)
+    done = {run.cell for run in runs if run.strategy == "a (warm)"}
+    list(measure(plan, again.decoders, done))
+    assert again.asked.count(("a (warm)", 3, 9)) == 0  # all of it is done
+    done.remove(("a (warm)", 3, 1))
+    list(measure(plan, again.decoders, done))
+    assert again.asked.count(("a (warm)", 3, 9)) == 1
+
+
 def test_what_is_done_is_not_run_again() -> None:
     plan = plan_of(["plain", "a"], num_prompts=2, repeats=2)
     done = {("a", 0, 0), ("plain", 1, 1)}

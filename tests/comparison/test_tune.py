@@ -1,7 +1,7 @@
 """The search: what it tries, what it keeps, what it refuses."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -10,9 +10,11 @@ import pytest
 
 from specdec import SpecdecError, ToyModel
 from specdec.comparison import EvaluationPrompt
+from specdec.comparison.sentences import found_by_search
 from specdec.comparison.trade_off import save_trade_off
-from specdec.comparison.tune import Trial, Tuner, _Space
+from specdec.comparison.tune import Trial, Tuner, Tuning, _Space
 from specdec.costs import Costs
+from tests.comparison.reported import COSTS, build
 
 MODEL = ToyModel.random(8, order=2, seed=3, sharpness=4.0)
 PROMPTS = [EvaluationPrompt("toy", str(n), [1, 2, n]) for n in range(6)]
@@ -124,3 +126,35 @@ def test_when_time_is_short_something_is_still_found() -> None:
 def test_what_cant_be_searched_is_refused(strategy: str, options: dict[str, Any], fault: str) -> None:
     with pytest.raises(SpecdecError, match=fault):
         tuner(strategy, **options)
+
+
+def tuned(speeds: dict[str, float], num_prompts: int = 6, wrong: Sequence[str] = ()) -> str:
+    """Sentences on a search whose finalists were so many times as fast as plain decoding on every prompt."""
+    comparison = build(speeds, num_prompts=num_prompts, wrong=wrong)
+    first = comparison.drafting[0]
+    return "\n".join(found_by_search(Tuning(first.strategy, first.speed_up, (), 0, comparison, COSTS)))
+
+
+def test_the_setting_is_called_best_only_where_its_interval_lies_above_1() -> None:
+    assert tuned({"a": 2.0}) == "best: --proposer a   2.00 [2.00, 2.00] times plain decoding"
+    for speeds, num_prompts, why in (
+        ({"a": 0.8}, 6, "its interval lies below 1"),
+        ({"a": 1.0}, 6, "its interval holds 1"),
+        ({"a": 2.0}, 5, "fewer than 6 prompts give no interval"),
+    ):
+        told = tuned(speeds, num_prompts)
+        assert "best" not in told
+        assert told.startswith("fastest of what was run in earnest: --proposer a ")
+        assert f"No setting is faster than plain decoding in fast numerics for certain: {why}." in told
+
+
+def test_a_setting_that_writes_another_text_is_never_the_best() -> None:
+    told = tuned({"a": 2.0}, wrong=["a"])
+    assert told == "fastest of what was run in earnest: --proposer a   2.00 [2.00, 2.00] times plain decoding"
+
+
+def test_settings_that_the_best_is_not_told_apart_from_are_named() -> None:
+    assert tuned({"a": 2.0, "b": 2.0, "c": 1.5}).endswith(
+        "of 3 in the same runs, which flatters it a little; not told apart from it: b."
+    )
+    assert tuned({"a": 2.0, "c": 1.5}).endswith("It is the fastest of 2 in the same runs, which flatters it a little.")
