@@ -8,7 +8,8 @@ Every strategy decodes every batch of prompts before the next one is begun, in r
 weather. Each has one generator for the whole run, whose memory of earlier texts is empty at first. A line of ``--out``
 is one strategy's batch; a run that is begun again goes on behind the last whole round. Speed is tokens per second over
 plain decoding's in the same numerics, of the whole request and behind its first token, with a 95 % bootstrap interval
-over batches. Texts are held against plain decoding's.
+over batches; and, since a shared machine stands still now and then, the median over batches of the whole request's
+ratio. Texts are held against plain decoding's.
 """
 
 import argparse
@@ -172,10 +173,13 @@ def _overall(by_name: dict[str, list[Run]]) -> str:
     for name, runs in by_name.items():
         tokens, steps, nodes = (sum(run[what] for run in runs) for what in ("tokens", "steps", "nodes"))
         speeds = [str(ratio(runs, by_name[PLAIN], what)) for what in ("seconds", "seconds_behind_first")]
+        each = [plain["seconds"] / own["seconds"] for own, plain in zip(runs, by_name[PLAIN], strict=True)]
+        low, middle, high = np.percentile(each, [25, 50, 75])
+        speeds.append(f"{middle:.2f} [{low:.2f}, {high:.2f}]")
         different = sum(run["num_different"] for run in runs)
         lines.append([f"`{name}`", f"{tokens / steps:.2f}", f"{nodes / steps:.1f}", *speeds, str(different)])
-    heading = ["strategy", "tokens/step", "nodes/step", "times plain", "behind the first token", "texts that differ"]
-    return table(heading, lines)
+    speeds = "times plain", "behind the first token", "by batch: median [quartiles]"
+    return table(["strategy", "tokens/step", "nodes/step", *speeds, "texts that differ"], lines)
 
 
 def _by_category(by_name: dict[str, list[Run]]) -> str:

@@ -2,11 +2,10 @@
 
 c(T) was measured for a single row, soon, and is the model's alone. Host work, masks, padding and several rows come on
 top, and are learnt: a step of w nodes for each of b rows is taken to last f times what c(T) makes of a plain step's
-time. The factor f is the median of what the last steps of b rows and about as many nodes took over that, and for few
-steps the least, if that is a surprise.
+time. The factor f is the lower quartile of what the last steps of b rows and about as many nodes took over that; a few
+steps tell one if they agree on a surprise.
 """
 
-import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -120,7 +119,7 @@ class _Seen:
             self._waiting.append((width, seconds / predicted))
         if not self.knows_plain or self._doubts_plain():
             return False
-        plain = statistics.median(self._plain)
+        plain = _typical(self._plain)
         for each, measured in self._waiting:
             self._beyond[each.bit_length()].append(measured / plain)
             self._latest[each.bit_length()].append(measured / plain)
@@ -142,7 +141,7 @@ class _Seen:
 
         After a few of them plain steps have to be seen anew.
         """
-        limit, believed = _SURPRISE * statistics.median(self._plain), self.factors()
+        limit, believed = _SURPRISE * _typical(self._plain), self.factors()
         is_slow = all(measured > limit * believed(width) for width, measured in self._waiting)
         if self.num_since_plain <= _FRESH or not is_slow:
             return False
@@ -162,5 +161,5 @@ class _Seen:
 
 
 def _typical(factors: Collection[float]) -> float:
-    """The median; of too few the least, since what delays a step is mostly something else."""
-    return statistics.median(factors) if len(factors) >= _FEWEST else min(factors)
+    """The lower quartile: what delays some steps more than others is mostly another program."""
+    return sorted(factors)[(len(factors) - 1) // 4]
