@@ -2,22 +2,24 @@
 
 c(T) was measured for a single row, soon, and is the model's alone. Host work, masks, padding and several rows come on
 top, and are learnt: a step of w nodes for each of b rows is taken to last f times what c(T) makes of a plain step's
-time. The factor f is the lower quartile of what the last steps of b rows and about as many nodes took over that; a few
-steps tell one if they agree on a surprise.
+time. The factor f is the median of what the last such steps of about as many nodes took over that, each beside a plain
+one right before or behind it: machines are faster at one time than at another. A few steps tell one if they agree on a
+surprise.
 """
 
+import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from specdec.costs import Costs
 
-_MOST, _MOST_PLAIN, _FEWEST = 15, 9, 3  # steps of a kind that count, and that have to be seen
+_MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
+_NEAR = 3  # steps before a plain one, and behind it, that are held against it
 _FORGET = 8  # plain steps after which a factor is dropped: what seems too dear to be tried is tried again
 _FIRST_PLAIN = 1  # drafted steps after which a plain one is due where too few were seen yet
-_FRESH = 8  # steps for which a plain one says how fast the machine is
 _SURPRISE = 1.5  # times what was believed
-_REFRESH = 128  # steps after which a plain one is due: contexts grow
+_REFRESH = 48  # steps after which a plain one is due: contexts grow, and machines change
 _LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 10.0
 
 
@@ -88,45 +90,31 @@ class _Seen:
 
     def __init__(self) -> None:
         self.num_since_plain = self._num_plain = 0
-        self._plain: deque[float] = deque(maxlen=_MOST_PLAIN)  # seconds
+        self._plain: deque[float] = deque(maxlen=_NEAR)  # seconds of the last plain steps in a row
+        self._before: deque[tuple[int, float]] = deque(maxlen=_NEAR)  # the last drafted steps, for the next plain one
         # Factors, by the power of two that the number of nodes is above.
-        self._beyond: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))
-        self._latest: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_FEWEST))  # never dropped
-        self._waiting: list[tuple[int, float]] = []  # drafted steps, for plain ones to be compared with
+        self._factors: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))
         self._believed: dict[int, float] = {}
 
     @property
     def knows_plain(self) -> bool:
         """True if enough plain steps were seen to compare drafted ones with."""
-        return len(self._plain) >= _FEWEST
+        return self._num_plain >= _FEWEST
 
     def latest_factor(self, width: int) -> float | None:
         """The factor of the last few steps of about as many nodes: a single slow step is nobody's fault."""
-        factors = self._latest[width.bit_length()]
-        return _typical(factors) if factors and not self._waiting else None
+        factors = self._factors[width.bit_length()]
+        return _typical(list(factors)[-_FEWEST:]) if factors else None
 
     def note(self, width: int, seconds: float, predicted: float) -> bool:
         """Note a step; return True if prices are others now, by more than a fiftieth."""
         if width == 1:
-            self._plain.append(seconds)
-            self.num_since_plain, self._num_plain = 0, self._num_plain + 1
-            if self._num_plain % _FORGET == 0:
-                for factors in self._beyond.values():
-                    if factors:
-                        factors.popleft()
+            self._note_plain(seconds)
         else:
-            self.num_since_plain += 1
-            self._waiting.append((width, seconds / predicted))
-        if not self.knows_plain or self._doubts_plain():
-            return False
-        plain = _typical(self._plain)
-        for each, measured in self._waiting:
-            self._beyond[each.bit_length()].append(measured / plain)
-            self._latest[each.bit_length()].append(measured / plain)
-        self._waiting.clear()
+            self._note_drafted(width, seconds / predicted)
         learnt = {
             size: min(max(_LEAST_FACTOR, _typical(factors)), _GREATEST_FACTOR)
-            for size, factors in self._beyond.items()
+            for size, factors in self._factors.items()
             if len(factors) >= _FEWEST or (factors and min(factors) > _SURPRISE)
         }
         is_same = learnt.keys() == self._believed.keys() and all(
@@ -136,18 +124,24 @@ class _Seen:
             self._believed = learnt
         return not is_same
 
-    def _doubts_plain(self) -> bool:
-        """Return True while drafted steps take so much longer than believed that plain ones may as well.
-
-        After a few of them plain steps have to be seen anew.
-        """
-        limit, believed = _SURPRISE * _typical(self._plain), self.factors()
-        is_slow = all(measured > limit * believed(width) for width, measured in self._waiting)
-        if self.num_since_plain <= _FRESH or not is_slow:
-            return False
-        if len(self._waiting) >= _FEWEST:
+    def _note_plain(self, seconds: float) -> None:
+        if self.num_since_plain:
             self._plain.clear()
-        return True
+        self._plain.append(seconds)
+        self.num_since_plain, self._num_plain = 0, self._num_plain + 1
+        if self._num_plain % _FORGET == 0:
+            for factors in self._factors.values():
+                if factors:
+                    factors.popleft()
+
+    def _note_drafted(self, width: int, scaled: float) -> None:
+        self.num_since_plain += 1
+        self._before.append((width, scaled))
+        if self.num_since_plain <= _NEAR and self._plain:
+            plain = min(self._plain)
+            for each, seconds in self._before:
+                self._factors[each.bit_length()].append(seconds / plain)
+            self._before.clear()
 
     def factors(self) -> Callable[[int], float]:
         """The factor of a number of nodes: that of the nearest size that was seen, 1 where none was."""
@@ -161,5 +155,5 @@ class _Seen:
 
 
 def _typical(factors: Collection[float]) -> float:
-    """The lower quartile: what delays some steps more than others is mostly another program."""
-    return sorted(factors)[(len(factors) - 1) // 4]
+    """The median; of too few the least, since what delays a step is mostly another program."""
+    return statistics.median(factors) if len(factors) >= _FEWEST else min(factors)

@@ -48,9 +48,10 @@ def test_a_step_of_several_rows_that_takes_longer_is_dearer_for_them_alone() -> 
 
 def test_sizes_are_learnt_apart_and_no_larger_step_is_cheaper() -> None:
     steps = Steps()
-    steps.take(1, 1, 2.0, times=5)
-    steps.take(1, 2, 2.2, times=5)
-    steps.take(1, 9, 2 * 1.8 * 2, times=5)
+    for _ in range(5):
+        steps.take(1, 1, 2.0)
+        steps.take(1, 2, 2.2)
+        steps.take(1, 9, 2 * 1.8 * 2)
     costs = steps.prices.table(1).costs
     assert (costs[2], costs[9]) == (pytest.approx(1.1), pytest.approx(3.6))
     assert list(costs) == sorted(costs)
@@ -77,6 +78,17 @@ def test_a_great_surprise_is_believed_at_once_until_quicker_steps_are_seen() -> 
     assert steps.at(1, 3) < 1.2 * 1.5
 
 
+def test_steps_are_held_against_plain_ones_of_their_own_time() -> None:
+    """The machine becomes four times as slow, and then eight times as fast, between plain steps far apart."""
+    steps = Steps()
+    for speed in (1.0, 4.0, 0.5):
+        for _ in range(4):
+            steps.take(1, 6, 4.0 * speed, times=30)
+            steps.take(1, 1, 2.0 * speed)
+            steps.take(1, 6, 4.0 * speed, times=30)
+            assert steps.at(1, 6) == pytest.approx(2.0)
+
+
 def test_what_seems_too_dear_to_be_tried_is_forgotten_in_time() -> None:
     steps = Steps()
     steps.take(1, 1, 1.0, times=3)
@@ -92,7 +104,7 @@ def test_plain_steps_are_asked_for_soon_and_then_after_many_drafts() -> None:
     for _ in range(300):
         needed.append(steps.prices.needs_plain(1))
         steps.take(1, 1 if needed[-1] else 4, 1.0)
-    assert [index for index, is_needed in enumerate(needed) if is_needed] == [1, 3, 5, 134, 263]
+    assert [index for index, is_needed in enumerate(needed) if is_needed] == [1, 3, 5, 54, 103, 152, 201, 250, 299]
 
 
 def test_without_a_clock_prices_are_those_measured_at_load() -> None:

@@ -89,7 +89,8 @@ def test_the_text_is_plain_decodings_alone_in_batches_and_in_merges(path: Path, 
     results = generator.generate(prompts, **settings)
     assert [result.token_ids for result in results] == [result.token_ids for result in plain]
     assert [generator.generate(prompt, **settings).token_ids for prompt in prompts] == [r.token_ids for r in plain]
-    assert parts == "auto" or sum(result.stats.num_tokens for result in results) > 1.2 * sum(
+    # How much merges draft goes by a clock.
+    assert parts != "alone" or sum(result.stats.num_tokens for result in results) > 1.2 * sum(
         result.stats.steps for result in results
     )
     assert not any(result.notes for result in results)
