@@ -36,7 +36,8 @@ from specdec.strategies.account import Account
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine, Host, TopLogits
 from specdec.strategies.growth import Growth
-from specdec.strategies.merged import MergedEngine, Part
+from specdec.strategies.merged import MergedEngine
+from specdec.strategies.merged_drafter import Part
 from specdec.strategies.prices import Prices
 from specdec.successors import Successors
 from specdec.testing import toy_host
@@ -86,6 +87,9 @@ class FixedAccount(Account):
     def __init__(self, num_nodes: int, chance: float) -> None:
         super().__init__(Prices(Costs((1, 2), (1.0, 1.0), 1.0), 2, learns=False), loss=0.0)
         self._num_nodes, self._chance = num_nodes, chance
+
+    def rests(self, num_rows: int) -> bool:
+        return False
 
     def least_chance(self, num_rows: int) -> float:
         return self._chance

@@ -15,7 +15,7 @@ from specdec.weights.layers import is_quantised
 
 # Passes of a kind before it is recorded, which costs as much as a score of them: rare kinds never pay for it. Batches
 # are of many kinds, since requests come and go.
-_USES, _USES_OF_SEVERAL = 3, 32
+_USES, _USES_OF_SEVERAL = 3, 64
 _MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
 _MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
 _MOST_KINDS = 32

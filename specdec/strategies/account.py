@@ -9,9 +9,10 @@ from specdec.strategies.prices import Prices
 from specdec.strategies.windows import Windows
 
 _FIRST_DEPOSIT = 2.0  # plain steps: what a generator may lose before it knows better
-_MOST_OWED = 1.0  # so that a bad time isn't paid for ever
+_MOST_OWED = 0.5  # so that a bad time isn't paid for ever
+_ENOUGH = 0.25  # to draft again, once nothing was left
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
-_WORTH_IT = 1.01  # speed over plain decoding's
+_WORTH_IT = 1.05  # speed over plain decoding's: below, what is not known of a draft may as well be a loss
 _LEAST_CHANCE = 0.005  # of any node, those too that go in because another request's draft made the step wider
 
 
@@ -24,7 +25,21 @@ class Account:
         self._windows: defaultdict[int, Windows] = defaultdict(Windows)  # by rows
         self._num_others = 0  # rows of the last pass that had another strategy
         self._charged = 0.0  # of the step under way
+        self._is_resting = False
+        self._is_plain = False  # the step under way: nothing is drafted in it
         self._feeds_extra: bool | None = None  # None where there is nothing to feed besides
+
+    def rests(self, num_rows: int) -> bool:
+        """Begin a step; True if nothing is to be drafted in it.
+
+        Either nothing is left to draft with, and drafting takes time even where nothing comes of it, or a plain step is
+        due for drafted ones to be held against.
+        """
+        self.balance = min(_MOST_SAVED, self.balance + self.loss)
+        self._is_resting = self.balance < (_ENOUGH if self._is_resting else 0.0)
+        self._is_plain = self._is_resting or (not self._num_others and self.prices.needs_plain(num_rows))
+        self._feeds_extra, self._charged = None, 0.0
+        return self._is_plain
 
     def least_chance(self, num_rows: int) -> float:
         """A chance that no node of a step of so many rows may be below, whatever else it has."""
@@ -43,11 +58,7 @@ class Account:
         Returns:
             The nodes of each tree that are to be fed, the root included, and whether the others are.
         """
-        self.balance = min(_MOST_SAVED, self.balance + self.loss)
-        self._feeds_extra, self._charged = None, 0.0
         num_rows, fewest, most = len(growths) + self._num_others, min(limits, default=0), max(limits, default=0)
-        if not self._num_others and self.prices.needs_plain(num_rows):
-            return 1, False
         table = self.prices.table(num_rows)
         costs, floors = table.costs, table.floors
         wide = 1 + (num_extra or 0)
@@ -85,8 +96,8 @@ class Account:
             earned = sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / num_rows
             self.balance = min(_MOST_SAVED, self.balance + earned)
         if record.kind == "step" and record.is_settled and not self._num_others:  # else the time is others' as well
-            taken = self.prices.note(num_rows, record.width, record.total_seconds)
-            if record.width > 1 and taken is not None:  # what is charged is what it turns out to be
+            taken = self.prices.note(num_rows, record.width, record.total_seconds, self._is_plain)
+            if taken is not None:  # what is charged is what it turns out to be
                 self.balance += self._charged - (taken - 1.0)
                 self.balance = max(-_MOST_OWED, min(_MOST_SAVED, self.balance))
 

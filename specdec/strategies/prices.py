@@ -16,8 +16,7 @@ from specdec.costs import Costs
 
 _MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
 _NEAR = 3  # steps before a plain one, and behind it, that are held against it
-_FORGET = 8  # plain steps after which a factor is dropped: what seems too dear to be tried is tried again
-_FIRST_PLAIN = 1  # drafted steps after which a plain one is due where too few were seen yet
+_FORGET = 128  # steps after which the oldest factors are dropped: what seems too dear to be tried is tried again
 _SURPRISE = 1.5  # times what was believed
 _REFRESH = 48  # steps after which a plain one is due: contexts grow, and machines change
 _LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 10.0
@@ -55,8 +54,9 @@ class Prices:
     def table(self, num_rows: int) -> Table:
         """The costs of steps of so many rows."""
         if num_rows not in self._tables:
-            factor_of = self._rows[num_rows].factors()
-            costs = [0.0, 1.0]
+            seen = self._rows[num_rows]
+            factor_of = seen.factors()
+            costs = [0.0, seen.cost_of_nothing]
             for width in range(2, self._widest + 1):
                 costs.append(max(costs[-1], factor_of(width) * self._predicted(num_rows, width)))
             self._tables[num_rows] = Table.of(costs)
@@ -64,21 +64,27 @@ class Prices:
 
     def needs_plain(self, num_rows: int) -> bool:
         """Return True if there is no recent plain step of ``num_rows`` rows to compare drafted ones with."""
-        seen = self._rows[num_rows]
-        return seen.num_since_plain >= (_REFRESH if seen.knows_plain else _FIRST_PLAIN)
+        return self._rows[num_rows].needs_plain
 
-    def note(self, num_rows: int, width: int, seconds: float) -> float | None:
+    def note(self, num_rows: int, width: int, seconds: float, is_plain: bool) -> float | None:
         """Learn what a step took; not called for a prompt's pass, which is like no other.
 
+        ``is_plain``: nothing was drafted in it. A step that was to be drafted for, and then had nothing but its root,
+        is no such one: it took the drafter's time.
+
         Returns:
-            What steps like it took of late, in plain ones; None where that isn't known.
+            What it took in plain steps, or the last ones like it; None where no plain one is near enough to tell.
         """
         if not self._learns:
             return None
         seen, predicted = self._rows[num_rows], self._predicted(num_rows, width)
-        if seen.note(width, seconds, predicted):
+        factor = None
+        if is_plain:
+            seen.note_plain(seconds)
+        else:
+            factor = seen.note_drafted(width, seconds / predicted)
+        if seen.believes_otherwise():
             self._tables.pop(num_rows, None)
-        factor = seen.latest_factor(width)
         return None if factor is None else factor * predicted
 
     def _predicted(self, num_rows: int, width: int) -> float:
@@ -89,7 +95,8 @@ class _Seen:
     """What steps of some number of rows took."""
 
     def __init__(self) -> None:
-        self.num_since_plain = self._num_plain = 0
+        self._num_steps = self._num_since_plain = 0
+        self.needs_plain = False
         self._plain: deque[float] = deque(maxlen=_NEAR)  # seconds of the last plain steps in a row
         self._before: deque[tuple[int, float]] = deque(maxlen=_NEAR)  # the last drafted steps, for the next plain one
         # Factors, by the power of two that the number of nodes is above.
@@ -97,25 +104,47 @@ class _Seen:
         self._believed: dict[int, float] = {}
 
     @property
-    def knows_plain(self) -> bool:
-        """True if enough plain steps were seen to compare drafted ones with."""
-        return self._num_plain >= _FEWEST
+    def cost_of_nothing(self) -> float:
+        """Plain steps that one takes in which the drafter found nothing."""
+        return max(1.0, self._believed.get(1, 1.0))
 
-    def latest_factor(self, width: int) -> float | None:
-        """The factor of the last few steps of about as many nodes: a single slow step is nobody's fault."""
-        factors = self._factors[width.bit_length()]
-        return _typical(list(factors)[-_FEWEST:]) if factors else None
+    def note_plain(self, seconds: float) -> None:
+        """Note a step in which nothing was drafted."""
+        if self._num_since_plain:
+            self._plain.clear()
+        self._plain.append(seconds)
+        self._num_since_plain, self.needs_plain = 0, False
 
-    def note(self, width: int, seconds: float, predicted: float) -> bool:
-        """Note a step; return True if prices are others now, by more than a fiftieth."""
-        if width == 1:
-            self._note_plain(seconds)
-        else:
-            self._note_drafted(width, seconds / predicted)
+    def note_drafted(self, width: int, scaled: float) -> float | None:
+        """Note another step, its seconds over c(T).
+
+        Returns:
+            The factor of the last few steps like it, since a single slow one is nobody's fault; None where no plain one
+            was right before it.
+        """
+        self._num_since_plain += 1
+        self._before.append((width, scaled))
+        if self._num_since_plain > _NEAR or not self._plain:
+            is_new = len(self._factors[width.bit_length()]) < _FEWEST
+            self.needs_plain = is_new or self._num_since_plain >= _REFRESH
+            return None
+        plain = min(self._plain)
+        for each, seconds in self._before:
+            self._factors[each.bit_length()].append(seconds / plain)
+        self._before.clear()
+        return _typical([*self._factors[width.bit_length()]][-_FEWEST:])
+
+    def believes_otherwise(self) -> bool:
+        """Return True if prices are others since the last step, by more than a fiftieth."""
+        self._num_steps += 1
+        if self._num_steps % _FORGET == 0:
+            for factors in self._factors.values():
+                if factors:
+                    factors.popleft()
         learnt = {
             size: min(max(_LEAST_FACTOR, _typical(factors)), _GREATEST_FACTOR)
             for size, factors in self._factors.items()
-            if len(factors) >= _FEWEST or (factors and min(factors) > _SURPRISE)
+            if len(factors) >= _FEWEST or (len(factors) > 1 and min(factors) > _SURPRISE)
         }
         is_same = learnt.keys() == self._believed.keys() and all(
             abs(learnt[size] - known) <= 0.02 * known for size, known in self._believed.items()
@@ -123,25 +152,6 @@ class _Seen:
         if not is_same:
             self._believed = learnt
         return not is_same
-
-    def _note_plain(self, seconds: float) -> None:
-        if self.num_since_plain:
-            self._plain.clear()
-        self._plain.append(seconds)
-        self.num_since_plain, self._num_plain = 0, self._num_plain + 1
-        if self._num_plain % _FORGET == 0:
-            for factors in self._factors.values():
-                if factors:
-                    factors.popleft()
-
-    def _note_drafted(self, width: int, scaled: float) -> None:
-        self.num_since_plain += 1
-        self._before.append((width, scaled))
-        if self.num_since_plain <= _NEAR and self._plain:
-            plain = min(self._plain)
-            for each, seconds in self._before:
-                self._factors[each.bit_length()].append(seconds / plain)
-            self._before.clear()
 
     def factors(self) -> Callable[[int], float]:
         """The factor of a number of nodes: that of the nearest size that was seen, 1 where none was."""

@@ -56,6 +56,11 @@ def recorded(
     return StepRecord(kind, tuple(outcomes), {"forward": seconds}, width=max(widths))
 
 
+def width_of(kept: Account, growths: Sequence[Growth], limits: Sequence[int]) -> int:
+    """The nodes of a step's rows, as its engine asks for them."""
+    return 1 if kept.rests(len(growths)) else kept.grow(growths, limits)[0]
+
+
 chances = st.lists(st.floats(0.006, 1.0), max_size=10)
 
 
@@ -77,7 +82,7 @@ def test_the_size_is_the_one_of_greatest_expected_speed(
     growths = [Scripted(row) for row in rows]
     width, feeds_extra = account(per_node, balance=4.0).grow(growths, [30] * len(rows), num_extra)
     if feeds_extra or not num_extra:
-        assert speed(width) >= best / 1.01 - 1e-9  # drafts that promise less than a hundredth aren't made
+        assert speed(width) >= best / 1.05 - 1e-9  # drafts that promise less than a twentieth aren't made
 
 
 def test_limits_of_nodes_are_kept_and_rows_fill_up_to_the_common_width() -> None:
@@ -93,7 +98,7 @@ def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_ev
     kept = Account(Prices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
     plain = spent = 0.0
     for step in range(3000):
-        width, _ = kept.grow([Scripted([0.5, 0.2])], [2])
+        width = width_of(kept, [Scripted([0.5, 0.2])], [2])
         accepted = int(width > 1 and accepts_every > 0 and step % accepts_every == 0)
         seconds = real if width > 1 else 1.0
         spent, plain = spent + seconds, plain + 1.0 + accepted
@@ -102,11 +107,23 @@ def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_ev
     assert spent <= 1.03 * plain + 5.0  # the first drafts, before enough was seen to compare
 
 
+def test_drafting_that_finds_nothing_is_given_up_since_it_takes_time_as_well() -> None:
+    kept = Account(Prices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
+    spent = 0.0
+    for _ in range(3000):
+        rests = kept.rests(1)
+        assert rests or kept.grow([Scripted([])], [2]) == (1, False)
+        spent += 1.0 if rests else 1.1
+        record = recorded([1], [0], 1.0 if rests else 1.1)
+        kept.learn(record, record.outcomes)
+    assert spent <= 1.015 * 3000
+
+
 def test_a_machine_that_slows_down_is_not_the_drafts_fault() -> None:
     kept = Account(Prices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
     num_drafted = 0
     for step in range(400):
-        width, _ = kept.grow([Scripted([0.5, 0.2])], [2])
+        width = width_of(kept, [Scripted([0.5, 0.2])], [2])
         slowness = 5.0 if step >= 200 else 1.0
         record = recorded([width], [int(width > 1 and step % 2)], slowness * (1.1 if width > 1 else 1.0))
         kept.learn(record, record.outcomes)
@@ -134,7 +151,7 @@ def test_however_wrong_the_chances_are_the_loss_is_bounded(
     plain = spent = 0.0
     for step in range(30):
         growths = [Scripted(data.draw(chances)) for _ in range(num_rows)]
-        width, _ = kept.grow(growths, [30] * num_rows)
+        width = width_of(kept, growths, [30] * num_rows)
         widths = [min(width, len(growth)) for growth in growths]
         accepted = [data.draw(st.integers(0, width - 1)) for width in widths]
         seconds = costs.at(num_rows * max(widths))
@@ -171,5 +188,6 @@ def test_only_steps_of_its_own_that_are_as_fast_as_they_will_be_tell_prices(
         for _ in range(5):
             record = recorded([width] * (1 + others), [0] * (1 + others), seconds, kind)
             object.__setattr__(record, "is_settled", is_settled)
+            kept._is_plain = width == 1
             kept.learn(record, record.outcomes[:1])
     assert kept.prices.table(1).costs[3] == pytest.approx(2.4 if learns else 1.2)

@@ -22,7 +22,7 @@ class Steps:
 
     def take(self, num_rows: int, width: int, seconds: float, times: int = 1) -> None:
         for _ in range(times):
-            self.prices.note(num_rows, width, seconds)
+            self.prices.note(num_rows, width, seconds, width == 1)
 
     def at(self, num_rows: int, width: int) -> float:
         """The cost of a step, in plain ones."""
@@ -67,14 +67,16 @@ def test_a_few_slow_steps_change_nothing() -> None:
     assert steps.at(1, 6) == pytest.approx(3.0)
 
 
-def test_a_great_surprise_is_believed_at_once_until_quicker_steps_are_seen() -> None:
+def test_a_great_surprise_is_believed_when_it_comes_again_until_quicker_steps_are_seen() -> None:
     steps = Steps()
     steps.take(1, 1, 2.0, times=3)
-    steps.take(1, 11, 4.0 * 1.4)
-    assert steps.at(1, 11) == pytest.approx(2.0)
+    steps.take(1, 3, 2.4 * 6)
+    assert steps.at(1, 3) == pytest.approx(1.2)
     steps.take(1, 3, 2.4 * 6)
     assert steps.at(1, 3) == pytest.approx(1.2 * 6)
-    steps.take(1, 3, 2.4)
+    for _ in range(2):
+        steps.take(1, 1, 2.0)
+        steps.take(1, 3, 2.4, times=2)
     assert steps.at(1, 3) < 1.2 * 1.5
 
 
@@ -94,17 +96,17 @@ def test_what_seems_too_dear_to_be_tried_is_forgotten_in_time() -> None:
     steps.take(1, 1, 1.0, times=3)
     steps.take(1, 2, 1000.0, times=3)
     assert steps.at(1, 2) == pytest.approx(10 * 1.1)  # and not believed without bounds
-    steps.take(1, 1, 1.0, times=30)
+    steps.take(1, 1, 1.0, times=400)
     assert steps.at(1, 2) == pytest.approx(1.1)
 
 
-def test_plain_steps_are_asked_for_soon_and_then_after_many_drafts() -> None:
+def test_plain_steps_are_asked_for_where_a_size_is_new_and_after_many_drafts() -> None:
     steps = Steps()
     needed = []
     for _ in range(300):
         needed.append(steps.prices.needs_plain(1))
         steps.take(1, 1 if needed[-1] else 4, 1.0)
-    assert [index for index, is_needed in enumerate(needed) if is_needed] == [1, 3, 5, 54, 103, 152, 201, 250, 299]
+    assert [index for index, is_needed in enumerate(needed) if is_needed] == [1, 50, 99, 148, 197, 246, 295]
 
 
 def test_without_a_clock_prices_are_those_measured_at_load() -> None:
