@@ -28,10 +28,10 @@ from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import TokenView
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Host
-from specdec.strategies.merged import MergedProposer
+from specdec.strategies.merged import MergedEngine, MergedProposer
 from specdec.strategies.rates import Rate
 from specdec.strategies.sources.base import Candidate, Source
-from specdec.strategies.sources.recycling import TokenRecyclingProposer
+from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import toy_host, trees
 from tests.scripted import Scripted
@@ -325,3 +325,34 @@ def test_parts_hear_of_steps_and_are_told_to_forget_under_rules_that_read_q_as_w
     result = generator.generate([1], max_new_tokens=5, temperature=1.0)
     generator.forget()
     assert told == ["learn"] * result.stats.steps + ["forget"]
+
+
+def test_a_merge_that_rests_drafts_nothing_and_still_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, heard = list[int](), list[Feedback]()
+
+    class Listening(Scripted):
+        def start(self, request: Request) -> Drafter:
+            drafter = super().start(request)
+            drafter.observe = heard.append  # type: ignore[method-assign]
+            return drafter
+
+    def script(request: Request, budget: Budget) -> DraftTree:
+        asked.append(len(request.tokens))
+        return chain(1)(request, budget)
+
+    recycling = TokenRecyclingProposer()
+    engine = MergedProposer([Listening(script=script), recycling]).bind(toy_host(6, reads_q=False))
+    assert isinstance(engine, MergedEngine)
+    monkeypatch.setattr(engine._account, "rests", lambda _: True)
+    request = Request(TokenView([3, 0, 4]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
+    drafter = engine.start(request)
+    tree = drafter.propose(ROOMY)
+    (signal,) = recycling.wants()
+    drafter.observe(Feedback(tree, (0,), (4,), {signal: {0: ((4, 1.0),)}}))
+    assert (len(tree), asked, heard) == (1, [], [])
+    monkeypatch.undo()
+    assert drafter.propose(ROOMY).child(0, 1) is not None
+    assert asked == [3]
+    memory = engine.parts[1].engine
+    assert isinstance(memory, RecyclingEngine)
+    assert memory.of_token == {4: ((4, 1.0),)}  # the root was asked about
