@@ -9,8 +9,8 @@ from specdec.strategies.prices import Prices
 from specdec.strategies.windows import Windows
 
 _FIRST_DEPOSIT = 2.0  # plain steps: what a generator may lose before it knows better
-_MOST_OWED = 0.5  # so that a bad time isn't paid for ever
-_ENOUGH = 0.25  # to draft again, once nothing was left
+_MOST_OWED = 0.25  # so that a bad time isn't paid for ever
+_ENOUGH = 0.1  # to draft again, once nothing was left
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
 _WORTH_IT = 1.05  # speed over plain decoding's: below, what is not known of a draft may as well be a loss
 _LEAST_CHANCE = 0.005  # of any node, those too that go in because another request's draft made the step wider
