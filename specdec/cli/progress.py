@@ -79,7 +79,7 @@ def part_of(of_what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(
         BarColumn(), MofNCompleteColumn(), TextColumn(of_what), TimeRemainingColumn(), console=console
     ) as bar:
-        task = bar.add_task("")
+        task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
