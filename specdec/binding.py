@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from specdec.backends.base import Backend
+from specdec.backends.base import Backend, BackendOptions
 from specdec.decoding.plan import Strategy, layers_of
 from specdec.errors import ModelError, PluginError, SpecdecError, failure
 from specdec.layout import Compiler
@@ -113,7 +113,7 @@ class Bound:
 
     def is_current(self, model: object) -> bool:
         """True while the model computes as it did when it was bound."""
-        return state_of(model) == self.state
+        return state_of(model, self.target.backend.runs_layers) == self.state
 
     def close(self) -> None:
         """Close the strategies, and then the target."""
@@ -129,16 +129,15 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
         ModelError: when the model or tokenizer can't be driven, with the reason.
         PluginError: for a backend that is unknown, or a proposer that fails.
     """
-    chosen = backend_class(registry, choice.backend, model)
+    chosen = backend_for(registry, choice.backend, model)
 
     def load(compiler: Compiler) -> Backend:
-        loaded: Backend = chosen.load(model, compiler)
-        return loaded
+        return chosen.load(model, compiler)
 
     def open_target(other: Any) -> Target:
         compiler = DenseCompiler()  # a draft's last bits are nobody's concern
-        drafting = backend_class(registry, "auto", other)
-        if not drafting.runs_layers:
+        drafting = backend_for(registry, "auto", other)
+        if not drafting.cls.runs_layers:
             return Target(drafting.load(other, compiler), compiler)
         give_back = holding.lay_out_draft(other)
         try:
@@ -147,10 +146,10 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
             give_back()
             raise
 
-    weights, driven = _drive(model, choice, holding, load, chosen.runs_layers, chosen.__name__)
+    weights, driven = _drive(model, choice, holding, load, chosen.cls.runs_layers, chosen.cls.__name__)
     with ExitStack() as failing:
         failing.callback(driven.target.close)
-        state, shapes = state_of(model), driven.target.shapes
+        state, shapes = state_of(model, chosen.cls.runs_layers), driven.target.shapes
         check_tokenizer(tokenizer, shapes.vocab_size)
         first = _mild_beginning(tokenizer)
         host = Host(
@@ -268,20 +267,32 @@ def _is_signal(wanted: object) -> bool:
             return False
 
 
-def backend_class(registry: Registry, name: str, model: object) -> Any:
-    """Return the backend of a name; for "auto" the first that accepts the model.
+@dataclass(frozen=True, slots=True)
+class ChosenBackend:
+    """A backend with its options."""
+
+    cls: type[Backend]
+    options: BackendOptions
+
+    def load(self, model: object, compiler: Compiler) -> Backend:
+        """The backend driving a model with layouts of a compiler."""
+        return self.cls.load(model, compiler, self.options)
+
+
+def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
+    """The backend that a text such as ``"openvino:device=CPU"`` names; for "auto" the first that accepts the model.
 
     Raises:
-        PluginError: for a name that isn't known.
+        PluginError: for a name that isn't known, or options that are refused.
         ModelError: for a model that no backend accepts.
     """
-    if not isinstance(name, str):
-        raise PluginError(f"backend={name!r}: give a backend's name, or 'auto'")
-    if name != "auto":
-        return registry.find("backends", name)
+    if not isinstance(given, str):
+        raise PluginError(f"backend={given!r}: give a backend's name, or 'auto'")
+    if given != "auto":
+        return ChosenBackend(*registry.backend(given))
     for plugin in registry.of_kind("backends"):
         if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # checked to be a Backend when it registered
-            return plugin.cls
+            return ChosenBackend(plugin.cls, plugin.cls.Options())  # type: ignore[attr-defined]
     raise ModelError(
         f"no backend drives a {type(model).__name__}: give a transformers causal language model "
         f"(AutoModelForCausalLM), its path or hub name, or a ToyModel{registry.faults()}"

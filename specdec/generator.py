@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import Any, NoReturn, Self, overload
 
 from specdec.attached import AttachedModel
-from specdec.binding import Bound, Choice, backend_class
+from specdec.binding import Bound, Choice, backend_for
 from specdec.costs import Costs
 from specdec.decoding.plan import Strategy
 from specdec.decoding.record import Outcome, StepRecord
@@ -55,8 +55,9 @@ class Generator:
         model: a transformers causal language model, or its path or hub name (loaded with safetensors, without remote
             code); or a ``ToyModel``.
         tokenizer: its tokenizer; without one, prompts are token ids and results have no text.
-        proposer, verifier, mask, backend: an object, or a string that names an installed plug-in with its options, such
-            as ``"lookahead:N=5,W=15,G=15"``.
+        proposer, verifier, mask: an object, or a string that names an installed plug-in with its options, such as
+            ``"lookahead:N=5,W=15,G=15"``.
+        backend: such a string; "auto" takes the first that is for the model.
         numerics: "exact" for text that is the same to the bit for every strategy, batch and prompt, "fast" for the
             fastest attention, "auto" for exact wherever a probe of model and machine passes. A ``mask`` that is given
             decides instead.
@@ -111,10 +112,12 @@ class Generator:
         if weights in kernels and (rounded := kernels[weights].lossy):
             told = f"with weights={weights!r} the text is not what the model alone would write: {rounded}"
             warnings.warn(told, stacklevel=2)
-        if backend != "auto":
-            backend_class(self._registry, backend, model)  # before seconds go into loading
+        # A backend that is unknown is said before seconds go into loading; "auto" is chosen by what was loaded.
+        named = None if backend == "auto" else backend_for(self._registry, backend, model)
         if isinstance(model, str | os.PathLike):
-            model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
+            name = os.fspath(model)
+            read = load_pretrained if named is None else partial(named.cls.read, options=named.options)
+            model, tokenizer = read(name, tokenizer)
         self.model, self.tokenizer = model, tokenizer
         self._attached = AttachedModel(model, tokenizer, self._choice, self._registry, Holding(weights, kernels))
         self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes

@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+from pydantic import BaseModel, ConfigDict
 
 from specdec.costs import Costs
 from specdec.layout import Compiler, Layout, Shapes
+from specdec.loading import load_pretrained
 
 _BLOCK, _LEAST_BLOCK = 256, 32  # logits of a block
 
@@ -163,10 +165,20 @@ class Deviation:
     noise: float
 
 
+class BackendOptions(BaseModel):
+    """Options of a backend, as ``"name:key=value"`` gives them; a backend that has any declares a subclass."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+NO_OPTIONS = BackendOptions()
+
+
 class Backend(ABC):
     """A model with a cache.
 
     Attributes:
+        Options: the class of its options.
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
         deviation: how far passes deviate from plain steps, where loading has tried it.
         costs: what its passes cost, where that needs no measuring.
@@ -174,6 +186,7 @@ class Backend(ABC):
         runs_layers: True where it calls the model's own layers, which may have packed weights then.
     """
 
+    Options: ClassVar[type[BackendOptions]] = BackendOptions
     runs_layers: ClassVar[bool] = False
 
     shapes: Shapes
@@ -188,9 +201,23 @@ class Backend(ABC):
         """Return True if this backend is for such an object; the check is cheap, and never raises an error."""
 
     @classmethod
+    def read(cls, name: str, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
+        """A model that ``load`` takes, and its tokenizer, from a path or hub name; by default transformers'.
+
+        Raises:
+            ModelError: with what went wrong.
+        """
+        return load_pretrained(name, tokenizer)
+
+    @classmethod
     @abstractmethod
-    def load(cls, model: object, compiler: Compiler) -> "Backend":
+    def load(cls, model: object, compiler: Compiler, options: Any) -> "Backend":
         """A backend driving the model with layouts of the given compiler, prepared; whoever asked for it closes it.
+
+        Args:
+            model: an object that ``accepts`` takes.
+            compiler: of the layouts that it will be given.
+            options: an object of the class ``Options``.
 
         Raises:
             ModelError: when the model can't be driven, with the reason.

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec.backends import grouped
 from specdec.backends.architecture import shapes_of
-from specdec.backends.base import Backend, Output
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Output
 from specdec.backends.cache import RaggedCache
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
@@ -77,7 +77,7 @@ class HFBackend(Backend):
         return isinstance(model, PreTrainedModel)
 
     @classmethod
-    def load(cls, model: object, compiler: Compiler) -> Self:
+    def load(cls, model: object, compiler: Compiler, options: BackendOptions = NO_OPTIONS) -> Self:
         if not isinstance(model, PreTrainedModel):
             raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
         loaded = cls(model, compiler)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from specdec.backends.base import Backend, Output
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Output
 from specdec.costs import Costs
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout, Shapes
@@ -62,7 +62,7 @@ class ToyBackend(Backend):
         return isinstance(model, ToyModel)
 
     @classmethod
-    def load(cls, model: object, compiler: Compiler) -> "ToyBackend":
+    def load(cls, model: object, compiler: Compiler, options: BackendOptions = NO_OPTIONS) -> "ToyBackend":
         if not isinstance(model, ToyModel):
             raise ModelError(f"the toy backend drives a ToyModel, not a {type(model).__name__}")
         return cls(model, compiler)

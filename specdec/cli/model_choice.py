@@ -27,6 +27,8 @@ class ModelChoice:
         str, typer.Option(help="packed, stock or auto: packed where that is faster; or int8 (lossy)")
     ] = "auto"
 
+    backend: Annotated[str, typer.Option(help="the engine; auto takes the first that is for the model")] = "auto"
+
     def load(self) -> tuple[Any, Any]:
         """The model and its tokenizer.
 
@@ -39,7 +41,7 @@ class ModelChoice:
     @property
     def stages(self) -> dict[str, Any]:
         """The parts that decode, as ``Generator`` and comparisons take them."""
-        return {"numerics": self.numerics, "weights": self.weights}
+        return {"numerics": self.numerics, "weights": self.weights, "backend": self.backend}
 
 
 USUAL = ModelChoice()

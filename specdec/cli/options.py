@@ -47,6 +47,7 @@ def check_request(
     verifier: str = "match",
     numerics: str = "auto",
     weights: str = "auto",
+    backend: str = "auto",
     settings: Mapping[str, Any],
 ) -> tuple[list[Any], Any]:
     """The strategies and the acceptance rule, made; what is misspelt is refused before seconds go into loading.
@@ -66,6 +67,8 @@ def check_request(
     rule = registry.make("verifiers", verifier)
     checked_mode(numerics)
     checked_weights(weights, registry)
+    if backend != "auto":
+        registry.backend(backend)
     Settings.make(settings)
     return strategies, rule
 

@@ -28,6 +28,7 @@ def check_options(
     verifier: Any = "match",
     numerics: Any = "auto",
     weights: Any = "auto",
+    backend: str = "auto",
     repeats: int = 3,
     seed: int = 0,
     **settings: Any,
@@ -45,11 +46,16 @@ def check_options(
     registry = load_plugins()
     registry.make("verifiers", verifier)
     checked_weights(weights, registry)
+    if backend != "auto":
+        registry.backend(backend)
     return Settings.make({"max_new_tokens": MAX_NEW_TOKENS, "seed": seed, **settings})
 
 
 class Ready:
     """Generators by name, all with one model, and the names of the two that are plain decoding.
+
+    Args:
+        stages: the verifier, numerics, weights and backend, as ``Generator`` takes them.
 
     Raises:
         SpecdecError: for what can't be made, generators of several models, and names that plain decoding needs.
@@ -60,12 +66,10 @@ class Ready:
         model: Any,
         tokenizer: Any | None,
         strategies: Mapping[str, Any],
-        verifier: Any,
-        numerics: Mode,
-        weights: str = "auto",
+        stages: Mapping[str, Any],
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self._verifier, self._numerics, self._weights = verifier, numerics, weights
+        self._stages, self._numerics = stages, stages["numerics"]
         registry = load_plugins()
         read = {
             name: given if isinstance(given, Generator) else registry.make("proposers", given)
@@ -73,7 +77,7 @@ class Ready:
         }
         baseline = next((name for name, given in read.items() if _can_be_baseline(given)), None)
         self.generators = {
-            name: self.make(given, "fast" if name == baseline else numerics) for name, given in read.items()
+            name: self.make(given, "fast" if name == baseline else self._numerics) for name, given in read.items()
         }
         self.baseline = self._add_baseline() if baseline is None else baseline
         plain = self.generators[self.baseline]
@@ -93,13 +97,12 @@ class Ready:
         proposer = load_plugins().make("proposers", given)
         with warnings.catch_warnings():  # what it says is about to be measured
             warnings.filterwarnings("ignore", message="lookahead with N=")
+            own = {"verifier": "match"} if _is_plain(proposer) else {}
             return Generator(
                 self.model,
                 self.tokenizer,
                 proposer=proposer,
-                verifier="match" if _is_plain(proposer) else self._verifier,
-                numerics=numerics or self._numerics,
-                weights=self._weights,
+                **{**self._stages, **own, "numerics": numerics or self._numerics},
             )
 
     def _add_baseline(self) -> str:

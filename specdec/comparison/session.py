@@ -46,20 +46,21 @@ class Session:
         verifier: Any = "match",
         numerics: Mode = "auto",
         weights: str = "auto",
+        backend: str = "auto",
         repeats: int = 3,
         seed: int = 0,
         warm: bool = False,
         chat: bool | None = None,
         **settings: Any,
     ) -> None:
-        stages = {"verifier": verifier, "numerics": numerics, "weights": weights}
+        stages = {"verifier": verifier, "numerics": numerics, "weights": weights, "backend": backend}
         given = check_options(**stages, repeats=repeats, seed=seed, **settings)
         if isinstance(model, str | os.PathLike):
             model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
         self.runs: list[Run] = []  # of the last call of ``run``, whatever became of it
         self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
         rows = with_warm(strategies) if warm else strategies
-        self._ready = Ready(model, tokenizer, rows, verifier, numerics, weights)
+        self._ready = Ready(model, tokenizer, rows, stages)
         self.generators = self._ready.generators
         plain = self.generators[self._ready.baseline]
         self.plan = Plan(
@@ -202,6 +203,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     verifier: Any = "match",
     numerics: Mode = "auto",
     weights: str = "auto",
+    backend: str = "auto",
     repeats: int = 3,
     seed: int = 0,
     warm: bool = False,
@@ -220,7 +222,7 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
         strategies: by name, a proposer, its string, or a generator that was made with this model. Plain decoding is
             added where it isn't among them, and once more in exact numerics where strategies have those.
         prompts: text, token ids, chat messages or ``EvaluationPrompt``; the built-in ones where none are given.
-        tokenizer, verifier, numerics, weights: as for ``Generator``; a generator that is given keeps its own.
+        tokenizer, verifier, numerics, weights, backend: as for ``Generator``; a generator that is given keeps its own.
         warm: add a row for each strategy that learns across requests, which keeps what it remembers, filled by one
             pass over the prompts that isn't counted; all others forget it before each repeat.
         chat: True sends all texts through the tokenizer's chat template, False none; without it instructions go through
@@ -235,12 +237,15 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
     options: dict[str, Any] = {
         "tokenizer": tokenizer,
         "verifier": verifier,
+        "numerics": numerics,
+        "weights": weights,
+        "backend": backend,
         "repeats": repeats,
         "seed": seed,
         "warm": warm,
         "chat": chat,
     }
-    with Session(model, strategies, prompts, numerics=numerics, weights=weights, **options, **settings) as session:
+    with Session(model, strategies, prompts, **options, **settings) as session:
         comparison = session.run(run_file)
     if comparison.failure is not None:
         raise comparison.failure

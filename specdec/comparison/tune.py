@@ -108,7 +108,7 @@ class Tuner:
         strategy: ``"lookahead"``, or with options that are to stay as they are, ``"lookahead:pool_from_prompt=false"``.
         space: values to try of some options, in place of the strategy's own ``tunable`` ones.
         minutes: when the search is to be over; it takes longer only where one setting and six prompts do.
-        options: ``verifier``, ``numerics``, ``weights``, ``seed``, and settings as for ``Generator.generate``.
+        options: ``verifier``, ``numerics``, ``weights``, ``backend``, ``seed``, and settings of ``Generator.generate``.
 
     Raises:
         SpecdecError: for a strategy without options to vary, values that it refuses, and whatever can't be compared.

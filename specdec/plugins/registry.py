@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pluggy
 from pydantic import BaseModel, ValidationError
 
-from specdec.backends.base import Backend
+from specdec.backends.base import Backend, BackendOptions
 from specdec.errors import PluginError, in_one_line
 from specdec.masks.base import MaskCompiler
 from specdec.plugins import builtins, hookspecs
@@ -24,6 +24,7 @@ from specdec.strategies.merged import MergedProposer
 from specdec.verifiers.base import Verifier
 from specdec.weights.base import Kernel
 
+Configured = TypeVar("Configured", bound=BaseModel)
 _NAME = re.compile(r"[\w.-]+")  # what fits in front of the colon of "name:key=value"
 # What plug-ins of an earlier version lack, and how to go on.
 _SINCE = {
@@ -195,16 +196,19 @@ class Registry:
         parts = self._parts(given) if kind == "proposers" else [given]
         if len(parts) > 1:
             return MergedProposer([source for part in parts for source in _sources(self.make(kind, part))])
-        name, _, options = given.partition(":")
-        cls = self.find(kind, name.strip())
+        cls = self.find(kind, given.partition(":")[0].strip())
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
-        values = dict(_options(options, given))
-        try:
-            return cls.model_validate({key: read_value(value) for key, value in values.items()})
-        except ValidationError as error:
-            with suppress(ValidationError):  # an option that is text may look like a number
-                return cls.model_validate_strings(values)
-            raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
+        return _configured(cls, kind, given)
+
+    def backend(self, given: str) -> tuple[type[Backend], BackendOptions]:
+        """A backend's class and its options from a string ``"name:key=value,…"``.
+
+        Raises:
+            PluginError: for an unknown name, or an option that fails the plug-in's own validation.
+        """
+        cls = self.find("backends", given.partition(":")[0].strip())
+        assert issubclass(cls, Backend), "checked when it registered"
+        return cls, _configured(cls.Options, "backends", given)
 
     def _parts(self, given: str) -> list[str]:
         """The proposers that a string joins by ``+``; one that no name stands behind belongs to an option's value."""
@@ -217,6 +221,18 @@ class Registry:
             else:
                 parts[-1] += f"+{part}"
         return parts
+
+
+def _configured(cls: type[Configured], kind: str, given: str) -> Configured:
+    """An object of a configuration's class by the options in a string ``"name:key=value,…"``."""
+    name, _, options = given.partition(":")
+    values = dict(_options(options, given))
+    try:
+        return cls.model_validate({key: read_value(value) for key, value in values.items()})
+    except ValidationError as error:
+        with suppress(ValidationError):  # an option that is text may look like a number
+            return cls.model_validate_strings(values)
+        raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
 
 
 def _sources(proposer: Proposer) -> Sequence[Proposer]:
@@ -243,9 +259,10 @@ def load_plugins() -> Registry:
 
 def options_of(cls: type) -> dict[str, object]:
     """Each option of a plug-in with its default."""
+    configuration = cls.Options if issubclass(cls, Backend) else cls
     return (
-        {name: field.get_default(call_default_factory=True) for name, field in cls.model_fields.items()}
-        if issubclass(cls, BaseModel)
+        {name: field.get_default(call_default_factory=True) for name, field in configuration.model_fields.items()}
+        if issubclass(configuration, BaseModel)
         else {}
     )
 

@@ -57,25 +57,34 @@ def lock_of(model: object) -> AbstractContextManager[Any]:
     return notes_of(model).lock
 
 
-def state_of(model: object) -> Hashable:
+def state_of(model: object, sees_packing: bool = True) -> Hashable:
     """Return what a model computes with: modules, their modes, dtypes, devices and shapes, and its configuration.
 
     Equal states mean that facts still hold. The values of weights are no part of it. The answer waits for the model's
     lock, since passes set the configured attention.
+
+    Args:
+        sees_packing: packed weights make another state, as they do for whoever runs the model's layers.
     """
     if not isinstance(model, torch.nn.Module):
         return ()
     with lock_of(model):
         modules = tuple((id(module), type(module), module.training) for module in model.modules())
-        tensors = tuple(map(facts_of, chain(model.parameters(), model.buffers())))
+        describe = facts_of if sees_packing else _plain_facts_of
+        tensors = tuple(map(describe, chain(model.parameters(), model.buffers())))
         return modules, tensors, str(vars(model.config)) if hasattr(model, "config") else ""
 
 
 def facts_of(tensor: torch.Tensor) -> Hashable:
     """Return what products with a tensor depend on, besides its numbers."""
     if not isinstance(tensor, PackedWeight):
-        return tensor.dtype, tensor.device, tensor.shape
+        return _plain_facts_of(tensor)
     return tensor.matrix.kind, tensor.plain_dtype, tensor.device, tensor.shape
+
+
+def _plain_facts_of(tensor: torch.Tensor) -> Hashable:
+    dtype = tensor.plain_dtype if isinstance(tensor, PackedWeight) else tensor.dtype
+    return dtype, tensor.device, tensor.shape
 
 
 def first_time(model: object, told: str) -> bool:

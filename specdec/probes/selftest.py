@@ -48,12 +48,16 @@ class Tried:
     deviation: Deviation
 
 
-def probe(target: Target, model: PreTrainedModel) -> Tried:
-    """Walk a text, and hold the logits of every pass against the model's own forward."""
+def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = True) -> Tried:
+    """Walk a text, and hold the logits of every pass against the model's own forward.
+
+    Args:
+        tries_first_layers: the target's passes are those of the model as it is at the time, with fewer layers too.
+    """
     try:
         fault = ""
         # First, as the whole model's passes are recorded while it is walked. A backend of fixed shapes captures them.
-        if torch.finfo(model.dtype).bits < 32 and not target.shapes.widths:
+        if tries_first_layers and torch.finfo(model.dtype).bits < 32 and not target.shapes.widths:
             with _first_layers(model) as is_shallow:
                 fault = _judge(model, _walk(target, model)) if is_shallow else ""
         walked = _walk(target, model)

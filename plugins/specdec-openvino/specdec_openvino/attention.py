@@ -1,0 +1,144 @@
+"""Paged attention as transformers' layers call it while a model is traced, and as OpenVINO computes it.
+
+A pass has the nodes of all its rows one behind another, (1, tokens). Each row's keys and values are in blocks of 32
+slots, which OpenVINO's ``PagedAttentionExtension`` writes and reads by the row's table of blocks. Among the nodes of a
+row, a matrix says which sees which (``qq_bias``, made for draft trees); without one they are a chain.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import torch
+from openvino import opset13 as ops
+from openvino.frontend.pytorch import ConversionExtension
+from openvino.op import _PagedAttentionExtension
+from transformers import AttentionInterface, AttentionMaskInterface
+
+NAME = "specdec_openvino"
+_LIBRARY = "specdec_openvino"
+_OPERATION = "paged_attention"
+# The rows of a pass: committed tokens, first nodes, blocks, first blocks, longest row, visibility, its beginnings.
+ROWS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins", "max_context_len", "qq_bias",
+        "qq_bias_begins")  # fmt: skip
+_I32, _F32 = np.int32, np.float32
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """One attention layer: heads of keys and values, their widths, and how far back it sees; 0 for everything."""
+
+    heads: int
+    key_width: int
+    value_width: int
+    window: int
+
+
+@dataclass(slots=True)
+class Tracing:
+    """The inputs of a pass while a model is traced, and the attention layers that were met, in their order."""
+
+    caches: Sequence[torch.Tensor] = ()
+    rows: Sequence[torch.Tensor] = ()
+    layers: list[LayerShape] = field(default_factory=list)
+
+    def attention(
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **given: Any
+    ) -> tuple[torch.Tensor, None]:
+        """Attention of one layer, (1, tokens, heads, width), as transformers' attention functions give it.
+
+        Raises:
+            ValueError: for what paged attention doesn't compute.
+        """
+        for name, reason in (("softcap", "caps its scores"), ("s_aux", "has sinks")):
+            if given.get(name) is not None:
+                raise ValueError(f"its attention {reason}, which OpenVINO's paged attention isn't given here")
+        window = given.get("sliding_window") or 0
+        number = len(self.layers)
+        shape = key.shape[1], key.shape[3], value.shape[3]
+        self.layers.append(LayerShape(*shape, window))
+        scaling = given.get("scaling")
+        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        keys, values = self.caches[2 * number : 2 * number + 2]
+        attended = torch.ops.specdec_openvino.paged_attention(
+            query, key, value, keys, values, *self.rows, scale, [int(window), query.shape[1], *shape]
+        )
+        return attended, None
+
+
+def register(tracing: Tracing) -> None:
+    """Have transformers' layers call a tracing's attention under ``NAME``, and make no masks for it."""
+    AttentionInterface.register(NAME, tracing.attention)
+    AttentionMaskInterface.register(NAME, _no_mask)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """No mask: rows and their visibility are inputs of the pass."""
+
+
+def define() -> torch.library.Library:
+    """The operation that stands in a traced graph for attention; it exists as long as the library that is returned."""
+    library = torch.library.Library(_LIBRARY, "FRAGMENT")
+    rows = ", ".join(f"Tensor {name}" for name in ROWS)
+    library.define(
+        f"{_OPERATION}(Tensor query, Tensor key, Tensor value, Tensor keys, Tensor values, {rows}, float scale, "
+        "int[] facts) -> Tensor"
+    )
+
+    def stand_in(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> torch.Tensor:
+        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[3])
+
+    library.impl(_OPERATION, stand_in, "CPU")
+    return library
+
+
+def extension() -> ConversionExtension:
+    """The translation of that operation to OpenVINO's."""
+    return ConversionExtension(f"{_LIBRARY}::{_OPERATION}", _translated)
+
+
+def _translated(node: Any) -> list[ov.Output]:
+    query, key, value, keys, values, *rows = (node.get_input(index) for index in range(5 + len(ROWS)))
+    scale, facts = (node.get_values_from_const_input(5 + len(ROWS) + index) for index in range(2))
+    window, heads, kv_heads, key_width, value_width = facts
+    past, begins, blocks, block_begins, longest, visible, visible_begins = rows
+    nothing, zero = _constant([], _I32), _constant(0, _I32)
+    inputs = [
+        _by_token(query, heads * key_width), _by_token(key, kv_heads * key_width),
+        _by_token(value, kv_heads * value_width), keys, values, past, begins, blocks, block_begins,
+        _constant(scale, _F32), _constant(window, _I32),
+        _constant([], _F32),  # slopes by position
+        longest,
+        nothing,  # scores that are to be summed
+        nothing, nothing, _constant([], _F32),  # blocks that are turned to other positions
+        _constant([], _F32), zero, zero,  # sparse attention
+        _constant([], _F32),  # sinks
+        zero, nothing, nothing, nothing,  # blocks that are given up
+        nothing,  # kinds of tokens
+        visible, visible_begins,
+    ]  # fmt: skip
+    attended = _PagedAttentionExtension([each if isinstance(each, ov.Output) else each.output(0) for each in inputs])
+    return ops.reshape(attended.output(0), _constant([1, -1, heads, value_width], np.int64), False).outputs()
+
+
+def describe(graph: ov.Model, layers: Sequence[LayerShape]) -> None:
+    """Tell a graph's attention its heads and widths, which no file keeps; caches are named ``keys.0``, ``keys.1``, …"""
+    for node in graph.get_ops():
+        if node.get_type_name() == _PagedAttentionExtension.__name__.removeprefix("_"):
+            layer = layers[int(node.input_value(3).get_node().get_friendly_name().rpartition(".")[2])]
+            facts = {"num_k_heads": layer.heads, "k_head_size": layer.key_width}
+            facts |= {"num_v_heads": layer.heads, "v_head_size": layer.value_width}
+            for name, fact in facts.items():
+                node.get_rt_info()[name] = fact
+
+
+def _by_token(states: ov.Output, size: int) -> ov.Node:
+    """(1, heads, tokens, width) as (tokens, heads * width), which is ``size``."""
+    side_by_side = ops.transpose(states, _constant([0, 2, 1, 3], np.int64))
+    return ops.reshape(side_by_side, _constant([-1, size], np.int64), False)
+
+
+def _constant(value: Any, dtype: Any) -> ov.Node:
+    return ops.constant(np.array(value, dtype=dtype))

@@ -1,0 +1,199 @@
+"""The backend: specdec's rows and layouts, passed on to a compiled OpenVINO graph with a paged cache."""
+
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+
+from specdec import ModelError
+from specdec.backends.architecture import attention_kinds, name_of, position_limit, shapes_of
+from specdec.backends.base import Backend, BackendOptions, Output
+from specdec.cache_folder import cache_folder
+from specdec.layout import Compiler, Layout, Shapes, Window
+from specdec.loading import checked_name, load_pretrained, load_pretrained_tokenizer
+from specdec.probes.findings import notes_of, remembered
+from specdec.probes.selftest import probe
+from specdec.target import Target
+from specdec_openvino.conversion import convert
+from specdec_openvino.engine import Compiled, Passes
+from specdec_openvino.kept import Kept, name_of_folder, name_of_model
+from specdec_openvino.model import OpenVINOModel
+from specdec_openvino.options import OpenVINOOptions, openvino_type
+
+_FOLDER = "openvino"
+_CHUNK = 256
+
+
+class OpenVINOBackend(Backend):
+    """A transformers model, converted once, whose passes OpenVINO computes.
+
+    Rows of a batch are read and written where they lie, without padding, and rejected nodes are overwritten by the next
+    pass: the cache holds committed tokens alone. Models with windows are driven with chains, since paged attention
+    counts a window in slots, which of a tree are no positions.
+    """
+
+    Options: ClassVar[type[BackendOptions]] = OpenVINOOptions
+
+    def __init__(self, compiled: Compiled, shapes: Shapes, lossy: str) -> None:
+        self.shapes = shapes
+        self.inexact = "the engine rounds a token by the shape of its pass" + (f", and with {lossy}" if lossy else "")
+        self._compiled = compiled
+        self._blocks = compiled.blocks()
+        self._passes = Passes(compiled, self._blocks)
+        self._first = 0
+
+    @classmethod
+    def accepts(cls, model: object) -> bool:
+        return isinstance(model, PreTrainedModel | OpenVINOModel)
+
+    @classmethod
+    def read(cls, name: str, tokenizer: Any | None, options: OpenVINOOptions) -> tuple[Any, Any]:
+        name = checked_name(name)
+        folder = Path(name)
+        if not folder.is_dir():  # a hub's: transformers knows where it keeps that
+            return load_pretrained(name, tokenizer)
+        config = AutoConfig.from_pretrained(name)
+        kept = Kept.find(_folder() / name_of_folder(folder, "auto"))
+        if kept is None or not kept.is_proven:
+            model, tokenizer = load_pretrained(name, tokenizer)
+            kept = _converted(model, name_of_folder(folder, "auto"))
+            if not kept.is_proven:
+                _prove(model, kept, options)
+                kept = kept.proven()
+        else:
+            tokenizer = load_pretrained_tokenizer(name) if tokenizer is None else tokenizer
+        return OpenVINOModel(name, kept, config, _generation_config(folder), _dtype_of(config)), tokenizer
+
+    @classmethod
+    def load(cls, model: object, compiler: Compiler, options: OpenVINOOptions = OpenVINOOptions()) -> Self:  # noqa: B008
+        if compiler.bit_exact:
+            raise ModelError("the engine rounds a token by the shape of its pass")
+        if isinstance(model, OpenVINOModel):
+            return cls._driving(model, model.kept, _shapes_of_config(model), options)
+        if not isinstance(model, PreTrainedModel):
+            raise ModelError(
+                f"the openvino backend drives a transformers PreTrainedModel, or the folder of one, not a "
+                f"{type(model).__name__}"
+            )
+        shapes = _on_cpu(shapes_of(model, ()))
+        openvino_type(shapes.dtype)
+        kept = remembered(model, "openvino", lambda: _converted(model, name_of_model(model)))
+        driving = cls._driving(model, kept, shapes, options)
+        if not kept.is_proven:
+            remembered(model, ("openvino", "proof"), lambda: _prove(model, kept, options))
+        return driving
+
+    @classmethod
+    def _driving(cls, model: Any, kept: Kept, shapes: Shapes, options: OpenVINOOptions) -> Self:
+        lossy = options.lossy(shapes.dtype)
+        return cls(_compiled(model, kept, options, shapes.dtype), shapes, lossy)
+
+    def close(self) -> None:
+        del self._passes, self._blocks, self._compiled
+
+    def open(self, capacity: int) -> None:
+        self._blocks.open()
+
+    def forward(self, layout: Layout) -> Output:
+        self._first = layout.first
+        return Output(self._passes.logits(layout), layout.columns)
+
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        for row, path in enumerate(paths, self._first):
+            self._blocks.keep(row, path)
+
+    def rollback(self, row: int, length: int) -> None:
+        self._blocks.rollback(row, length)
+
+    def release(self, row: int) -> None:
+        self._blocks.release(row)
+
+    def clear(self, row: int) -> None:
+        self._blocks.clear(row)
+
+    def cache_bytes(self, capacities: Sequence[int]) -> int:
+        return self._blocks.bytes_for(capacities)
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._blocks.rows)
+
+    @property
+    def row_bytes(self) -> int:
+        return self._blocks.bytes_for(()) // max(1, self.num_rows)
+
+
+def _folder() -> Path:
+    return cache_folder() / _FOLDER
+
+
+def _converted(model: PreTrainedModel, name: str) -> Kept:
+    """A model's conversion, as it was kept, or made now."""
+    return Kept.find(_folder() / name) or Kept.save(convert(model), _folder() / name)
+
+
+def _compiled(model: Any, kept: Kept, options: OpenVINOOptions, dtype: torch.dtype) -> Compiled:
+    """The model's compiled graph, which all of its backends share while there is one."""
+    notes = notes_of(model)
+    with notes.lock:
+        shared = notes.facts_in("openvino").setdefault("compiled", weakref.WeakValueDictionary())
+        compiled: Compiled | None = shared.get((kept.folder, options, torch.get_num_threads()))
+        if compiled is None:
+            compiled = shared[kept.folder, options, torch.get_num_threads()] = Compiled(kept, options, dtype)
+        return compiled
+
+
+def _prove(model: PreTrainedModel, kept: Kept, options: OpenVINOOptions) -> None:
+    """Hold the passes of a conversion, in the model's own precision, against the model's own forward.
+
+    Raises:
+        ModelError: where they differ by more than rounding does.
+    """
+    from specdec.masks.dense import DenseCompiler
+
+    own = OpenVINOOptions(device=options.device)
+    backend = OpenVINOBackend._driving(model, kept, _on_cpu(shapes_of(model, ())), own)
+    tried = probe(Target(backend, DenseCompiler()), model, tries_first_layers=False)
+    if tried.fault:
+        raise ModelError(
+            f"{name_of(model)} has other logits once it is converted to OpenVINO: {tried.fault}; use backend='hf'"
+        )
+
+
+def _on_cpu(shapes: Shapes) -> Shapes:
+    """The shapes, with trees for models without windows: logits are read from the engine on the CPU."""
+    return _with_trees(shapes.vocab_size, shapes.max_positions, shapes.attention, shapes.dtype)
+
+
+def _shapes_of_config(model: OpenVINOModel) -> Shapes:
+    config = model.config.get_text_config()
+    kinds = attention_kinds(config, model.name)
+    return _with_trees(config.vocab_size, position_limit(config), kinds, model.dtype)
+
+
+def _with_trees(vocab_size: int, max_positions: int | None, attention: Any, dtype: torch.dtype) -> Shapes:
+    windows: list[Window] = [window for window in attention.values() if window is not None]
+    return Shapes(
+        vocab_size=vocab_size,
+        max_positions=max_positions,
+        takes_trees=not windows,
+        attention=attention,
+        dtype=dtype,
+        device=torch.device("cpu"),
+        chunk=_CHUNK,
+    )
+
+
+def _generation_config(folder: Path) -> Any:
+    try:
+        return GenerationConfig.from_pretrained(folder)
+    except OSError:  # it has none
+        return None
+
+
+def _dtype_of(config: Any) -> torch.dtype:
+    dtype = getattr(config, "dtype", None) or torch.float32
+    return getattr(torch, dtype) if isinstance(dtype, str) else dtype

@@ -1,0 +1,119 @@
+"""The paged cache: keys and values of all layers in blocks, and the table of blocks of every row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import torch
+
+_LEAST = 64  # blocks to begin with
+
+
+@dataclass(slots=True)
+class BlockRow:
+    """A row: its blocks, and the number of its committed slots."""
+
+    blocks: list[int] = field(default_factory=list)
+    length: int = 0
+
+
+class Blocks:
+    """Keys and values, (layers, blocks, heads, slots, width) for each run of layers with one shape; rows share none.
+
+    Args:
+        shapes: of the caches in the order of the graph's inputs, (heads, slots of a block, width) each.
+        dtype: theirs.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, int, int]], dtype: torch.dtype) -> None:
+        self._shapes, self._dtype = shapes, dtype
+        self.size = shapes[0][1]
+        self.rows: list[BlockRow] = []
+        self._free: list[int] = []
+        self._num_blocks = 0
+        self._buffers: list[torch.Tensor] = []
+        self.generation = 0  # changes with every move to larger buffers
+
+    def caches(self) -> list[torch.Tensor]:
+        """A view of each cache, (blocks, heads, slots, width), in the order of the graph's inputs."""
+        views: list[torch.Tensor | None] = [None] * len(self._shapes)
+        for shape, buffer in zip(self._groups(), self._buffers, strict=True):
+            for view, number in zip(buffer, self._groups()[shape], strict=True):
+                views[number] = view
+        return [view for view in views if view is not None]
+
+    def open(self) -> None:
+        """Open the next row, empty."""
+        self.rows.append(BlockRow())
+
+    def reserve(self, row: int, num_slots: int) -> None:
+        """Give a row blocks for so many slots."""
+        held = self.rows[row].blocks
+        missing = -(-num_slots // self.size) - len(held)
+        if missing > len(self._free):
+            self._grow(self._num_blocks + missing - len(self._free))
+        held += [self._free.pop() for _ in range(missing)]
+
+    def keep(self, row: int, path: Sequence[int]) -> None:
+        """Commit a path of the nodes behind a row's committed slots, in place."""
+        own = self.rows[row]
+        moved = [(own.length + node, own.length + to) for to, node in enumerate(path) if to != node]
+        own.length += len(path)
+        if moved:
+            sources, destinations = (self._places(own, slots) for slots in zip(*moved, strict=True))
+            for buffer in self._buffers:  # a gather makes a copy first, so that no order can go wrong
+                buffer[:, destinations[0], :, destinations[1]] = buffer[:, sources[0], :, sources[1]]
+
+    def rollback(self, row: int, length: int) -> None:
+        """Take a row back to so many slots; its blocks stay its own."""
+        self.rows[row].length = length
+
+    def release(self, row: int) -> None:
+        """Close a row and free its blocks; the memory goes with the last one."""
+        self._free += self.rows.pop(row).blocks
+        if not self.rows:
+            self._free, self._num_blocks, self._buffers = [], 0, []
+
+    def clear(self, row: int) -> None:
+        """Overwrite what lies behind a row's committed slots."""
+        own = self.rows[row]
+        slots = range(own.length, len(own.blocks) * self.size)
+        if slots:
+            blocks, offsets = self._places(own, slots)
+            for buffer in self._buffers:
+                buffer[:, blocks, :, offsets] = 0
+
+    def bytes_for(self, capacities: Sequence[int]) -> int:
+        """Bytes held once rows of these capacities are open; of none, those that are held now."""
+        asked = sum(-(-capacity // self.size) + 1 for capacity in capacities)
+        return max(asked, self._num_blocks if not capacities or self._num_blocks else 0) * self.block_bytes
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in all layers."""
+        return sum(heads * slots * width for heads, slots, width in self._shapes) * self._dtype.itemsize
+
+    def _places(self, row: BlockRow, slots: Sequence[int] | range) -> tuple[torch.Tensor, torch.Tensor]:
+        """The blocks of some slots, and the places in these."""
+        pairs = [(row.blocks[slot // self.size], slot % self.size) for slot in slots]
+        blocks, offsets = zip(*pairs, strict=True)
+        return torch.tensor(blocks), torch.tensor(offsets)
+
+    def _groups(self) -> dict[tuple[int, int, int], list[int]]:
+        numbered = sorted(range(len(self._shapes)), key=lambda number: self._shapes[number])
+        return {shape: list(numbers) for shape, numbers in groupby(numbered, key=lambda number: self._shapes[number])}
+
+    def _grow(self, least: int) -> None:
+        """Move to buffers of at least so many blocks, by half more than before so that this is rare."""
+        held = self._num_blocks
+        grown = max(least, _LEAST, held + held // 2)
+        buffers = []
+        for index, (shape, numbers) in enumerate(self._groups().items()):
+            heads, slots, width = shape
+            buffer = torch.zeros(len(numbers), grown, heads, slots, width, dtype=self._dtype)
+            if held:
+                buffer[:, :held] = self._buffers[index]
+            buffers.append(buffer)
+        self._buffers, self._num_blocks = buffers, grown
+        self._free += range(grown - 1, held - 1, -1)
+        self.generation += 1

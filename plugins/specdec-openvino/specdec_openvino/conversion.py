@@ -1,0 +1,133 @@
+"""A transformers model as an OpenVINO graph that reads a paged cache: traced through the model's own forward."""
+
+import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import openvino as ov
+import torch
+from transformers import PreTrainedModel
+
+from specdec import ModelError
+from specdec.backends.architecture import name_of
+from specdec.errors import in_one_line
+from specdec.probes.findings import lock_of
+from specdec.weights.packing import packed_weights, unpack
+from specdec_openvino import attention
+from specdec_openvino.attention import ROWS, LayerShape, Tracing
+
+_FIRST = "input_ids", "position_ids", "columns"
+_NUM_TRACED = 3  # tokens of the pass that is traced
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A graph, and the attention layers in the order of its caches ``keys.0``, ``values.0``, ``keys.1``, …"""
+
+    graph: ov.Model
+    layers: tuple[LayerShape, ...]
+
+
+class _Pass(torch.nn.Module):
+    """The logits of some columns of a pass, as a function of tensors alone."""
+
+    def __init__(self, model: PreTrainedModel, tracing: Tracing) -> None:
+        super().__init__()
+        self.model = model
+        self._tracing = tracing
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, columns: torch.Tensor, *rest: Any) -> Any:
+        self._tracing.layers.clear()
+        self._tracing.caches, self._tracing.rows = rest[: -len(ROWS)], rest[-len(ROWS) :]
+        output = self.model(
+            input_ids, position_ids=position_ids, attention_mask=None, use_cache=False, logits_to_keep=columns
+        )
+        return output.logits
+
+
+def convert(model: PreTrainedModel) -> Converted:
+    """Trace a model and translate it; the model is left as it was.
+
+    Raises:
+        ModelError: for a model that can't be traced or translated, with the first operation that fails.
+    """
+    lacking = {"position_ids", "logits_to_keep"} - set(inspect.signature(model.forward).parameters)
+    if lacking:
+        raise _refusal(model, f"its forward has no {' and no '.join(sorted(lacking))}")
+    if packed_weights(model):  # another generator's, whose kernels no graph has
+        model = deepcopy(model)
+        unpack(model)
+    tracing = Tracing()
+    num_layers = model.config.get_text_config().num_hidden_layers
+    library = attention.define()
+    try:
+        with lock_of(model), _traced(model, tracing), torch.no_grad():
+            graph = ov.convert_model(
+                _Pass(model, tracing), example_input=_example(num_layers), extension=[attention.extension()]
+            )
+    except Exception as error:  # modelling code and translators: whatever they raise means that it can't be had
+        raise _refusal(model, _reason(error)) from error
+    finally:
+        library._destroy()
+    names = [*_FIRST, *(f"{kind}.{layer}" for layer in range(num_layers) for kind in ("keys", "values")), *ROWS]
+    _name_inputs(graph, names, tracing.layers)
+    return Converted(graph, tuple(tracing.layers))
+
+
+def _example(num_layers: int) -> tuple[torch.Tensor, ...]:
+    count = _NUM_TRACED
+    first = torch.zeros(1, count, dtype=torch.long), torch.arange(count)[None], torch.tensor([0, count - 1])
+    caches = [torch.zeros(1, 1, 1, 1) for _ in range(2 * num_layers)]
+    rows = {"max_context_len": torch.tensor(1, dtype=torch.int32), "qq_bias": torch.zeros(1, dtype=torch.uint8)}
+    return *first, *caches, *(rows.get(name, torch.zeros(1, dtype=torch.int32)) for name in ROWS)
+
+
+@contextmanager
+def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
+    """The model with the tracing's attention for a time, quietly."""
+    attention.register(tracing)
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    config._attn_implementation = attention.NAME
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tracing is deprecated, and says of each condition that it is fixed
+            yield
+    finally:
+        config._attn_implementation = before
+
+
+def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) -> None:
+    """Name the inputs, and give them their types and shapes: of the example's, only the ranks are meant."""
+    shapes: dict[str, tuple[Any, list[int]]] = {
+        "input_ids": (ov.Type.i64, [1, -1]),
+        "position_ids": (ov.Type.i64, [1, -1]),
+        "columns": (ov.Type.i64, [-1]),
+        "max_context_len": (ov.Type.i32, []),
+        "qq_bias": (ov.Type.u8, [-1]),
+    }
+    for number, layer in enumerate(layers):  # the slots of a block, and the type, are the device's own
+        shapes[f"keys.{number}"] = ov.Type.dynamic, [-1, layer.heads, -1, layer.key_width]
+        shapes[f"values.{number}"] = ov.Type.dynamic, [-1, layer.heads, -1, layer.value_width]
+    for parameter, name in zip(graph.get_parameters(), names, strict=True):
+        kind, shape = shapes.get(name, (ov.Type.i32, [-1]))
+        parameter.set_friendly_name(name)
+        parameter.output(0).get_tensor().set_names({name})
+        parameter.set_element_type(kind)
+        parameter.set_partial_shape(ov.PartialShape(shape))
+    graph.validate_nodes_and_infer_types()
+
+
+def _reason(error: Exception) -> str:
+    """The line of an error that names what failed; OpenVINO's first lines say where in its own sources."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    summary = next((line for line in lines if line.startswith(("-- Conversion is failed for", "-- No conversion"))), "")
+    return summary.removeprefix("-- ") or in_one_line(error)
+
+
+def _refusal(model: PreTrainedModel, reason: str) -> ModelError:
+    return ModelError(f"{name_of(model)} can't be converted to OpenVINO: {reason}; use backend='hf'")

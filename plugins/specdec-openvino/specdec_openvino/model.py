@@ -1,0 +1,27 @@
+"""A model that is there as an OpenVINO graph alone: its weights are held once, by the compiled graph."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from specdec_openvino.kept import Kept
+
+
+@dataclass(eq=False)
+class OpenVINOModel:
+    """A kept conversion with the facts of its model.
+
+    Attributes:
+        config, generation_config: transformers' own.
+        dtype: the model's, whatever it is computed in.
+    """
+
+    name: str
+    kept: Kept
+    config: Any
+    generation_config: Any
+    dtype: torch.dtype = field(default=torch.float32)
+
+    def __repr__(self) -> str:
+        return f"OpenVINOModel({self.name!r})"

@@ -1,0 +1,63 @@
+"""The backend's options, and what they mean to OpenVINO."""
+
+from typing import Any, Literal
+
+import openvino as ov
+import torch
+from openvino.properties import hint, inference_num_threads
+from pydantic import Field
+
+from specdec import ModelError
+from specdec.backends.base import BackendOptions
+
+Precision = Literal["model", "float32", "bfloat16"]
+_TYPES = {torch.float32: ov.Type.f32, torch.bfloat16: ov.Type.bf16, torch.float16: ov.Type.f16}
+
+
+class OpenVINOOptions(BackendOptions):
+    """Options of ``backend="openvino"``."""
+
+    device: str = Field("CPU", description="a device that OpenVINO lists; tested on CPUs only")
+    precision: Precision = Field("model", description="of arithmetic: the model's own, or another by name")
+    kv: Precision = Field("model", description="of keys and values: the model's own, or another by name")
+
+    def of_arithmetic(self, dtype: torch.dtype) -> torch.dtype:
+        """The dtype that a model of some dtype is computed in."""
+        return dtype if self.precision == "model" else getattr(torch, self.precision)
+
+    def of_cache(self, dtype: torch.dtype) -> torch.dtype:
+        """The dtype of its keys and values."""
+        return dtype if self.kv == "model" else getattr(torch, self.kv)
+
+    def lossy(self, dtype: torch.dtype) -> str:
+        """The reason why the compiled model is another one than the model, or ""."""
+        changed = [
+            f"{name}={asked}"
+            for name, asked, made in (
+                ("precision", self.precision, self.of_arithmetic(dtype)),
+                ("kv", self.kv, self.of_cache(dtype)),
+            )
+            if made != dtype
+        ]
+        return f"{' and '.join(changed)} where the model has {str(dtype).removeprefix('torch.')}" if changed else ""
+
+    def properties(self, dtype: torch.dtype) -> dict[Any, Any]:
+        """The properties that a model of some dtype is compiled with."""
+        return {
+            hint.inference_precision(): openvino_type(self.of_arithmetic(dtype)),
+            hint.kv_cache_precision(): openvino_type(self.of_cache(dtype)),
+            hint.performance_mode(): hint.PerformanceMode.LATENCY,
+            inference_num_threads(): torch.get_num_threads(),
+        }
+
+
+def openvino_type(dtype: torch.dtype) -> ov.Type:
+    """OpenVINO's name of a dtype.
+
+    Raises:
+        ModelError: for one that the backend doesn't drive.
+    """
+    if dtype not in _TYPES:
+        names = ", ".join(str(known).removeprefix("torch.") for known in _TYPES)
+        raise ModelError(f"the openvino backend drives models of {names}, not {str(dtype).removeprefix('torch.')}")
+    return _TYPES[dtype]
