@@ -1,13 +1,15 @@
-"""Prove a strategy or an acceptance rule of your own: exact enumeration, random cases, and the laws as functions.
+"""Prove a strategy, a rule or a backend of your own: exact enumeration, random cases, and the laws as functions.
 
 - ``outcomes`` runs a function once for every way its random choices can fall, and returns its exact distribution.
 - ``shapes``, ``laws`` and ``trees`` are hypothesis strategies for draft shapes, laws over a vocabulary, and trees.
-- ``check_verifier``, ``check_drafting`` and ``check_proposer`` raise AssertionError where a contract's law is broken:
-  that of a rule, of a strategy that samples its candidates together with a rule, and of any strategy.
+- ``check_verifier``, ``check_drafting``, ``check_proposer`` and ``check_backend`` raise AssertionError where a
+  contract's law is broken: that of a rule, of a strategy that samples its candidates together with a rule, of any
+  strategy, and of a backend.
 
 hypothesis comes with the extra ``specdec[testing]``; enumeration works without it.
 """
 
+from specdec.testing.backends import check_backend
 from specdec.testing.cases import Shape, TableLaw, draw_tree, laws, shapes, trees
 from specdec.testing.checks import check_drafting, check_proposer, check_verifier, toy_host
 from specdec.testing.emission import emitted_law, expected_length, plain_law, target_of
@@ -17,6 +19,7 @@ __all__ = [
     "EXACT",
     "Shape",
     "TableLaw",
+    "check_backend",
     "check_drafting",
     "check_proposer",
     "check_verifier",

@@ -52,9 +52,8 @@ class Tracing:
         Raises:
             ValueError: for what paged attention doesn't compute.
         """
-        for name, reason in (("softcap", "caps its scores"), ("s_aux", "has sinks")):
-            if given.get(name) is not None:
-                raise ValueError(f"its attention {reason}, which OpenVINO's paged attention isn't given here")
+        if given.get("softcap") is not None:
+            raise ValueError("its attention caps its scores, which OpenVINO's paged attention doesn't")
         window = given.get("sliding_window") or 0
         number = len(self.layers)
         shape = key.shape[1], key.shape[3], value.shape[3]
@@ -62,8 +61,10 @@ class Tracing:
         scaling = given.get("scaling")
         scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
         keys, values = self.caches[2 * number : 2 * number + 2]
+        sinks = given.get("s_aux")
+        sinks = query.new_zeros(0) if sinks is None else sinks
         attended = torch.ops.specdec_openvino.paged_attention(
-            query, key, value, keys, values, *self.rows, scale, [int(window), query.shape[1], *shape]
+            query, key, value, keys, values, *self.rows, sinks, scale, [int(window), query.shape[1], *shape]
         )
         return attended, None
 
@@ -83,8 +84,8 @@ def define() -> torch.library.Library:
     library = torch.library.Library(_LIBRARY, "FRAGMENT")
     rows = ", ".join(f"Tensor {name}" for name in ROWS)
     library.define(
-        f"{_OPERATION}(Tensor query, Tensor key, Tensor value, Tensor keys, Tensor values, {rows}, float scale, "
-        "int[] facts) -> Tensor"
+        f"{_OPERATION}(Tensor query, Tensor key, Tensor value, Tensor keys, Tensor values, {rows}, Tensor sinks, "
+        "float scale, int[] facts) -> Tensor"
     )
 
     def stand_in(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -100,8 +101,9 @@ def extension() -> ConversionExtension:
 
 
 def _translated(node: Any) -> list[ov.Output]:
-    query, key, value, keys, values, *rows = (node.get_input(index) for index in range(5 + len(ROWS)))
-    scale, facts = (node.get_values_from_const_input(5 + len(ROWS) + index) for index in range(2))
+    num_tensors = 5 + len(ROWS) + 1
+    query, key, value, keys, values, *rows, sinks = map(node.get_input, range(num_tensors))
+    scale, facts = map(node.get_values_from_const_input, range(num_tensors, num_tensors + 2))
     window, heads, kv_heads, key_width, value_width = facts
     past, begins, blocks, block_begins, longest, visible, visible_begins = rows
     nothing, zero = _constant([], _I32), _constant(0, _I32)
@@ -114,7 +116,7 @@ def _translated(node: Any) -> list[ov.Output]:
         nothing,  # scores that are to be summed
         nothing, nothing, _constant([], _F32),  # blocks that are turned to other positions
         _constant([], _F32), zero, zero,  # sparse attention
-        _constant([], _F32),  # sinks
+        _sinks(sinks, heads),
         zero, nothing, nothing, nothing,  # blocks that are given up
         nothing,  # kinds of tokens
         visible, visible_begins,
@@ -132,6 +134,13 @@ def describe(graph: ov.Model, layers: Sequence[LayerShape]) -> None:
             facts |= {"num_v_heads": layer.heads, "v_head_size": layer.value_width}
             for name, fact in facts.items():
                 node.get_rt_info()[name] = fact
+
+
+def _sinks(given: ov.Output, heads: int) -> ov.Node:
+    """A logit of each head for attending to nothing, where the model has them."""
+    if given.get_partial_shape() == ov.PartialShape([0]):
+        return _constant([], _F32)
+    return ops.reshape(ops.convert(given, "f32"), _constant([1, heads, 1, 1], np.int64), False)
 
 
 def _by_token(states: ov.Output, size: int) -> ov.Node:

@@ -1,7 +1,8 @@
 """The backend: specdec's rows and layouts, passed on to a compiled OpenVINO graph with a paged cache."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,6 +26,10 @@ from specdec_openvino.options import OpenVINOOptions, openvino_type
 
 _FOLDER = "openvino"
 _CHUNK = 256
+# Tokens of a row: one alone goes another way through the engine's kernels; those of a chain of two and more were found
+# to have the same bits in any number of them, which the probe tries on every machine.
+_LEAST_EXACT = 2
+_ROUNDS = "the engine rounds a token by the shape of its pass"
 
 
 class OpenVINOBackend(Backend):
@@ -37,12 +42,13 @@ class OpenVINOBackend(Backend):
 
     Options: ClassVar[type[BackendOptions]] = OpenVINOOptions
 
-    def __init__(self, compiled: Compiled, shapes: Shapes, lossy: str) -> None:
-        self.shapes = shapes
-        self.inexact = "the engine rounds a token by the shape of its pass" + (f", and with {lossy}" if lossy else "")
-        self._compiled = compiled
-        self._blocks = compiled.blocks()
-        self._passes = Passes(compiled, self._blocks)
+    def __init__(self, compile_graph: Callable[[bool], Compiled], shapes: Shapes, lossy: str, is_exact: bool) -> None:
+        self.shapes = replace(shapes, takes_trees=shapes.takes_trees and not is_exact)
+        self.inexact = lossy or ("" if is_exact else _ROUNDS)
+        self._compile, self._compiled = compile_graph, compile_graph(False)
+        self._blocks = self._compiled.blocks()
+        self._least = _LEAST_EXACT if is_exact else 1
+        self._passes = Passes(self._compiled, self._blocks, self._least)
         self._first = 0
 
     @classmethod
@@ -69,10 +75,8 @@ class OpenVINOBackend(Backend):
 
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: OpenVINOOptions = OpenVINOOptions()) -> Self:  # noqa: B008
-        if compiler.bit_exact:
-            raise ModelError("the engine rounds a token by the shape of its pass")
         if isinstance(model, OpenVINOModel):
-            return cls._driving(model, model.kept, _shapes_of_config(model), options)
+            return cls._driving(model, model.kept, _shapes_of_config(model), options, compiler.bit_exact)
         if not isinstance(model, PreTrainedModel):
             raise ModelError(
                 f"the openvino backend drives a transformers PreTrainedModel, or the folder of one, not a "
@@ -81,15 +85,17 @@ class OpenVINOBackend(Backend):
         shapes = _on_cpu(shapes_of(model, ()))
         openvino_type(shapes.dtype)
         kept = remembered(model, "openvino", lambda: _converted(model, name_of_model(model)))
-        driving = cls._driving(model, kept, shapes, options)
+        driving = cls._driving(model, kept, shapes, options, compiler.bit_exact)
         if not kept.is_proven:
             remembered(model, ("openvino", "proof"), lambda: _prove(model, kept, options))
         return driving
 
     @classmethod
-    def _driving(cls, model: Any, kept: Kept, shapes: Shapes, options: OpenVINOOptions) -> Self:
-        lossy = options.lossy(shapes.dtype)
-        return cls(_compiled(model, kept, options, shapes.dtype), shapes, lossy)
+    def _driving(cls, model: Any, kept: Kept, shapes: Shapes, options: OpenVINOOptions, is_exact: bool) -> Self:
+        def compile_graph(gives_hidden: bool) -> Compiled:
+            return _compiled(model, kept, options, shapes.dtype, gives_hidden)
+
+        return cls(compile_graph, shapes, options.lossy(shapes.dtype), is_exact)
 
     def close(self) -> None:
         del self._passes, self._blocks, self._compiled
@@ -99,7 +105,11 @@ class OpenVINOBackend(Backend):
 
     def forward(self, layout: Layout) -> Output:
         self._first = layout.first
-        return Output(self._passes.logits(layout), layout.columns)
+        if layout.hidden and not self._compiled.gives_hidden:  # rarely wanted, and each takes memory in every pass
+            self._compiled = self._compile(True)
+            self._passes = Passes(self._compiled, self._blocks, self._least)
+        logits, hidden = self._passes.run(layout)
+        return Output(logits, layout.columns, hidden)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in enumerate(paths, self._first):
@@ -135,14 +145,15 @@ def _converted(model: PreTrainedModel, name: str) -> Kept:
     return Kept.find(_folder() / name) or Kept.save(convert(model), _folder() / name)
 
 
-def _compiled(model: Any, kept: Kept, options: OpenVINOOptions, dtype: torch.dtype) -> Compiled:
+def _compiled(model: Any, kept: Kept, options: OpenVINOOptions, dtype: torch.dtype, gives_hidden: bool) -> Compiled:
     """The model's compiled graph, which all of its backends share while there is one."""
     notes = notes_of(model)
+    question = kept.folder, options, torch.get_num_threads(), gives_hidden
     with notes.lock:
         shared = notes.facts_in("openvino").setdefault("compiled", weakref.WeakValueDictionary())
-        compiled: Compiled | None = shared.get((kept.folder, options, torch.get_num_threads()))
+        compiled: Compiled | None = shared.get(question)
         if compiled is None:
-            compiled = shared[kept.folder, options, torch.get_num_threads()] = Compiled(kept, options, dtype)
+            compiled = shared[question] = Compiled(kept, options, dtype, gives_hidden)
         return compiled
 
 
@@ -155,7 +166,7 @@ def _prove(model: PreTrainedModel, kept: Kept, options: OpenVINOOptions) -> None
     from specdec.masks.dense import DenseCompiler
 
     own = OpenVINOOptions(device=options.device)
-    backend = OpenVINOBackend._driving(model, kept, _on_cpu(shapes_of(model, ())), own)
+    backend = OpenVINOBackend._driving(model, kept, _on_cpu(shapes_of(model, ())), own, is_exact=False)
     tried = probe(Target(backend, DenseCompiler()), model, tries_first_layers=False)
     if tried.fault:
         raise ModelError(
@@ -165,16 +176,18 @@ def _prove(model: PreTrainedModel, kept: Kept, options: OpenVINOOptions) -> None
 
 def _on_cpu(shapes: Shapes) -> Shapes:
     """The shapes, with trees for models without windows: logits are read from the engine on the CPU."""
-    return _with_trees(shapes.vocab_size, shapes.max_positions, shapes.attention, shapes.dtype)
+    return _with_trees(shapes.vocab_size, shapes.max_positions, shapes.attention, shapes.dtype, shapes.num_layers)
 
 
 def _shapes_of_config(model: OpenVINOModel) -> Shapes:
     config = model.config.get_text_config()
     kinds = attention_kinds(config, model.name)
-    return _with_trees(config.vocab_size, position_limit(config), kinds, model.dtype)
+    return _with_trees(config.vocab_size, position_limit(config), kinds, model.dtype, config.num_hidden_layers)
 
 
-def _with_trees(vocab_size: int, max_positions: int | None, attention: Any, dtype: torch.dtype) -> Shapes:
+def _with_trees(
+    vocab_size: int, max_positions: int | None, attention: Any, dtype: torch.dtype, num_layers: int | None
+) -> Shapes:
     windows: list[Window] = [window for window in attention.values() if window is not None]
     return Shapes(
         vocab_size=vocab_size,
@@ -184,6 +197,7 @@ def _with_trees(vocab_size: int, max_positions: int | None, attention: Any, dtyp
         dtype=dtype,
         device=torch.device("cpu"),
         chunk=_CHUNK,
+        num_layers=num_layers,
     )
 
 

@@ -15,11 +15,13 @@ from transformers import PreTrainedModel
 from specdec import ModelError
 from specdec.backends.architecture import name_of
 from specdec.errors import in_one_line
+from specdec.probes.experts import batched_experts
 from specdec.probes.findings import lock_of
 from specdec.weights.packing import packed_weights, unpack
 from specdec_openvino import attention
 from specdec_openvino.attention import ROWS, LayerShape, Tracing
 
+LOGITS = "logits"
 _FIRST = "input_ids", "position_ids", "columns"
 _NUM_TRACED = 3  # tokens of the pass that is traced
 
@@ -32,8 +34,13 @@ class Converted:
     layers: tuple[LayerShape, ...]
 
 
+def hidden_name(layer: int) -> str:
+    """The output with a layer's hidden states; 0 for the embeddings."""
+    return f"hidden.{layer}"
+
+
 class _Pass(torch.nn.Module):
-    """The logits of some columns of a pass, as a function of tensors alone."""
+    """The logits of some columns of a pass, and its hidden states, as a function of tensors alone."""
 
     def __init__(self, model: PreTrainedModel, tracing: Tracing) -> None:
         super().__init__()
@@ -44,9 +51,14 @@ class _Pass(torch.nn.Module):
         self._tracing.layers.clear()
         self._tracing.caches, self._tracing.rows = rest[: -len(ROWS)], rest[-len(ROWS) :]
         output = self.model(
-            input_ids, position_ids=position_ids, attention_mask=None, use_cache=False, logits_to_keep=columns
+            input_ids,
+            position_ids=position_ids,
+            attention_mask=None,
+            use_cache=False,
+            logits_to_keep=columns,
+            output_hidden_states=True,
         )
-        return output.logits
+        return output.logits, *output.hidden_states
 
 
 def convert(model: PreTrainedModel) -> Converted:
@@ -75,6 +87,8 @@ def convert(model: PreTrainedModel) -> Converted:
         library._destroy()
     names = [*_FIRST, *(f"{kind}.{layer}" for layer in range(num_layers) for kind in ("keys", "values")), *ROWS]
     _name_inputs(graph, names, tracing.layers)
+    for output, name in zip(graph.outputs, (LOGITS, *map(hidden_name, range(num_layers + 1))), strict=True):
+        output.get_tensor().set_names({name})
     return Converted(graph, tuple(tracing.layers))
 
 
@@ -88,13 +102,13 @@ def _example(num_layers: int) -> tuple[torch.Tensor, ...]:
 
 @contextmanager
 def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
-    """The model with the tracing's attention for a time, quietly."""
+    """The model with the tracing's attention for a time, and with experts whose products no loop makes, quietly."""
     attention.register(tracing)
     config = model.config.get_text_config()
     before = config._attn_implementation
     config._attn_implementation = attention.NAME
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), batched_experts(model):
             warnings.simplefilter("ignore")  # tracing is deprecated, and says of each condition that it is fixed
             yield
     finally:
@@ -124,6 +138,8 @@ def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) ->
 
 def _reason(error: Exception) -> str:
     """The line of an error that names what failed; OpenVINO's first lines say where in its own sources."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        error = error.__cause__ or error.__context__
     lines = [line.strip() for line in str(error).splitlines()]
     summary = next((line for line in lines if line.startswith(("-- Conversion is failed for", "-- No conversion"))), "")
     return summary.removeprefix("-- ") or in_one_line(error)

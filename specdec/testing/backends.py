@@ -1,0 +1,145 @@
+"""A backend's laws as one function, over random rows, trees and paths."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from specdec.backends.base import Backend, OutputRow
+from specdec.layout import Compiler
+from specdec.masks.dense import DenseCompiler
+from specdec.target import Pass, Row, Target
+from specdec.tree import ROOT, DraftTree
+
+_NUM_PASSES = 4
+_MOST_NODES = 8
+_LONGEST = 20
+
+
+def check_backend(
+    backend: Backend,
+    plain: Callable[[list[int]], torch.Tensor],
+    compiler: Compiler | None = None,
+    tolerance: float = 1e-5,
+    seed: int = 0,
+) -> None:
+    """A tree equals its paths, keeping equals starting anew, and rows stay apart, whichever come and go.
+
+    Some 30 passes over up to five rows; a backend that takes no trees is given chains.
+
+    Args:
+        backend: one without open rows; it has none afterwards.
+        plain: the model's logits behind a text, ``(vocab,)``, by another way than the backend.
+        compiler: the backend's; ``DenseCompiler()`` where it is left out.
+        tolerance: the greatest difference of a logit that rounding makes.
+        seed: of the texts, trees and choices.
+    """
+    case = _Case(Target(backend, compiler or DenseCompiler()), plain, tolerance, np.random.default_rng(seed))
+    try:
+        for length in (1, *case.rng.integers(1, _LONGEST, size=3).tolist()):
+            case.begin(length)
+        for _ in range(_NUM_PASSES):
+            case.decode()
+            case.take_back()
+            case.leave()
+            case.begin(int(case.rng.integers(1, _LONGEST)))
+        case.renumber()
+    finally:
+        for row in case.target.rows:
+            case.target.release(row)
+    assert backend.num_rows == 0, f"{backend.num_rows} rows are left open"
+
+
+@dataclass
+class _Case:
+    """Rows of a target, and the texts that they should hold."""
+
+    target: Target
+    plain: Callable[[list[int]], torch.Tensor]
+    tolerance: float
+    rng: np.random.Generator
+    texts: dict[Row, list[int]] = field(default_factory=dict)
+
+    def begin(self, length: int) -> None:
+        """A row comes: its prompt in chunks, the last pass with a tree behind it, of which a path is kept."""
+        *prompt, root = self._tokens(length)
+        row, tree = self.target.open(capacity=1), self._tree(root)  # too small on purpose: buffers must grow
+        self.texts[row] = []
+        while chunk := self.target.chunk_behind(row, [*prompt, root]):
+            self.target.read(row, chunk)
+        planned = self.target.compile({row: tree}, {row: prompt[row.length :]})
+        self._hold(prompt, tree, self.target.forward(planned)[row], "behind a prompt")
+        self.texts[row] += prompt
+        self._keep(planned, {row: tree}, [row])
+
+    def decode(self) -> None:
+        """A pass over some rows, of which some keep nothing."""
+        chosen = self._some(self.texts) or [self._one()]
+        trees = {row: self._tree(self._tokens(1)[0]) for row in chosen}
+        planned = self.target.compile(trees)
+        for row, answers in self.target.forward(planned).items():
+            self._hold(self.texts[row], trees[row], answers, "beside other rows")
+        self._keep(planned, trees, self._some(chosen))
+
+    def take_back(self) -> None:
+        """A row forgets its end, or everything."""
+        row = self._one()
+        del self.texts[row][int(self.rng.integers(len(self.texts[row]) + 1)) :]
+        self.target.rollback(row, len(self.texts[row]))
+
+    def leave(self) -> None:
+        """A row is closed."""
+        row = self._one()
+        self.target.release(row)
+        del self.texts[row]
+        num_rows = self.target.backend.num_rows
+        assert num_rows == len(self.texts), f"{num_rows} rows are open where {len(self.texts)} should be"
+
+    def renumber(self) -> None:
+        """Passes by the backend's own numbers, with the first row and without: those behind a closed one move up."""
+        backend, texts = self.target.backend, list(self.texts.values())
+        for first in (0, 1):
+            behind = texts[first:]
+            trees = [self._tree(self._tokens(1)[0]) for _ in behind]
+            layout = self.target.compiler.compile(trees, list(map(len, behind)), backend.shapes)
+            output = backend.forward(replace(layout, first=first))
+            for number, (text, tree) in enumerate(zip(behind, trees, strict=True)):
+                self._hold(text, tree, OutputRow(output, number), f"in a pass from row {first} on")
+            backend.keep([[]] * len(behind))
+
+    def _hold(self, text: Sequence[int], tree: DraftTree, answers: OutputRow, where: str) -> None:
+        """Every node's logits are those behind the text along its path."""
+        for node in range(len(tree)):
+            behind = [*text, tree.tokens[ROOT], *tree.path(node)]
+            found, expected = answers.logits(node).float().cpu(), self.plain(behind).float().cpu()
+            error = float((found - expected).abs().max())
+            assert error <= self.tolerance, (
+                f"{where}, node {node} of the tree {tree.parents} behind {len(text)} tokens is off by {error:.2g}; "
+                f"allowed {self.tolerance:.2g}"
+            )
+
+    def _keep(self, planned: Pass, trees: dict[Row, DraftTree], rows: Sequence[Row]) -> None:
+        paths = {}
+        for row in rows:
+            tree = trees[row]
+            paths[row] = [*tree.lineage(int(self.rng.integers(len(tree))))]
+            self.texts[row] += [tree.tokens[node] for node in paths[row]]
+        self.target.keep(planned, paths)
+
+    def _tree(self, root: int) -> DraftTree:
+        """A tree of distinct tokens, so that no nodes merge, each below one of the last three."""
+        tree, takes_trees = DraftTree(root), self.target.shapes.takes_trees
+        for index, token in enumerate(self._tokens(int(self.rng.integers(_MOST_NODES)))):
+            tree.add(int(self.rng.integers(max(0, index - 2), index + 1)) if takes_trees else index, token)
+        return tree
+
+    def _tokens(self, count: int) -> list[int]:
+        chosen: list[int] = self.rng.permutation(self.target.shapes.vocab_size)[:count].tolist()
+        return chosen
+
+    def _some(self, rows: Iterable[Row]) -> list[Row]:
+        return [row for row in rows if self.rng.random() < 0.7]
+
+    def _one(self) -> Row:
+        return list(self.texts)[int(self.rng.integers(len(self.texts)))]
