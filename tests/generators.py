@@ -12,10 +12,11 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel
+from specdec.backends.base import OutputRow
 from specdec.backends.toy import Law
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.sources.index.building import build_index
-from specdec.target import Row, Target
+from specdec.target import Pass, Row, Target
 
 REGISTRY = load_plugins()
 
@@ -118,3 +119,11 @@ def open_row(target: Target, tokens: Sequence[int]) -> Row:
     row = target.open(capacity=64)
     target.read_all(row, tokens)
     return row
+
+
+def end_of_prompt(target: Target, row: Row, prompt: Sequence[int], tree: DraftTree) -> tuple[Pass, OutputRow]:
+    """The pass of a prompt's last tokens with a tree behind them, once its whole chunks are read; and its answers."""
+    while chunk := target.chunk_behind(row, [*prompt, tree.tokens[ROOT]]):
+        target.read(row, chunk)
+    planned = target.compile({row: tree}, {row: prompt[row.length :]})
+    return planned, target.forward(planned)[row]
