@@ -15,10 +15,11 @@ from specdec.backends.base import Backend, BackendOptions, Output
 from specdec.cache_folder import cache_folder
 from specdec.layout import Compiler, Layout, Shapes, Window
 from specdec.loading import checked_name, load_pretrained, load_pretrained_tokenizer
+from specdec.probes.examination import why_fixed
 from specdec.probes.findings import notes_of, remembered
 from specdec.probes.selftest import probe
 from specdec.target import Target
-from specdec_openvino.conversion import convert
+from specdec_openvino.conversion import convert, refusal
 from specdec_openvino.engine import Compiled, Passes
 from specdec_openvino.kept import Kept, name_of_folder, name_of_model
 from specdec_openvino.model import OpenVINOModel
@@ -141,8 +142,19 @@ def _folder() -> Path:
 
 
 def _converted(model: PreTrainedModel, name: str) -> Kept:
-    """A model's conversion, as it was kept, or made now."""
-    return Kept.find(_folder() / name) or Kept.save(convert(model), _folder() / name)
+    """A model's conversion, as it was kept, or made now.
+
+    Raises:
+        ModelError: for a model that can't be converted, with the reason; where the folder can't be written.
+    """
+    kept = Kept.find(_folder() / name)
+    if kept is not None:
+        return kept
+    chunked = any(window is not None and window.kind == "chunked" for window in shapes_of(model, ()).attention.values())
+    reason = "its attention is to chunks, which paged attention has no windows for" if chunked else why_fixed(model)
+    if reason:
+        raise refusal(model, reason)
+    return Kept.save(convert(model), _folder() / name)
 
 
 def _compiled(model: Any, kept: Kept, options: OpenVINOOptions, dtype: torch.dtype, gives_hidden: bool) -> Compiled:

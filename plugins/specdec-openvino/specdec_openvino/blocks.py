@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+import numpy as np
 import torch
 
-_LEAST = 64  # blocks to begin with
+_LEAST = 16  # blocks to begin with
 
 
 @dataclass(slots=True)
@@ -110,7 +111,9 @@ class Blocks:
         buffers = []
         for index, (shape, numbers) in enumerate(self._groups().items()):
             heads, slots, width = shape
-            buffer = torch.zeros(len(numbers), grown, heads, slots, width, dtype=self._dtype)
+            # By numpy, whose zeros take no memory before they are written to.
+            raw = np.zeros((len(numbers), grown, heads, slots, width * self._dtype.itemsize), np.uint8)
+            buffer = torch.from_numpy(raw).view(self._dtype)
             if held:
                 buffer[:, :held] = self._buffers[index]
             buffers.append(buffer)

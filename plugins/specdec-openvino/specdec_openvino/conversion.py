@@ -69,7 +69,7 @@ def convert(model: PreTrainedModel) -> Converted:
     """
     lacking = {"position_ids", "logits_to_keep"} - set(inspect.signature(model.forward).parameters)
     if lacking:
-        raise _refusal(model, f"its forward has no {' and no '.join(sorted(lacking))}")
+        raise refusal(model, f"its forward has no {' and no '.join(sorted(lacking))}")
     if packed_weights(model):  # another generator's, whose kernels no graph has
         model = deepcopy(model)
         unpack(model)
@@ -82,7 +82,7 @@ def convert(model: PreTrainedModel) -> Converted:
                 _Pass(model, tracing), example_input=_example(num_layers), extension=[attention.extension()]
             )
     except Exception as error:  # modelling code and translators: whatever they raise means that it can't be had
-        raise _refusal(model, _reason(error)) from error
+        raise refusal(model, _reason(error)) from error
     finally:
         library._destroy()
     names = [*_FIRST, *(f"{kind}.{layer}" for layer in range(num_layers) for kind in ("keys", "values")), *ROWS]
@@ -145,5 +145,6 @@ def _reason(error: Exception) -> str:
     return summary.removeprefix("-- ") or in_one_line(error)
 
 
-def _refusal(model: PreTrainedModel, reason: str) -> ModelError:
+def refusal(model: PreTrainedModel, reason: str) -> ModelError:
+    """The error for a model that can't be converted."""
     return ModelError(f"{name_of(model)} can't be converted to OpenVINO: {reason}; use backend='hf'")

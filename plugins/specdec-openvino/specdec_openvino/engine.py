@@ -93,8 +93,9 @@ class Passes:
         """A copy of an output, since the next pass writes into the same memory."""
         output = self._request.get_tensor(name)
         dtype = torch_type(output.element_type)
-        data = output.data if dtype == torch.float32 else output.data.view(np.int16)  # which numpy can't name
-        return torch.from_numpy(data).view(dtype).clone()
+        data = output.data if dtype == torch.float32 else output.data.view(np.int16)  # for what numpy has no name
+        # By numpy: torch's threads are slow to wake where the engine's have just been at work.
+        return torch.from_numpy(data.copy()).view(dtype)
 
     def _bind_caches(self) -> None:
         for index, cache in enumerate(self._blocks.caches()):
