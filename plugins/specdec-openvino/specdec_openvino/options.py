@@ -48,6 +48,7 @@ class OpenVINOOptions(BackendOptions):
             hint.kv_cache_precision(): openvino_type(self.of_cache(dtype)),
             hint.performance_mode(): hint.PerformanceMode.LATENCY,
             inference_num_threads(): torch.get_num_threads(),
+            hint.enable_cpu_pinning(): False,  # torch works between the passes, with threads of its own
         }
 
 
