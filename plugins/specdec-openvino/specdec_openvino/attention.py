@@ -17,6 +17,8 @@ from openvino.frontend.pytorch import ConversionExtension
 from openvino.op import _PagedAttentionExtension
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from specdec import ModelError
+
 NAME = "specdec_openvino"
 _LIBRARY = "specdec_openvino"
 _OPERATION = "paged_attention"
@@ -50,10 +52,10 @@ class Tracing:
         """Attention of one layer, (1, tokens, heads, width), as transformers' attention functions give it.
 
         Raises:
-            ValueError: for what paged attention doesn't compute.
+            ModelError: for what paged attention doesn't compute.
         """
         if given.get("softcap") is not None:
-            raise ValueError("its attention caps its scores, which OpenVINO's paged attention doesn't")
+            raise ModelError("its attention caps its scores, which OpenVINO's paged attention doesn't")
         window = given.get("sliding_window") or 0
         number = len(self.layers)
         shape = key.shape[1], key.shape[3], value.shape[3]

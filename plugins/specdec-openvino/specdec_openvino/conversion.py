@@ -140,6 +140,8 @@ def _reason(error: Exception) -> str:
     """The line of an error that names what failed; OpenVINO's first lines say where in its own sources."""
     while error.__cause__ is not None or error.__context__ is not None:
         error = error.__cause__ or error.__context__
+    if isinstance(error, ModelError):
+        return str(error)
     lines = [line.strip() for line in str(error).splitlines()]
     summary = next((line for line in lines if line.startswith(("-- Conversion is failed for", "-- No conversion"))), "")
     return summary.removeprefix("-- ") or in_one_line(error)

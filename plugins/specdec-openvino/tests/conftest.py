@@ -1,0 +1,66 @@
+"""A cache folder for the whole run, and tiny models of many families, those of specdec's own tests and a few more."""
+
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+_FAMILIES = Path(__file__).parents[3] / "tests" / "families.py"
+_REFUSED = {"gemma2", "llama4"}
+_MORE = {
+    "granite": ("GraniteConfig", {}),
+    "gemma": ("GemmaConfig", {"head_dim": 8}),
+    "smollm3": ("SmolLM3Config", {}),
+    "stablelm": ("StableLmConfig", {}),
+    "nemotron": ("NemotronConfig", {}),
+}
+
+
+@cache
+def _families() -> ModuleType:
+    found = importlib.util.spec_from_file_location("specdec_families", _FAMILIES)
+    assert found is not None
+    assert found.loader is not None
+    loaded = importlib.util.module_from_spec(found)
+    found.loader.exec_module(loaded)
+    return loaded
+
+
+@cache
+def _model(name: str) -> Any:
+    known = _families()
+    if name in _MORE:
+        config, arguments = _MORE[name]
+        return known.make(config, {**known.SMALL, **arguments})
+    return known.make(*(known.TREES.get(name) or known.FIXED[name]))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "family" in metafunc.fixturenames:
+        names = sorted({*_families().TREES, *_MORE} - _REFUSED)
+        assert len(names) >= 20
+        metafunc.parametrize("family", names)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        home = tmp_path_factory.mktemp("cache")
+        patch.setenv("XDG_CACHE_HOME", str(home))
+        yield home
+
+
+@pytest.fixture(scope="session")
+def families() -> ModuleType:
+    """The module of specdec's own tests that makes tiny random models."""
+    return _families()
+
+
+@pytest.fixture(scope="session")
+def make() -> Any:
+    """A tiny random model of a family, the same object each time."""
+    return _model

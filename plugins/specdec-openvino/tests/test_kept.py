@@ -1,0 +1,131 @@
+"""Conversions are kept by what they are of, and one that is interrupted or damaged is never used."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import openvino as ov
+import pytest
+import torch
+from specdec_openvino import backend as backend_module
+from specdec_openvino.kept import Kept
+from transformers import PreTrainedModel
+
+from specdec import Generator, ModelError
+
+Small = Callable[..., PreTrainedModel]
+
+
+@pytest.fixture
+def small(families: ModuleType) -> Small:
+    """A model that isn't the same object twice; each seed has weights of its own."""
+
+    def made(seed: int = 0) -> PreTrainedModel:
+        model: PreTrainedModel = families.make(*families.TREES["llama"])
+        with torch.no_grad():
+            model.lm_head.weight[seed] += 1.0
+        return model
+
+    return made
+
+
+class Letters:
+    """A tokenizer of 96 letters."""
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) - 32 for letter in text]}
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "".join(chr(token + 32) for token in ids)
+
+    def __len__(self) -> int:
+        return 96
+
+
+def text_of(model: Any, **options: Any) -> list[int]:
+    return list(Generator(model, backend="openvino", **options).generate([5, 9, 2], max_new_tokens=12).token_ids)
+
+
+def conversions(home: Path) -> set[Path]:
+    return set((home / "specdec" / "openvino").iterdir())
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def forbid_conversion(patch: pytest.MonkeyPatch) -> None:
+    def refuse(model: Any) -> Any:
+        raise AssertionError("converted again")
+
+    patch.setattr(backend_module, "convert", refuse)
+
+
+def test_the_same_model_is_converted_once_and_others_by_themselves(
+    small: Small, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = text_of(small())
+    assert text_of(small(seed=1)) is not None
+    assert len(conversions(home)) == 2
+    forbid_conversion(monkeypatch)
+    assert text_of(small()) == first
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_an_interrupted_conversion_leaves_nothing(
+    small: Small, home: Path, monkeypatch: pytest.MonkeyPatch, interruption: BaseException
+) -> None:
+    def stop(graph: Any, path: Path, **options: Any) -> None:
+        Path(path).write_text("half of it")
+        raise interruption
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ov, "save_model", stop)
+        expected = ModelError if isinstance(interruption, OSError) else KeyboardInterrupt
+        with pytest.raises(expected):
+            text_of(small())
+    assert not conversions(home)
+    assert text_of(small())
+
+
+@pytest.mark.parametrize("damage", ["facts.json", "model.xml"])
+def test_a_damaged_conversion_is_made_anew(small: Small, home: Path, damage: str) -> None:
+    first = text_of(small())
+    (folder,) = conversions(home)
+    (folder / damage).unlink()
+    assert text_of(small()) == first
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(
+    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "specdec").write_text("a file where a folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ModelError, match=r"can't be kept in .*point XDG_CACHE_HOME to another folder"):
+        text_of(small())
+
+
+def test_a_folder_is_driven_without_its_weights(
+    small: Small, home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    small().save_pretrained(folder)
+    expected = text_of(small())
+    assert text_of(str(folder), tokenizer=Letters()) == expected
+    forbid_conversion(monkeypatch)
+    shutil.move(folder / "model.safetensors", home)  # what is kept is enough
+    with pytest.raises(ModelError):
+        text_of(str(folder), tokenizer=Letters())  # but that it is this checkpoint's can't be told
+    shutil.move(home / "model.safetensors", folder)
+    monkeypatch.setattr(backend_module, "load_pretrained", None)
+    assert text_of(str(folder), tokenizer=Letters()) == expected
+
+
+def test_kept_facts_that_are_no_facts_are_no_conversion(tmp_path: Path) -> None:
+    (tmp_path / "model.xml").touch()
+    (tmp_path / "facts.json").write_text('{"layers": [{"heads": 1}]}')
+    assert Kept.find(tmp_path) is None

@@ -1,0 +1,63 @@
+"""Every family that converts keeps the backend's laws: trees or chains, ragged batches, and the same bits in exact."""
+
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import torch
+from specdec_openvino import blocks
+from specdec_openvino.backend import OpenVINOBackend
+from specdec_openvino.options import OpenVINOOptions
+from transformers import PreTrainedModel
+
+from specdec import DraftTree
+from specdec.masks.dense import DenseCompiler
+from specdec.masks.exact.compiler import ExactCompiler
+from specdec.probes.walk import walk
+from specdec.target import Target
+from specdec.testing import check_backend
+
+Make = Callable[[str], PreTrainedModel]
+WINDOWED = {"mistral-window", "qwen2-window", "gemma3", "gpt_oss", "cohere2"}
+
+
+def test_a_family_keeps_the_laws(
+    make: Make, families: ModuleType, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "_LEAST", 1)  # so that buffers grow
+    model = make(family)
+    backend = OpenVINOBackend.load(model, DenseCompiler(), OpenVINOOptions())
+
+    def plain(tokens: list[int]) -> torch.Tensor:
+        logits: torch.Tensor = families.plain_logits(model, tokens)[-1]
+        return logits
+
+    check_backend(backend, plain, tolerance=1e-4)
+    assert backend.shapes.takes_trees == (family not in WINDOWED)
+
+
+def test_a_chain_has_the_bits_of_plain_steps_in_exact_numerics(make: Make, family: str) -> None:
+    backend = OpenVINOBackend.load(make(family), ExactCompiler(), OpenVINOOptions())
+    assert not backend.shapes.takes_trees
+    deviation = walk(Target(backend, ExactCompiler())).deviation()
+    assert not deviation.where
+    assert not backend.inexact
+
+
+def test_hidden_states_are_transformers(make: Make) -> None:
+    model, compiler = make("llama"), DenseCompiler()
+    target = Target(OpenVINOBackend.load(model, compiler, OpenVINOOptions()), compiler)
+    tokens = [[5, 9, 2], [7, 1, 8, 3, 30]]
+    with torch.no_grad():
+        expected = [model(torch.tensor([row]), output_hidden_states=True).hidden_states for row in tokens]
+    trees = {}
+    for row in tokens:
+        tree = DraftTree(row[0])
+        tree.add_chain(0, row[1:])
+        trees[target.open(8)] = tree
+    answers = target.forward(target.compile(trees, hidden=[0, 1, 2, -1]))
+    for row, own in zip(trees, expected, strict=True):
+        for node in range(len(trees[row])):
+            states = answers[row].hidden(node, [0, 1, 2, -1])
+            wanted = torch.stack([own[layer][0, node] for layer in (0, 1, 2, -1)])
+            torch.testing.assert_close(states, wanted, atol=1e-4, rtol=0)

@@ -1,0 +1,71 @@
+"""What can't be driven is refused in one line with the reason and the remedy."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from specdec_openvino.attention import Tracing
+from transformers import PreTrainedModel
+
+from specdec import Generator, ModelError, PluginError
+
+Make = Callable[[str], PreTrainedModel]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gemma2", "its attention caps its scores"),
+        ("llama4", "its attention is to chunks"),
+        ("gptj", "its attention can't be switched"),
+    ],
+)
+def test_models_whose_attention_the_engine_lacks(make: Make, name: str, reason: str) -> None:
+    with pytest.raises(ModelError, match=f"can't be converted to OpenVINO: {reason}.*; use backend='hf'$"):
+        Generator(make(name), backend="openvino")
+
+
+def test_an_operation_without_translation_is_named(families: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = families.make("LlamaConfig", {**families.SMALL, "intermediate_size": 72})
+    norm = model.model.norm.forward
+    monkeypatch.setattr(model.model.norm, "forward", lambda states: norm(torch.special.i0e(states)))
+    with pytest.raises(ModelError, match=r"can't be converted to OpenVINO: .*special_i0e.*; use backend='hf'"):
+        Generator(model, backend="openvino", numerics="fast")
+
+
+def test_wrong_numbers_are_found_at_load(families: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Tracing.attention
+
+    def wrong(self: Tracing, *given: Any, **named: Any) -> Any:
+        return own(self, *given, **{**named, "scaling": 0.5 * named["scaling"]})
+
+    monkeypatch.setattr(Tracing, "attention", wrong)
+    with pytest.raises(ModelError, match=r"has other logits once it is converted to OpenVINO: .*; use backend='hf'"):
+        Generator(families.make("LlamaConfig", {**families.SMALL, "intermediate_size": 80}), backend="openvino")
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ("openvino:device=GPU.7", ModelError, "OpenVINO has no device 'GPU.7' here: it has CPU"),
+        ("openvino:precision=int2", PluginError, "precision"),
+        ("openvino:speed=high", PluginError, "speed"),
+        ("openvin", PluginError, "openvino"),
+    ],
+)
+def test_misspelt_options(make: Make, given: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Generator(make("llama"), backend=given)
+
+
+def test_numbers_of_eight_bytes(families: ModuleType) -> None:
+    model = families.make(*families.TREES["llama"]).double()
+    with pytest.raises(ModelError, match="drives models of float32, bfloat16, float16, not float64"):
+        Generator(model, backend="openvino")
+
+
+def test_another_precision_is_said(make: Make) -> None:
+    generator = Generator(make("llama"), backend="openvino:precision=bfloat16,kv=bfloat16")
+    assert "precision=bfloat16 and kv=bfloat16 where the model has float32" in str(generator.numerics)

@@ -1,0 +1,45 @@
+"""Whatever drafts, the text is plain decoding's on the same engine."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from transformers import PreTrainedModel
+
+from specdec import Generator
+from specdec.plugins.registry import load_plugins
+
+Make = Callable[[str], PreTrainedModel]
+PROMPTS = [[5, 9, 2, 5, 9], [7], [1, 2, 3, 1, 2, 3, 1, 2, 30, 31, 32, 33]]
+STRATEGIES = ["auto", "prompt_lookup", "lookahead:N=3,W=3,G=3", "jacobi", "suffix", "token_recycling"]
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_strategies_say_what_plain_decoding_says(make: Make, numerics: Any, temperature: float) -> None:
+    settings: dict[str, Any] = {"max_new_tokens": 40, "temperature": temperature, "seed": 3}
+
+    def texts(proposer: str, prompts: Any) -> list[list[int]]:
+        generator = Generator(make("llama"), proposer=proposer, numerics=numerics, backend="openvino")
+        return [list(result.token_ids) for result in generator.generate(prompts, **settings)]
+
+    plain = texts("autoregressive", PROMPTS)
+    assert plain == [texts("autoregressive", [prompt])[0] for prompt in PROMPTS]
+    for proposer in STRATEGIES:
+        assert texts(proposer, PROMPTS) == plain, proposer
+
+
+def test_the_text_is_that_of_the_hf_backend(make: Make) -> None:
+    settings: dict[str, Any] = {"max_new_tokens": 40, "temperature": 1.0, "seed": 3}
+    for name in ("llama", "gemma3", "gpt_oss", "deepseek_v3"):
+        ours, theirs = (
+            Generator(make(name), backend=backend).generate(PROMPTS, **settings) for backend in ("openvino", "hf")
+        )
+        assert [each.token_ids for each in ours] == [each.token_ids for each in theirs], name
+
+
+def test_the_backend_is_found_by_name_and_describes_itself(make: Make) -> None:
+    assert "openvino" in {plugin.name for plugin in load_plugins().of_kind("backends")}
+    exact, fast = (Generator(make("llama"), backend="openvino", numerics=mode) for mode in ("auto", "fast"))
+    assert str(exact.numerics) == "exact, bit-exact"
+    assert "the engine rounds a token by the shape of its pass" in str(fast.numerics)
