@@ -1,6 +1,6 @@
 """Paged attention as transformers' layers call it while a model is traced, and as OpenVINO computes it.
 
-A pass has the nodes of all its rows one behind another, (1, tokens). Each row's keys and values are in blocks of 32
+A pass has the nodes of all its rows one behind another, (tokens, 1). Each row's keys and values are in blocks of 32
 slots, which OpenVINO's ``PagedAttentionExtension`` writes and reads by the row's table of blocks. Among the nodes of a
 row, a matrix says which sees which (``qq_bias``, made for draft trees); without one they are a chain.
 """
@@ -49,7 +49,7 @@ class Tracing:
     def attention(
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **given: Any
     ) -> tuple[torch.Tensor, None]:
-        """Attention of one layer, (1, tokens, heads, width), as transformers' attention functions give it.
+        """Attention of one layer, (tokens, 1, heads, width), as transformers' attention functions give it.
 
         Raises:
             ModelError: for what paged attention doesn't compute.
@@ -124,7 +124,7 @@ def _translated(node: Any) -> list[ov.Output]:
         visible, visible_begins,
     ]  # fmt: skip
     attended = _PagedAttentionExtension([each if isinstance(each, ov.Output) else each.output(0) for each in inputs])
-    return ops.reshape(attended.output(0), _constant([1, -1, heads, value_width], np.int64), False).outputs()
+    return ops.reshape(attended.output(0), _constant([-1, 1, heads, value_width], np.int64), False).outputs()
 
 
 def describe(graph: ov.Model, layers: Sequence[LayerShape]) -> None:
@@ -146,9 +146,8 @@ def _sinks(given: ov.Output, heads: int) -> ov.Node:
 
 
 def _by_token(states: ov.Output, size: int) -> ov.Node:
-    """(1, heads, tokens, width) as (tokens, heads * width), which is ``size``."""
-    side_by_side = ops.transpose(states, _constant([0, 2, 1, 3], np.int64))
-    return ops.reshape(side_by_side, _constant([-1, size], np.int64), False)
+    """(tokens, heads, 1, width) as (tokens, heads * width), which is ``size``."""
+    return ops.reshape(states, _constant([-1, size], np.int64), False)
 
 
 def _constant(value: Any, dtype: Any) -> ov.Node:

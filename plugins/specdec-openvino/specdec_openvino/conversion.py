@@ -40,7 +40,10 @@ def hidden_name(layer: int) -> str:
 
 
 class _Pass(torch.nn.Module):
-    """The logits of some columns of a pass, and its hidden states, as a function of tensors alone."""
+    """The logits of some tokens of a pass, and its hidden states, as a function of tensors alone.
+
+    Tokens are rows of one position each, (tokens, 1), so that heads and tokens change places without moving.
+    """
 
     def __init__(self, model: PreTrainedModel, tracing: Tracing) -> None:
         super().__init__()
@@ -50,15 +53,15 @@ class _Pass(torch.nn.Module):
     def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, columns: torch.Tensor, *rest: Any) -> Any:
         self._tracing.layers.clear()
         self._tracing.caches, self._tracing.rows = rest[: -len(ROWS)], rest[-len(ROWS) :]
-        output = self.model(
-            input_ids,
-            position_ids=position_ids,
-            attention_mask=None,
-            use_cache=False,
-            logits_to_keep=columns,
-            output_hidden_states=True,
-        )
-        return output.logits, *output.hidden_states
+        head = self.model.get_output_embeddings()
+        wanted = head.register_forward_pre_hook(lambda _, given: (given[0].index_select(0, columns), *given[1:]))
+        try:
+            output = self.model(
+                input_ids, position_ids=position_ids, attention_mask=None, use_cache=False, output_hidden_states=True
+            )
+        finally:
+            wanted.remove()
+        return tuple(states.float() for states in (output.logits, *output.hidden_states))
 
 
 def convert(model: PreTrainedModel) -> Converted:
@@ -67,9 +70,8 @@ def convert(model: PreTrainedModel) -> Converted:
     Raises:
         ModelError: for a model that can't be traced or translated, with the first operation that fails.
     """
-    lacking = {"position_ids", "logits_to_keep"} - set(inspect.signature(model.forward).parameters)
-    if lacking:
-        raise refusal(model, f"its forward has no {' and no '.join(sorted(lacking))}")
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise refusal(model, "its forward takes no position_ids")
     if packed_weights(model):  # another generator's, whose kernels no graph has
         model = deepcopy(model)
         unpack(model)
@@ -94,7 +96,7 @@ def convert(model: PreTrainedModel) -> Converted:
 
 def _example(num_layers: int) -> tuple[torch.Tensor, ...]:
     count = _NUM_TRACED
-    first = torch.zeros(1, count, dtype=torch.long), torch.arange(count)[None], torch.tensor([0, count - 1])
+    first = torch.zeros(count, 1, dtype=torch.long), torch.arange(count)[:, None], torch.tensor([0, count - 1])
     caches = [torch.zeros(1, 1, 1, 1) for _ in range(2 * num_layers)]
     rows = {"max_context_len": torch.tensor(1, dtype=torch.int32), "qq_bias": torch.zeros(1, dtype=torch.uint8)}
     return *first, *caches, *(rows.get(name, torch.zeros(1, dtype=torch.int32)) for name in ROWS)
@@ -118,8 +120,8 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
 def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) -> None:
     """Name the inputs, and give them their types and shapes: of the example's, only the ranks are meant."""
     shapes: dict[str, tuple[Any, list[int]]] = {
-        "input_ids": (ov.Type.i64, [1, -1]),
-        "position_ids": (ov.Type.i64, [1, -1]),
+        "input_ids": (ov.Type.i64, [-1, 1]),
+        "position_ids": (ov.Type.i64, [-1, 1]),
         "columns": (ov.Type.i64, [-1]),
         "max_context_len": (ov.Type.i32, []),
         "qq_bias": (ov.Type.u8, [-1]),

@@ -1,6 +1,5 @@
 """A compiled graph, and its passes over rows of a paged cache."""
 
-import numpy as np
 import openvino as ov
 import torch
 
@@ -10,10 +9,10 @@ from specdec_openvino.attention import describe
 from specdec_openvino.blocks import Blocks
 from specdec_openvino.conversion import LOGITS, hidden_name
 from specdec_openvino.kept import Kept
-from specdec_openvino.options import OpenVINOOptions, torch_type
+from specdec_openvino.options import OpenVINOOptions
 from specdec_openvino.passes import pack
 
-_RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.float32}
+_RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # which numpy has no names for, or other ones
 
 
 class Compiled:
@@ -72,7 +71,7 @@ class Passes:
         self._generation = -1
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """The logits that a layout wants, (rows, columns, vocab), and its hidden states by layer."""
+        """The logits that a layout wants, (rows, columns, vocab), and its hidden states by layer, in float32."""
         for number, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True), layout.first):
             self._blocks.reserve(number, length + max(num_nodes, self._least))
         if self._generation != self._blocks.generation:
@@ -82,25 +81,22 @@ class Passes:
         for name, values in packed.inputs.items():
             self._request.set_tensor(name, ov.Tensor(values))  # which copies
         self._request.infer()
-        logits = self._output(LOGITS)[0, : len(rows) * len(layout.columns)]
+        logits = self._output(LOGITS)[: len(rows) * len(layout.columns), 0]
         hidden = {
-            layer: packed.unpack(self._output(hidden_name(layer % (self._compiled.num_layers + 1)))[0])
+            layer: packed.unpack(self._output(hidden_name(layer % (self._compiled.num_layers + 1)))[:, 0])
             for layer in layout.hidden
         }
         return logits.reshape(len(rows), len(layout.columns), -1), hidden
 
     def _output(self, name: str) -> torch.Tensor:
         """A copy of an output, since the next pass writes into the same memory."""
-        output = self._request.get_tensor(name)
-        dtype = torch_type(output.element_type)
-        data = output.data if dtype == torch.float32 else output.data.view(np.int16)  # for what numpy has no name
         # By numpy: torch's threads are slow to wake where the engine's have just been at work.
-        return torch.from_numpy(data.copy()).view(dtype)
+        return torch.from_numpy(self._request.get_tensor(name).data.copy())
 
     def _bind_caches(self) -> None:
         for index, cache in enumerate(self._blocks.caches()):
             name = f"{('keys', 'values')[index % 2]}.{index // 2}"
-            raw = cache.view(_RAW[cache.dtype]).numpy()
+            raw = cache.view(_RAW.get(cache.dtype, cache.dtype)).numpy()
             kind = self._compiled.model.input(name).get_element_type()
             self._request.set_tensor(name, ov.Tensor(raw, ov.Shape(list(cache.shape)), kind))
         self._generation = self._blocks.generation

@@ -22,7 +22,7 @@ from specdec_openvino.attention import LayerShape
 from specdec_openvino.conversion import Converted
 
 _GRAPH, _FACTS = "model.xml", "facts.json"
-_FORMAT = 2  # of what is kept; another number makes earlier conversions unknown
+_FORMAT = 4  # of what is kept; another number makes earlier conversions unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,3 @@ def openvino_type(dtype: torch.dtype) -> ov.Type:
         names = ", ".join(str(known).removeprefix("torch.") for known in _TYPES)
         raise ModelError(f"the openvino backend drives models of {names}, not {str(dtype).removeprefix('torch.')}")
     return _TYPES[dtype]
-
-
-def torch_type(kind: ov.Type) -> torch.dtype:
-    """Torch's name of an element type."""
-    return next(dtype for dtype, known in _TYPES.items() if known == kind)

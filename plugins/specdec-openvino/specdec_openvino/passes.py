@@ -45,7 +45,7 @@ def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, least: int) 
     taken = np.minimum(column, num_nodes[:, None] - 1)  # a repeated node where a row has no more
     is_token = column < counts[:, None]
     ids, positions = (
-        np.take_along_axis(each.numpy(), taken, 1)[is_token][None] for each in (layout.input_ids, layout.positions)
+        np.take_along_axis(each.numpy(), taken, 1)[is_token][:, None] for each in (layout.input_ids, layout.positions)
     )
     columns = np.minimum(np.array(layout.columns), num_nodes[:, None] - 1) + begins[:-1, None]
     wanted = np.concatenate([columns.reshape(-1), np.repeat(columns[-1, -1:], max(0, least - columns.size))])
