@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 _LEAST = 16  # blocks to begin with
+_MOST_KEPT = 64  # blocks without rows
 
 
 @dataclass(slots=True)
@@ -70,9 +71,9 @@ class Blocks:
         self.rows[row].length = length
 
     def release(self, row: int) -> None:
-        """Close a row and free its blocks; the memory goes with the last one."""
+        """Close a row and free its blocks; with the last one memory goes, but for what a short text takes."""
         self._free += self.rows.pop(row).blocks
-        if not self.rows:
+        if not self.rows and self._num_blocks > _MOST_KEPT:
             self._free, self._num_blocks, self._buffers = [], 0, []
 
     def clear(self, row: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -9,23 +10,21 @@ import torch
 from specdec.layout import Layout
 from specdec_openvino.blocks import BlockRow
 
+_NOTHING = np.zeros(0, np.uint8)
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The inputs of a pass by name, and where a layout's nodes are among its tokens.
-
-    ``places``: of the nodes, (nodes,), in the order of rows; ``is_node``: which places of the layout they have,
-    boolean, (rows, width).
-    """
+    """The inputs of a pass by name; ``begins``: of each row's tokens, with their number at the end."""
 
     inputs: dict[str, np.ndarray]
-    places: np.ndarray
-    is_node: np.ndarray
+    begins: list[int]
 
-    def unpack(self, states: torch.Tensor) -> torch.Tensor:
+    def unpack(self, states: torch.Tensor, layout: Layout) -> torch.Tensor:
         """States of tokens, (tokens, size), as those of a layout's nodes, (rows, width, size); padding has zeros."""
-        unpacked = states.new_zeros(*self.is_node.shape, states.shape[-1])
-        unpacked[torch.from_numpy(self.is_node)] = states[torch.from_numpy(self.places)]
+        unpacked = states.new_zeros(len(layout.num_nodes), layout.width, states.shape[-1])
+        for row, (begin, count) in enumerate(zip(self.begins, layout.num_nodes, strict=False)):
+            unpacked[row, :count] = states[begin : begin + count]
         return unpacked
 
 
@@ -37,41 +36,42 @@ def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, least: int) 
         block_size: slots of a block.
         least: tokens of a row; the last node is repeated in rows that have fewer. Nothing sees such a token.
     """
-    lengths, num_nodes = np.array(layout.lengths), np.array(layout.num_nodes)
-    counts = np.maximum(num_nodes, least)
-    begins = np.cumsum([0, *counts])
-    width = max(layout.width, least)
-    column = np.arange(width)
-    taken = np.minimum(column, num_nodes[:, None] - 1)  # a repeated node where a row has no more
-    is_token = column < counts[:, None]
-    ids, positions = (
-        np.take_along_axis(each.numpy(), taken, 1)[is_token][:, None] for each in (layout.input_ids, layout.positions)
-    )
-    columns = np.minimum(np.array(layout.columns), num_nodes[:, None] - 1) + begins[:-1, None]
-    wanted = np.concatenate([columns.reshape(-1), np.repeat(columns[-1, -1:], max(0, least - columns.size))])
-    num_blocks = -(-(lengths + counts) // block_size)
-    tables = [row.blocks[:count] for row, count in zip(rows, num_blocks, strict=True)]
-    seen = [_seen(layout, row) for row in range(len(rows))]
+    ids, positions, counts, tables, seen = list[int](), list[int](), list[int](), list[list[int]](), list[np.ndarray]()
+    laid_out = zip(layout.input_ids.tolist(), layout.positions.tolist(), layout.lengths, layout.num_nodes, strict=True)
+    for number, (row, (own_ids, own_positions, length, num_nodes)) in enumerate(zip(rows, laid_out, strict=True)):
+        repeated = max(0, least - num_nodes)
+        ids += own_ids[:num_nodes] + own_ids[num_nodes - 1 : num_nodes] * repeated
+        positions += own_positions[:num_nodes] + own_positions[num_nodes - 1 : num_nodes] * repeated
+        counts.append(num_nodes + repeated)
+        tables.append(row.blocks[: -(-(length + counts[-1]) // block_size)])
+        seen.append(_seen(layout, number))
+    begins = [0, *accumulate(counts)]
+    # A column that a row has no node for is its last one's again; so is what is missing of the least number of all.
+    columns = [
+        begin + min(column, num_nodes - 1)
+        for begin, num_nodes in zip(begins, layout.num_nodes, strict=False)
+        for column in layout.columns
+    ]
+    columns += columns[-1:] * (least - len(columns))
     i32 = {
-        "past_lens": lengths,
+        "past_lens": layout.lengths,
         "subsequence_begins": begins,
-        "block_indices": np.concatenate(tables),
-        "block_indices_begins": np.cumsum([0, *map(len, tables)]),
-        "max_context_len": (lengths + counts).max(),
-        "qq_bias_begins": np.cumsum([0, *map(len, seen)]),
+        "block_indices": [block for table in tables for block in table],
+        "block_indices_begins": [0, *accumulate(map(len, tables))],
+        "max_context_len": max(map(sum, zip(layout.lengths, counts, strict=True))),
+        "qq_bias_begins": [0, *accumulate(map(len, seen))],
     }
-    inputs = {"input_ids": ids, "position_ids": positions, "columns": wanted, "qq_bias": np.concatenate(seen)}
-    inputs |= {name: np.asarray(values, np.int32) for name, values in i32.items()}
-    is_node = column[: layout.width] < num_nodes[:, None]
-    return Packed(inputs, (begins[:-1, None] + column[: layout.width])[is_node], is_node)
+    inputs = {name: np.array(values, np.int32) for name, values in i32.items()}
+    inputs["input_ids"], inputs["position_ids"] = np.array([ids]).T, np.array([positions]).T
+    inputs["columns"], inputs["qq_bias"] = np.array(columns), seen[0] if len(seen) == 1 else np.concatenate(seen)
+    return Packed(inputs, begins)
 
 
 def _seen(layout: Layout, row: int) -> np.ndarray:
     """The nodes that each node of a row sees, flat and of bytes; empty for a chain."""
     num_nodes, length = layout.num_nodes[row], layout.lengths[row]
-    nothing = np.zeros(0, np.uint8)
     if num_nodes == 1 or not layout.masks:
-        return nothing
+        return _NOTHING
     visible = layout.visible(next(iter(layout.masks)))[row, :num_nodes, length : length + num_nodes].numpy()
     is_chain = bool(visible[-1].all()) and visible.sum() == num_nodes * (num_nodes + 1) // 2
-    return nothing if is_chain else visible.astype(np.uint8).reshape(-1)
+    return _NOTHING if is_chain else visible.astype(np.uint8).reshape(-1)
