@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 
 from specdec.errors import NumericsError, SpecdecError, failure
+from specdec.greatest import greatest_of
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Chances
 from specdec.tree import DraftTree
@@ -106,7 +107,7 @@ class SequenceTarget:
         else:
             law = self._law(node)
             scores = (law.double().log() + gumbel(self.position(node), len(law)).to(law.device)) * temperature
-        return scores.topk(2).values
+        return greatest_of(scores, 2)[0]
 
     def has_logits(self, node: int) -> bool:
         """True where the model gave numbers at a node."""

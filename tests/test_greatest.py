@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec.backends.base import greatest_of
+from specdec.greatest import greatest_of
 
 SIZES = [7, 256, 300, 1000, 4096, 49152]
 

@@ -1,0 +1,43 @@
+"""The greatest of many logits, found in blocks."""
+
+import numpy as np
+import torch
+
+_BLOCK, _LEAST_BLOCK = 256, 32  # logits of a block
+
+
+def greatest_of(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The ``k`` greatest along the last dimension, greatest first, and their indices; for one, the lowest of equals.
+
+    A maximum over blocks is vectorised on every device, while a search for an index isn't on a CPU. The greatest values
+    lie in the blocks of the greatest maxima, so that only these are searched.
+    """
+    size = values.shape[-1]
+    k, block = min(k, size), min(_BLOCK, size & -size)
+    if values.is_cpu and values.dtype == torch.float32 and size >= _BLOCK >= k:
+        return _greatest_by_numpy(values, k)
+    if block < _LEAST_BLOCK or size // block < k:
+        return values.max(-1, keepdim=True) if k == 1 else values.topk(k)
+    blocks = values.reshape(*values.shape[:-1], -1, block)
+    maxima = blocks.amax(-1)
+    chosen = maxima.max(-1, keepdim=True).indices if k == 1 else maxima.topk(k).indices
+    searched = blocks.gather(-2, chosen[..., None].expand(*chosen.shape, block)).flatten(-2)
+    found, within = searched.max(-1, keepdim=True) if k == 1 else searched.topk(k)
+    return found, chosen.gather(-1, within // block) * block + within % block
+
+
+def _greatest_by_numpy(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on one thread: waking torch's others takes as long, and they then slow an engine that has its own."""
+    numbers: np.ndarray = values.detach().numpy()
+    if k == 1:
+        indices = numbers.argmax(-1, keepdims=True)
+        return torch.from_numpy(np.take_along_axis(numbers, indices, -1)), torch.from_numpy(indices)
+    rows = numbers.reshape(-1, numbers.shape[-1])
+    whole = rows[:, : rows.shape[1] // _BLOCK * _BLOCK].reshape(len(rows), -1, _BLOCK)
+    maxima = whole.max(1)
+    if not np.isfinite(maxima).all():
+        return values.topk(k)
+    found = [np.flatnonzero(row >= least) for row, least in zip(rows, np.partition(maxima, -k)[:, -k], strict=True)]
+    ranked = [few[np.argsort(-row[few], kind="stable")[:k]] for row, few in zip(rows, found, strict=True)]
+    indices = np.stack(ranked).reshape(*numbers.shape[:-1], k)
+    return torch.from_numpy(np.take_along_axis(numbers, indices, -1)), torch.from_numpy(indices)
