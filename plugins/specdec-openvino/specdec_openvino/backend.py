@@ -160,7 +160,7 @@ def _converted(model: PreTrainedModel, name: str) -> Kept:
 def _compiled(model: Any, kept: Kept, options: OpenVINOOptions, dtype: torch.dtype, gives_hidden: bool) -> Compiled:
     """The model's compiled graph, which all of its backends share while there is one."""
     notes = notes_of(model)
-    question = kept.folder, options, torch.get_num_threads(), gives_hidden
+    question = kept.folder, options, options.num_threads, gives_hidden
     with notes.lock:
         shared = notes.facts_in("openvino").setdefault("compiled", weakref.WeakValueDictionary())
         compiled: Compiled | None = shared.get(question)

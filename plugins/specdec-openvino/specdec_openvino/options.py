@@ -21,6 +21,8 @@ class OpenVINOOptions(BackendOptions):
     precision: Precision = Field("model", description="of arithmetic: the model's own, or another by name")
     kv: Precision = Field("model", description="of keys and values: the model's own, or another by name")
 
+    threads: int = Field(0, ge=0, description="of the engine; 0: as many as torch has when the model is loaded")
+
     def of_arithmetic(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype that a model of some dtype is computed in."""
         return dtype if self.precision == "model" else getattr(torch, self.precision)
@@ -28,6 +30,11 @@ class OpenVINOOptions(BackendOptions):
     def of_cache(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype of its keys and values."""
         return dtype if self.kv == "model" else getattr(torch, self.kv)
+
+    @property
+    def num_threads(self) -> int:
+        """The engine's threads."""
+        return self.threads or torch.get_num_threads()
 
     def lossy(self, dtype: torch.dtype) -> str:
         """The reason why the compiled model is another one than the model, or ""."""
@@ -47,7 +54,7 @@ class OpenVINOOptions(BackendOptions):
             hint.inference_precision(): openvino_type(self.of_arithmetic(dtype)),
             hint.kv_cache_precision(): openvino_type(self.of_cache(dtype)),
             hint.performance_mode(): hint.PerformanceMode.LATENCY,
-            inference_num_threads(): torch.get_num_threads(),
+            inference_num_threads(): self.num_threads,
             hint.enable_cpu_pinning(): False,  # torch works between the passes, with threads of its own
         }
 
