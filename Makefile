@@ -1,11 +1,13 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches a larger model.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches a larger model,
+# `make openvino` installs that plug-in and tests it.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 CONVERTS := $(VENV)/converts
+HAS_OPENVINO := $(VENV)/has-openvino
 
-.PHONY: demo test lint benchmark real-model clean
+.PHONY: demo test lint benchmark real-model openvino clean
 
 demo: $(INSTALLED)
 	$(BIN)/specdec demo
@@ -13,6 +15,9 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 	$(BIN)/python -m pytest plugins/specdec-example
+
+openvino: $(HAS_OPENVINO)
+	$(BIN)/python -m pytest plugins/specdec-openvino
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -29,6 +34,10 @@ $(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.t
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable plugins/specdec-example
+	touch $@
+
+$(HAS_OPENVINO): $(INSTALLED) plugins/specdec-openvino/pyproject.toml
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable plugins/specdec-openvino
 	touch $@
 
 $(CONVERTS): $(INSTALLED)

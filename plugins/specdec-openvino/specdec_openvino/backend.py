@@ -25,7 +25,7 @@ from specdec_openvino.kept import Kept, name_of_folder, name_of_model
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
-_FOLDER = "openvino"
+_FOLDER, _EXPORTED = "openvino", "openvino_model.xml"
 _CHUNK = 256
 # Tokens of a row: one alone goes another way through the engine's kernels; those of a chain of two and more were found
 # to have the same bits in any number of them, which the probe tries on every machine.
@@ -62,7 +62,15 @@ class OpenVINOBackend(Backend):
         folder = Path(name)
         if not folder.is_dir():  # a hub's: transformers knows where it keeps that
             return load_pretrained(name, tokenizer)
-        config = AutoConfig.from_pretrained(name)
+        if (folder / _EXPORTED).is_file() and not any(folder.glob("*.safetensors")):
+            raise ModelError(
+                f"can't load {name!r}: an export of OpenVINO's alone can't be held against the model's own forward; give "
+                "the folder that it was exported from"
+            )
+        try:
+            config = AutoConfig.from_pretrained(name)
+        except (OSError, ValueError):  # the usual way says what is wrong
+            return load_pretrained(name, tokenizer)
         kept = Kept.find(_folder() / name_of_folder(folder, "auto"))
         if kept is None or not kept.is_proven:
             model, tokenizer = load_pretrained(name, tokenizer)

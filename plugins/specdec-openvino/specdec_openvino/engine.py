@@ -12,6 +12,7 @@ from specdec_openvino.conversion import LOGITS, hidden_name
 from specdec_openvino.kept import Kept
 from specdec_openvino.options import OpenVINOOptions
 from specdec_openvino.passes import pack
+from specdec_openvino.rounding import round_weights
 
 _RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # which numpy has no names for, or other ones
 
@@ -34,8 +35,10 @@ class Compiled:
                 f"OpenVINO has no device {options.device!r} here: it has {', '.join(core.available_devices)}"
             )
         try:
-            graph = core.read_model(kept.graph)
+            graph = core.read_model(kept.graph)  # whose operations are known since the device was looked for
             describe(graph, kept.layers)
+            if options.weights != "model":
+                round_weights(graph, options.weights)
             if not gives_hidden:
                 for result in graph.get_results()[1:]:
                     graph.remove_result(result)

@@ -11,7 +11,10 @@ from specdec import ModelError
 from specdec.backends.base import BackendOptions
 
 Precision = Literal["model", "float32", "bfloat16"]
+CachePrecision = Literal[Precision, "u8"]
+Weights = Literal["model", "int8", "int4"]
 _TYPES = {torch.float32: ov.Type.f32, torch.bfloat16: ov.Type.bf16, torch.float16: ov.Type.f16}
+_CACHE_TYPES = {**_TYPES, torch.uint8: ov.Type.u8}
 
 
 class OpenVINOOptions(BackendOptions):
@@ -19,8 +22,8 @@ class OpenVINOOptions(BackendOptions):
 
     device: str = Field("CPU", description="a device that OpenVINO lists; tested on CPUs only")
     precision: Precision = Field("model", description="of arithmetic: the model's own, or another by name")
-    kv: Precision = Field("model", description="of keys and values: the model's own, or another by name")
-
+    kv: CachePrecision = Field("model", description="of keys and values: the model's own, or another by name")
+    weights: Weights = Field("model", description="the model's own, or rounded to so many bits by nncf")
     threads: int = Field(0, ge=0, description="of the engine; 0: as many as torch has when the model is loaded")
 
     def of_arithmetic(self, dtype: torch.dtype) -> torch.dtype:
@@ -29,7 +32,7 @@ class OpenVINOOptions(BackendOptions):
 
     def of_cache(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype of its keys and values."""
-        return dtype if self.kv == "model" else getattr(torch, self.kv)
+        return dtype if self.kv == "model" else torch.uint8 if self.kv == "u8" else getattr(torch, self.kv)
 
     @property
     def num_threads(self) -> int:
@@ -46,13 +49,15 @@ class OpenVINOOptions(BackendOptions):
             )
             if made != dtype
         ]
-        return f"{' and '.join(changed)} where the model has {str(dtype).removeprefix('torch.')}" if changed else ""
+        changed += [f"weights={self.weights}"] if self.weights != "model" else []
+        return f"{', '.join(changed)} where the model has {str(dtype).removeprefix('torch.')}" if changed else ""
 
     def properties(self, dtype: torch.dtype) -> dict[Any, Any]:
         """The properties that a model of some dtype is compiled with."""
         return {
             hint.inference_precision(): openvino_type(self.of_arithmetic(dtype)),
-            hint.kv_cache_precision(): openvino_type(self.of_cache(dtype)),
+            hint.kv_cache_precision(): _CACHE_TYPES[self.of_cache(dtype)],
+            "KEY_CACHE_QUANT_MODE": "BY_TOKEN",  # of u8: each slot has a scale of its own, and can be moved
             hint.performance_mode(): hint.PerformanceMode.LATENCY,
             inference_num_threads(): self.num_threads,
             hint.enable_cpu_pinning(): False,  # torch works between the passes, with threads of its own

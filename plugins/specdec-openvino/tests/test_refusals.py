@@ -1,6 +1,8 @@
 """What can't be driven is refused in one line with the reason and the remedy."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -68,4 +70,21 @@ def test_numbers_of_eight_bytes(families: ModuleType) -> None:
 
 def test_another_precision_is_said(make: Make) -> None:
     generator = Generator(make("llama"), backend="openvino:precision=bfloat16,kv=bfloat16")
-    assert "precision=bfloat16 and kv=bfloat16 where the model has float32" in str(generator.numerics)
+    assert "precision=bfloat16, kv=bfloat16 where the model has float32" in str(generator.numerics)
+
+
+def test_rounded_weights_need_nncf(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nncf", None)
+    with pytest.raises(ModelError, match="weights=int4 needs nncf: pip install nncf"):
+        Generator(make("llama"), backend="openvino:weights=int4")
+
+
+def test_an_export_of_openvinos_alone(tmp_path: Path) -> None:
+    (tmp_path / "openvino_model.xml").touch()
+    with pytest.raises(ModelError, match="give the folder that it was exported from"):
+        Generator(str(tmp_path), backend="openvino")
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="can't load"):
+        Generator(str(tmp_path), backend="openvino")
