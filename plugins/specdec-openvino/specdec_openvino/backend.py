@@ -64,7 +64,7 @@ class OpenVINOBackend(Backend):
             return load_pretrained(name, tokenizer)
         if (folder / _EXPORTED).is_file() and not any(folder.glob("*.safetensors")):
             raise ModelError(
-                f"can't load {name!r}: an export of OpenVINO's alone can't be held against the model's own forward; give "
+                f"can't load {name!r}: an export of OpenVINO's can't be held against the model's own forward; give "
                 "the folder that it was exported from"
             )
         try:
