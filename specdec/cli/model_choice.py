@@ -36,7 +36,7 @@ class ModelChoice:
             RequestError: for a device or a dtype that can't be had.
             ModelError: for a model that can't be loaded.
         """
-        return load_model(self.model, self.device, self.dtype)
+        return load_model(self.model, self.device, self.dtype, self.backend)
 
     @property
     def stages(self) -> dict[str, Any]:

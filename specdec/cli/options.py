@@ -73,8 +73,12 @@ def check_request(
     return strategies, rule
 
 
-def load_model(name: str, device: str | None = None, dtype: str | None = None) -> tuple[Any, Any]:
+def load_model(
+    name: str, device: str | None = None, dtype: str | None = None, backend: str = "auto"
+) -> tuple[Any, Any]:
     """A model and its tokenizer, without what transformers would say of it, which would run into the text.
+
+    A backend that is named reads a folder in its own way, unless a device or dtype is asked for.
 
     Raises:
         RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
@@ -83,6 +87,7 @@ def load_model(name: str, device: str | None = None, dtype: str | None = None) -
     from specdec import demo
     from specdec.demo import smollm2
     from specdec.loading import checked_name, load_pretrained
+    from specdec.plugins.registry import load_plugins
 
     if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
         raise RequestError(f"--dtype {dtype!r}: it must be bfloat16, float16, float32 or float64")
@@ -92,6 +97,11 @@ def load_model(name: str, device: str | None = None, dtype: str | None = None) -
     with status(f"loading {name}"):
         _check_device(device)
         _quieten_transformers()
+        if backend != "auto" and name != "demo" and device is None and dtype is None:
+            chosen, options = load_plugins().backend(backend)
+            folder = str(smollm2.checkpoint("float32")) if name == "smollm2" else name
+            read: tuple[Any, Any] = chosen.read(folder, None, options)
+            return read
         # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
         given = {} if dtype is None else {"dtype": dtype}
         model, tokenizer = named[name](**given) if name in named else load_pretrained(name, **given)

@@ -8,7 +8,7 @@ from typer.main import get_command
 from specdec import Generator, cli, demo
 from tests.cli.test_options import COMMANDS
 
-SAME = ("model", "dtype", "device", "numerics", "weights")
+SAME = ("model", "dtype", "device", "numerics", "weights", "backend")
 # `index` wants a model's tokenizer, and decodes nothing.
 DECODE_NOTHING = {"index", "plugins", "report"}
 
@@ -18,7 +18,7 @@ def options_of(name: str) -> dict[str, Any]:
     return {option.name: option for option in group.commands[name].params}
 
 
-def test_every_command_that_decodes_has_the_five_options_and_they_are_the_same() -> None:
+def test_every_command_that_decodes_has_these_options_and_they_are_the_same() -> None:
     group: Any = get_command(cli.app)
     names = set(group.commands)
     assert names > DECODE_NOTHING
@@ -46,6 +46,7 @@ def test_every_command_that_decodes_has_the_five_options_and_they_are_the_same()
         ("--device", "wrong", "error: --device 'wrong' can't be used here: "),
         ("--numerics", "wrong", "error: numerics='wrong': it must be one of auto, exact, fast"),
         ("--weights", "wrong", "error: weights='wrong'"),
+        ("--backend", "wrong", "error: unknown backend 'wrong': "),
     ],
 )
 def test_no_command_ignores_one_of_them(run: Any, command: str, option: str, value: str, fault: str) -> None:

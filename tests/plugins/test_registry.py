@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import Field
@@ -23,6 +23,8 @@ from specdec import (
     compare,
     hookimpl,
 )
+from specdec.backends.base import BackendOptions
+from specdec.backends.toy import ToyBackend
 from specdec.comparison.tune import Tuner
 from specdec.masks.dense import DenseCompiler
 from specdec.pictures.trace import Recorder
@@ -208,6 +210,64 @@ def test_a_backend_is_chosen_by_name_and_nothing_else() -> None:
     assert Generator(model, backend="toy").generate([1], max_new_tokens=2).finish_reason == "length"
     assert refusal(lambda: Generator(model, backend=None)) == "backend=None: give a backend's name, or 'auto'"  # type: ignore[arg-type]
     assert "did you mean toy or static?" in refusal(lambda: Generator(model, backend="toi"))
+
+
+class EngineOptions(BackendOptions):
+    threads: int = Field(2, ge=1)
+    name: str = "toy"
+
+
+class Engine(ToyBackend):
+    """A backend that has options, and reads names in its own way."""
+
+    Options: ClassVar[type[BackendOptions]] = EngineOptions
+    loaded: ClassVar[list[Any]] = []
+
+    @classmethod
+    def read(cls, name: str, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
+        cls.loaded.append((name, options.threads))
+        return ToyModel.random(), tokenizer
+
+    @classmethod
+    def load(cls, model: object, compiler: Any, options: Any = None) -> Any:
+        cls.loaded.append((type(model).__name__, options.threads))
+        return super().load(model, compiler)
+
+
+@pytest.fixture(name="engine")
+def _engine(monkeypatch: pytest.MonkeyPatch) -> type[Engine]:
+    @hookimpl
+    def specdec_backends() -> Mapping[str, Any]:
+        return {"engine": Engine}
+
+    registry = load_plugins()
+    registry.register(SimpleNamespace(specdec_backends=specdec_backends), "engine-dist")
+    monkeypatch.setattr("specdec.generator.load_plugins", lambda: registry)
+    monkeypatch.setattr(Engine, "loaded", [])
+    return Engine
+
+
+def test_a_backend_gets_the_options_that_its_string_says(engine: type[Engine]) -> None:
+    Generator(ToyModel.random(), backend="engine:threads=5", numerics="fast")
+    assert engine.loaded == [("ToyModel", 5)]
+    Generator("some/name", backend="engine", numerics="fast").generate([1, 2], max_new_tokens=4)
+    assert engine.loaded[1:] == [("some/name", 2), ("ToyModel", 2)]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"), [("engine:threads=0", "threads"), ("engine:speed=9", "speed"), ("engin", "engine")]
+)
+def test_options_of_a_backend_that_can_not_be_honoured_are_refused(
+    engine: type[Engine], given: str, fault: str
+) -> None:
+    with pytest.raises(PluginError, match=fault):
+        Generator(ToyModel.random(), backend=given)
+    assert not engine.loaded
+
+
+def test_built_in_backends_have_no_options() -> None:
+    with pytest.raises(PluginError, match="backend 'hf'"):
+        Generator(ToyModel.random(), backend="hf:threads=2")
 
 
 def test_options_are_listed_with_their_defaults() -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers.utils.logging import tqdm
 
 from specdec import ModelError
 from specdec.backends.architecture import attention_kinds, name_of, position_limit, shapes_of
@@ -162,7 +163,10 @@ def _converted(model: PreTrainedModel, name: str) -> Kept:
     reason = "its attention is to chunks, which paged attention has no windows for" if chunked else why_fixed(model)
     if reason:
         raise refusal(model, reason)
-    return Kept.save(convert(model), _folder() / name)
+    with tqdm(total=2, desc="converting to OpenVINO, once", leave=False) as progress:
+        converted = convert(model)
+        progress.update()
+        return Kept.save(converted, _folder() / name)
 
 
 def _compiled(model: Any, kept: Kept, options: OpenVINOOptions, dtype: torch.dtype, gives_hidden: bool) -> Compiled:
