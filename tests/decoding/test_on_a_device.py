@@ -89,7 +89,7 @@ def passes(moved: Models, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted = Counter[str]()
     load = HFBackend.load
 
-    def counting(model: Any, compiler: Any) -> HFBackend:
+    def counting(model: Any, compiler: Any, options: Any = None) -> HFBackend:
         backend = load(model, compiler)
         backend.forward = partial(count, backend.forward, model is moved.target)  # type: ignore[method-assign]  # watched
         return backend
