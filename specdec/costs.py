@@ -1,5 +1,6 @@
 """c(T): what a pass over T nodes costs."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,18 +8,30 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of a pass, by its number of nodes, ascending; ``plain`` is an ordinary plain step's."""
+    """Seconds of a pass, by its number of nodes, ascending.
+
+    Attributes:
+        plain: those of an ordinary plain step.
+        filled_to: the numbers of nodes, ascending, that passes are filled up to; more than the last aren't.
+    """
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
     plain: float
+    filled_to: tuple[int, ...] = ()
 
     def at(self, num_nodes: float) -> float:
         """Seconds of a pass over so many nodes: linear between what was measured, and on from the last two."""
+        num_nodes = self.filled(num_nodes)
         if num_nodes > self.sizes[-1]:
             (before, last), (cost_before, cost) = self.sizes[-2:], self.seconds[-2:]
             return cost + (num_nodes - last) * max(0.0, cost - cost_before) / (last - before)
         return float(np.interp(num_nodes, self.sizes, self.seconds))
+
+    def filled(self, num_nodes: float) -> float:
+        """The nodes of the pass that so many are fed in."""
+        index = bisect_left(self.filled_to, num_nodes)
+        return self.filled_to[index] if index < len(self.filled_to) else num_nodes
 
     def relative_at(self, num_nodes: float) -> float:
         """c(T) of so many nodes."""

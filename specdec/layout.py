@@ -30,7 +30,9 @@ class Shapes:
     multiple of this many rows, because some kernels round a row differently when few rows accompany it. ``widths``: the
     widths, ascending, that layouts are padded to first where a backend has fixed shapes. ``chunk``: tokens of a prompt
     that are read in one pass; chunks begin at its multiples, so that a prompt is always computed in the same way.
-    ``num_layers``: those whose hidden states it gives, besides the embeddings; None where that isn't known.
+    ``filled_to``: the numbers of nodes, ascending, that the backend itself fills its passes up to, all rows together;
+    more than the last are fed as they are. ``num_layers``: those whose hidden states it gives, besides the embeddings;
+    None where that isn't known.
     """
 
     vocab_size: int
@@ -43,6 +45,7 @@ class Shapes:
     widths: tuple[int, ...] = ()
     chunk: int = 256
     num_layers: int | None = None
+    filled_to: tuple[int, ...] = ()
 
     def padded(self, width: int) -> int:
         """Return the number of nodes that are fed for each row where ``width`` are wanted."""

@@ -18,6 +18,7 @@ CONTEXT = 128  # tokens
 # A strategy that asks for costs while a generator is made gets few figures, soon, of sizes that have been fed by then.
 SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 6, 33), 0.6, 16, 6
 _MOST_ROUNDS = 8  # of passes until they are as fast as they will be
+_IN_A_ROW = 6  # passes of one size where passes are filled up: they are of one size mostly, and fastest then
 _SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
 
 
@@ -63,6 +64,7 @@ def measure_costs(
         tuple(spent),
         tuple(spent.values()),
         min(times_of_plain[1:] or times_of_plain or [own]),
+        shapes.filled_to,
     )
 
 
@@ -124,6 +126,7 @@ def _times(
     """Seconds of each size's passes, and of ordinary plain ones."""
     clock, root = drafted.clock, DraftTree(0)
     start = clock()
+    in_a_row = _IN_A_ROW if drafted.target.shapes.filled_to else 1
     times, times_of_plain = dict[int, list[float]](), [] if ordinary is None else [ordinary.seconds(root)]
     for size in sorted(trees, key=lambda size: size not in _SPREAD):
         if len(times) < 3 or clock() - start <= seconds / 2:
@@ -141,8 +144,9 @@ def _times(
             times_of_plain.append(ordinary.seconds(root))
         drafted.seconds(root)  # the last one, a large pass, has left caches in which the next is slower
         for size in sorted(times):
-            taken = drafted.seconds(trees[size])
-            times[size] += [taken] if drafted.target.is_settled else []
+            for _ in range(in_a_row):
+                taken = drafted.seconds(trees[size])
+                times[size] += [taken] if drafted.target.is_settled else []
     return times, times_of_plain
 
 

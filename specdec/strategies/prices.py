@@ -7,6 +7,7 @@ one right before or behind it: machines are faster at one time than at another. 
 surprise.
 """
 
+import math
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
@@ -20,6 +21,8 @@ _FORGET = 128  # steps after which the oldest factors are dropped: what seems to
 _SURPRISE = 1.5  # times what was believed
 _REFRESH = 48  # steps after which a plain one is due: contexts grow, and machines change
 _LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 10.0
+# Where passes are filled up, a plain one between drafted ones is as well, and doesn't tell what plain decoding takes.
+_LEAST_FACTOR_FILLED = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ class Prices:
 
     def __init__(self, costs: Costs, widest: int, learns: bool = True) -> None:
         self._costs, self._widest, self._learns = costs, widest, learns
-        self._rows: defaultdict[int, _Seen] = defaultdict(_Seen)
+        least_factor = _LEAST_FACTOR_FILLED if costs.filled_to else _LEAST_FACTOR
+        self._rows: defaultdict[int, _Seen] = defaultdict(lambda: _Seen(least_factor))
         self._tables: dict[int, Table] = {}
 
     def table(self, num_rows: int) -> Table:
@@ -58,7 +62,8 @@ class Prices:
             factor_of = seen.factors()
             costs = [0.0, seen.cost_of_nothing]
             for width in range(2, self._widest + 1):
-                costs.append(max(costs[-1], factor_of(width) * self._predicted(num_rows, width)))
+                factor = factor_of(self._fed(num_rows, width))
+                costs.append(max(costs[-1], factor * self._predicted(num_rows, width)))
             self._tables[num_rows] = Table.of(costs)
         return self._tables[num_rows]
 
@@ -78,6 +83,7 @@ class Prices:
         if not self._learns:
             return None
         seen, predicted = self._rows[num_rows], self._predicted(num_rows, width)
+        width = self._fed(num_rows, width)
         factor = None
         if is_plain:
             seen.note_plain(seconds)
@@ -87,6 +93,10 @@ class Prices:
             self._tables.pop(num_rows, None)
         return None if factor is None else factor * predicted
 
+    def _fed(self, num_rows: int, width: int) -> int:
+        """The nodes for each row once a pass is filled up."""
+        return math.ceil(self._costs.filled(num_rows * width) / num_rows)
+
     def _predicted(self, num_rows: int, width: int) -> float:
         return self._costs.at(num_rows * width) / self._costs.at(num_rows)
 
@@ -94,7 +104,8 @@ class Prices:
 class _Seen:
     """What steps of some number of rows took."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_factor: float) -> None:
+        self._least_factor = least_factor
         self._num_steps = self._num_since_plain = 0
         self.needs_plain = False
         self._plain: deque[float] = deque(maxlen=_NEAR)  # seconds of the last plain steps in a row
@@ -142,7 +153,7 @@ class _Seen:
                 if factors:
                     factors.popleft()
         learnt = {
-            size: min(max(_LEAST_FACTOR, _typical(factors)), _GREATEST_FACTOR)
+            size: min(max(self._least_factor, _typical(factors)), _GREATEST_FACTOR)
             for size, factors in self._factors.items()
             if len(factors) >= _FEWEST or (len(factors) > 1 and min(factors) > _SURPRISE)
         }

@@ -35,6 +35,20 @@ def test_before_anything_was_seen_a_price_is_what_the_costs_say() -> None:
     assert steps.at(4, 2) == pytest.approx((1 + 7 * 0.1) / (1 + 3 * 0.1))
 
 
+def test_where_passes_are_filled_up_a_plain_one_between_drafted_ones_makes_none_of_them_cheaper() -> None:
+    prices = Prices(Costs((1, 9), (1.0, 2.0), 1.0, filled_to=(1, 5, 9)), 8)
+    for width in (1, 2, 4, 5, 1, 3):
+        prices.note(1, width, 1.5, width == 1)  # all of them take what five nodes do
+    assert prices.table(1).costs == pytest.approx([0.0, 1.0, 1.5, 1.5, 1.5, 1.5, 2.0, 2.0, 2.0])
+
+
+def test_sizes_that_are_filled_up_to_the_same_are_learnt_together() -> None:
+    prices = Prices(Costs((1, 9), (1.0, 2.0), 1.0, filled_to=(1, 5, 9)), 8)
+    for width in (1, 2, 3, 4):
+        prices.note(1, width, 1.5 if width == 1 else 4.5, width == 1)
+    assert prices.table(1).costs[2:6] == pytest.approx([3.0] * 4)
+
+
 def test_a_step_of_several_rows_that_takes_longer_is_dearer_for_them_alone() -> None:
     steps = Steps()
     steps.take(4, 1, 5.0, times=5)

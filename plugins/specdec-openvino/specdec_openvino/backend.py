@@ -22,6 +22,7 @@ from specdec.probes.selftest import probe
 from specdec.target import Target
 from specdec_openvino.conversion import convert, refusal
 from specdec_openvino.engine import Compiled, Passes
+from specdec_openvino.filling import Filling
 from specdec_openvino.kept import Kept, name_of_folder, name_of_model
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, openvino_type
@@ -31,6 +32,8 @@ _CHUNK = 256
 # Tokens of a row: one alone goes another way through the engine's kernels; those of a chain of two and more were found
 # to have the same bits in any number of them, which the probe tries on every machine.
 _LEAST_EXACT = 2
+_SIZES = 1, 6, 8, 12, 16, 20, 24, 28, 32  # of passes; six tokens take about as long as two
+_NUM_EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"
 _ROUNDS = "the engine rounds a token by the shape of its pass"
 
 
@@ -44,13 +47,22 @@ class OpenVINOBackend(Backend):
 
     Options: ClassVar[type[BackendOptions]] = OpenVINOOptions
 
-    def __init__(self, compile_graph: Callable[[bool], Compiled], shapes: Shapes, lossy: str, is_exact: bool) -> None:
-        self.shapes = replace(shapes, takes_trees=shapes.takes_trees and not is_exact)
+    def __init__(
+        self,
+        compile_graph: Callable[[bool], Compiled],
+        shapes: Shapes,
+        sizes: Sequence[int],
+        lossy: str,
+        is_exact: bool,
+    ) -> None:
         self.inexact = lossy or ("" if is_exact else _ROUNDS)
         self._compile, self._compiled = compile_graph, compile_graph(False)
         self._blocks = self._compiled.blocks()
-        self._least = _LEAST_EXACT if is_exact else 1
-        self._passes = Passes(self._compiled, self._blocks, self._least)
+        least = _LEAST_EXACT if is_exact else 1
+        self._filling = Filling(least, sizes)
+        takes_trees = shapes.takes_trees and not is_exact
+        self.shapes = replace(shapes, takes_trees=takes_trees, filled_to=self._filling.sizes)
+        self._passes = Passes(self._compiled, self._blocks, self._filling)
         self._first = 0
 
     @classmethod
@@ -105,7 +117,7 @@ class OpenVINOBackend(Backend):
         def compile_graph(gives_hidden: bool) -> Compiled:
             return _compiled(model, kept, options, shapes.dtype, gives_hidden)
 
-        return cls(compile_graph, shapes, options.lossy(shapes.dtype), is_exact)
+        return cls(compile_graph, shapes, _sizes_for(model.config), options.lossy(shapes.dtype), is_exact)
 
     def close(self) -> None:
         del self._passes, self._blocks, self._compiled
@@ -117,7 +129,7 @@ class OpenVINOBackend(Backend):
         self._first = layout.first
         if layout.hidden and not self._compiled.gives_hidden:  # rarely wanted, and each takes memory in every pass
             self._compiled = self._compile(True)
-            self._passes = Passes(self._compiled, self._blocks, self._least)
+            self._passes = Passes(self._compiled, self._blocks, self._filling)
         logits, hidden = self._passes.run(layout)
         return Output(logits, layout.columns, hidden)
 
@@ -223,6 +235,12 @@ def _with_trees(
         chunk=_CHUNK,
         num_layers=num_layers,
     )
+
+
+def _sizes_for(config: Any) -> tuple[int, ...]:
+    """The sizes that passes are filled up to; none for mixtures, whose experts are fetched for each token."""
+    text = config.get_text_config()
+    return () if any(getattr(text, name, None) for name in _NUM_EXPERTS) else _SIZES
 
 
 def _generation_config(folder: Path) -> Any:

@@ -9,6 +9,7 @@ from specdec.layout import Layout
 from specdec_openvino.attention import describe
 from specdec_openvino.blocks import Blocks
 from specdec_openvino.conversion import LOGITS, hidden_name
+from specdec_openvino.filling import Filling
 from specdec_openvino.kept import Kept
 from specdec_openvino.options import OpenVINOOptions
 from specdec_openvino.passes import pack
@@ -66,23 +67,24 @@ class Passes:
     """One backend's passes: a request to the compiled graph, bound to the backend's cache.
 
     Args:
-        least: tokens of a row in a pass; of two and more, the engine's kernels round each in the same way.
+        filling: of the passes.
     """
 
-    def __init__(self, compiled: Compiled, blocks: Blocks, least: int) -> None:
-        self._compiled, self._blocks, self._least = compiled, blocks, least
+    def __init__(self, compiled: Compiled, blocks: Blocks, filling: Filling) -> None:
+        self._compiled, self._blocks, self._filling = compiled, blocks, filling
         self._request = compiled.model.create_infer_request()
         self._generation = -1
         self._given: dict[str, np.ndarray] = {}  # what the request reads its inputs from
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """The logits that a layout wants, (rows, columns, vocab), and its hidden states by layer, in float32."""
-        for number, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True), layout.first):
-            self._blocks.reserve(number, length + max(num_nodes, self._least))
+        tokens = self._filling.tokens(layout.num_nodes)
+        for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
+            self._blocks.reserve(row, length + num_tokens)
         if self._generation != self._blocks.generation:
             self._bind_caches()
         rows = self._blocks.rows[layout.first :][: len(layout.lengths)]
-        packed = pack(layout, rows, self._blocks.size, self._least)
+        packed = pack(layout, rows, self._blocks.size, tokens, self._filling.least)
         for name, values in packed.inputs.items():
             self._give(name, values)
         self._request.infer()

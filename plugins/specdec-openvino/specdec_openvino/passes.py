@@ -28,24 +28,24 @@ class Packed:
         return unpacked
 
 
-def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, least: int) -> Packed:
+def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, tokens: Sequence[int], least: int) -> Packed:
     """Pack a layout's nodes, without its padding.
 
     Args:
-        rows: the layout's; they have blocks for ``least`` nodes and more.
+        rows: the layout's; they have blocks for their tokens.
         block_size: slots of a block.
-        least: tokens of a row; the last node is repeated in rows that have fewer. Nothing sees such a token.
+        tokens: to be fed for each row. Where there are fewer nodes the last one is repeated; nothing sees such a token.
+        least: columns that logits are computed for.
     """
-    ids, positions, counts, tables, seen = list[int](), list[int](), list[int](), list[list[int]](), list[np.ndarray]()
+    ids, positions, tables, seen = list[int](), list[int](), list[list[int]](), list[np.ndarray]()
     laid_out = zip(layout.input_ids.tolist(), layout.positions.tolist(), layout.lengths, layout.num_nodes, strict=True)
     for number, (row, (own_ids, own_positions, length, num_nodes)) in enumerate(zip(rows, laid_out, strict=True)):
-        repeated = max(0, least - num_nodes)
+        repeated = tokens[number] - num_nodes
         ids += own_ids[:num_nodes] + own_ids[num_nodes - 1 : num_nodes] * repeated
         positions += own_positions[:num_nodes] + own_positions[num_nodes - 1 : num_nodes] * repeated
-        counts.append(num_nodes + repeated)
-        tables.append(row.blocks[: -(-(length + counts[-1]) // block_size)])
-        seen.append(_seen(layout, number))
-    begins = [0, *accumulate(counts)]
+        tables.append(row.blocks[: -(-(length + tokens[number]) // block_size)])
+        seen.append(_seen(layout, number, repeated))
+    begins = [0, *accumulate(tokens)]
     # A column that a row has no node for is its last one's again; so is what is missing of the least number of all.
     columns = [
         begin + min(column, num_nodes - 1)
@@ -58,7 +58,7 @@ def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, least: int) 
         "subsequence_begins": begins,
         "block_indices": [block for table in tables for block in table],
         "block_indices_begins": [0, *accumulate(map(len, tables))],
-        "max_context_len": max(map(sum, zip(layout.lengths, counts, strict=True))),
+        "max_context_len": max(map(sum, zip(layout.lengths, tokens, strict=True))),
         "qq_bias_begins": [0, *accumulate(map(len, seen))],
     }
     inputs = {name: np.array(values, np.int32) for name, values in i32.items()}
@@ -67,11 +67,15 @@ def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, least: int) 
     return Packed(inputs, begins)
 
 
-def _seen(layout: Layout, row: int) -> np.ndarray:
-    """The nodes that each node of a row sees, flat and of bytes; empty for a chain."""
+def _seen(layout: Layout, row: int, repeated: int) -> np.ndarray:
+    """The nodes that each node of a row sees, flat and of bytes; empty for a chain. Repeated ones see everything."""
     num_nodes, length = layout.num_nodes[row], layout.lengths[row]
     if num_nodes == 1 or not layout.masks:
         return _NOTHING
     visible = layout.visible(next(iter(layout.masks)))[row, :num_nodes, length : length + num_nodes].numpy()
     is_chain = bool(visible[-1].all()) and visible.sum() == num_nodes * (num_nodes + 1) // 2
-    return _NOTHING if is_chain else visible.astype(np.uint8).reshape(-1)
+    if is_chain:
+        return _NOTHING
+    seen = np.ones((num_nodes + repeated, num_nodes + repeated), np.uint8)
+    seen[:num_nodes, :num_nodes], seen[:num_nodes, num_nodes:] = visible, 0
+    return seen.reshape(-1)

@@ -57,3 +57,14 @@ def test_another_model_by_name_is_still_one_model(make: Make, options: str) -> N
     assert f"with {options} where the model has float32" in str(plain.numerics)
     texts = [[result.token_ids for result in each.generate(PROMPTS, **settings)] for each in (plain, drafted)]
     assert texts[0] == texts[1]
+
+
+def test_weights_that_another_generator_has_packed_are_not_the_engines(make: Make) -> None:
+    model = make("qwen2")
+    with Generator(model, backend="openvino") as alone:
+        expected = alone.generate(PROMPTS[0], max_new_tokens=20).token_ids
+    with Generator(model, backend="hf", weights="packed") as packed, Generator(model, backend="openvino") as engine:
+        assert engine.generate(PROMPTS[0], max_new_tokens=20).token_ids == expected
+        assert packed.generate(PROMPTS[0], max_new_tokens=20).token_ids == expected
+        packed.close()
+        assert engine.generate(PROMPTS[0], max_new_tokens=20).token_ids == expected

@@ -1,0 +1,26 @@
+"""Passes are filled up to few sizes, single tokens where drafts are likely to come back."""
+
+from specdec_openvino.filling import Filling
+
+
+def test_the_last_row_has_what_all_lack_of_a_size() -> None:
+    filling = Filling(1, (1, 6, 8))
+    assert [filling.tokens(nodes) for nodes in ([2], [6], [7], [1, 1, 2], [8], [9], [20, 3])] == [
+        [6], [6], [8], [1, 1, 4], [8], [9], [20, 3],
+    ]  # fmt: skip
+
+
+def test_a_token_is_fed_alone_once_several_were_in_a_row() -> None:
+    filling = Filling(1, (1, 6, 8))
+    assert [sum(filling.tokens([nodes])) for nodes in (1, 1, 1, 1, 1, 1, 3, 1)] == [6, 6, 6, 6, 1, 1, 6, 6]
+
+
+def test_where_rows_need_two_tokens_none_is_ever_alone() -> None:
+    filling = Filling(2, (1, 6, 8))
+    assert filling.sizes == (6, 8)
+    assert [filling.tokens([1]) for _ in range(6)] == [[6]] * 6
+    assert filling.tokens([1, 1, 1, 4]) == [2, 2, 2, 4]
+
+
+def test_without_sizes_passes_are_what_they_are() -> None:
+    assert [Filling(least, ()).tokens([1, 3]) for least in (1, 2)] == [[1, 3], [2, 3]]
