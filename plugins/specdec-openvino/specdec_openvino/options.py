@@ -11,7 +11,7 @@ from specdec import ModelError
 from specdec.backends.base import BackendOptions
 
 Precision = Literal["model", "float32", "bfloat16"]
-CachePrecision = Literal[Precision, "u8"]
+CachePrecision = Literal["model", "u8"]
 Weights = Literal["model", "int8", "int4"]
 _TYPES = {torch.float32: ov.Type.f32, torch.bfloat16: ov.Type.bf16, torch.float16: ov.Type.f16}
 _CACHE_TYPES = {**_TYPES, torch.uint8: ov.Type.u8}
@@ -22,7 +22,7 @@ class OpenVINOOptions(BackendOptions):
 
     device: str = Field("CPU", description="a device that OpenVINO lists; tested on CPUs only")
     precision: Precision = Field("model", description="of arithmetic: the model's own, or another by name")
-    kv: CachePrecision = Field("model", description="of keys and values: the model's own, or another by name")
+    kv: CachePrecision = Field("model", description="of keys and values: that of arithmetic, or 8 bits")
     weights: Weights = Field("model", description="the model's own, or rounded to so many bits by nncf")
     threads: int = Field(0, ge=0, description="of the engine; 0: as many as torch has when the model is loaded")
 
@@ -32,7 +32,7 @@ class OpenVINOOptions(BackendOptions):
 
     def of_cache(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype of its keys and values."""
-        return dtype if self.kv == "model" else torch.uint8 if self.kv == "u8" else getattr(torch, self.kv)
+        return torch.uint8 if self.kv == "u8" else self.of_arithmetic(dtype)
 
     @property
     def num_threads(self) -> int:
@@ -41,14 +41,8 @@ class OpenVINOOptions(BackendOptions):
 
     def lossy(self, dtype: torch.dtype) -> str:
         """The reason why the compiled model is another one than the model, or ""."""
-        changed = [
-            f"{name}={asked}"
-            for name, asked, made in (
-                ("precision", self.precision, self.of_arithmetic(dtype)),
-                ("kv", self.kv, self.of_cache(dtype)),
-            )
-            if made != dtype
-        ]
+        changed = [f"precision={self.precision}"] if self.of_arithmetic(dtype) != dtype else []
+        changed += ["kv=u8"] if self.kv == "u8" else []
         changed += [f"weights={self.weights}"] if self.weights != "model" else []
         return f"{', '.join(changed)} where the model has {str(dtype).removeprefix('torch.')}" if changed else ""
 

@@ -68,11 +68,6 @@ def test_numbers_of_eight_bytes(families: ModuleType) -> None:
         Generator(model, backend="openvino")
 
 
-def test_another_precision_is_said(make: Make) -> None:
-    generator = Generator(make("llama"), backend="openvino:precision=bfloat16,kv=bfloat16")
-    assert "precision=bfloat16, kv=bfloat16 where the model has float32" in str(generator.numerics)
-
-
 def test_rounded_weights_need_nncf(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nncf", None)
     with pytest.raises(ModelError, match="weights=int4 needs nncf: pip install nncf"):
