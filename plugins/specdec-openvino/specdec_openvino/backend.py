@@ -28,7 +28,7 @@ from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
 _FOLDER, _EXPORTED = "openvino", "openvino_model.xml"
-_CHUNK = 256
+_CHUNK = 512
 # Tokens of a row: one alone goes another way through the engine's kernels; those of a chain of two and more were found
 # to have the same bits in any number of them, which the probe tries on every machine.
 _LEAST_EXACT = 2
