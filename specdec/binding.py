@@ -276,7 +276,22 @@ class ChosenBackend:
 
     def load(self, model: object, compiler: Compiler) -> Backend:
         """The backend driving a model with layouts of a compiler."""
-        return self.cls.load(model, compiler, self.options)
+        backend = self.cls.load(model, compiler, self.options)
+        backend.options = self.options
+        return backend
+
+
+def read_model(registry: Registry, backend: str, name: str, tokenizer: Any | None) -> tuple[Any, Any]:
+    """A model that a backend takes, and its tokenizer, from a path or hub name.
+
+    Raises:
+        PluginError: for a backend that isn't known, or options that are refused.
+        ModelError: with what went wrong.
+    """
+    if backend == "auto":  # it is chosen by what was loaded
+        return load_pretrained(name, tokenizer)
+    cls, options = registry.backend(backend)
+    return cls.read(name, tokenizer, options)
 
 
 def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:

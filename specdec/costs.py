@@ -13,12 +13,14 @@ class Costs:
     Attributes:
         plain: those of an ordinary plain step.
         filled_to: the numbers of nodes, ascending, that passes are filled up to; more than the last aren't.
+        least_width: nodes that each row is filled up to before.
     """
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
     plain: float
     filled_to: tuple[int, ...] = ()
+    least_width: int = 1
 
     def at(self, num_nodes: float) -> float:
         """Seconds of a pass over so many nodes: linear between what was measured, and on from the last two."""
@@ -29,7 +31,7 @@ class Costs:
         return float(np.interp(num_nodes, self.sizes, self.seconds))
 
     def filled(self, num_nodes: float) -> float:
-        """The nodes of the pass that so many are fed in."""
+        """The nodes of the pass that so many of rows that are wide enough are fed in."""
         index = bisect_left(self.filled_to, num_nodes)
         return self.filled_to[index] if index < len(self.filled_to) else num_nodes
 

@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from typing import Any, NoReturn, Self, overload
 
 from specdec.attached import AttachedModel
-from specdec.binding import Bound, Choice, backend_for
+from specdec.binding import Bound, Choice, backend_for, read_model
 from specdec.costs import Costs
 from specdec.decoding.plan import Strategy
 from specdec.decoding.record import Outcome, StepRecord
@@ -18,7 +18,6 @@ from specdec.decoding.sequence import Sequence
 from specdec.decoding.stats import Stats
 from specdec.errors import RequestError
 from specdec.layout import Compiler, Shapes
-from specdec.loading import load_pretrained
 from specdec.machine import free_bytes
 from specdec.numerics import Mode, Numerics, checked_mode
 from specdec.plugins.registry import load_plugins
@@ -73,7 +72,8 @@ class Generator:
         PluginError: for a plug-in that is unknown or misconfigured.
 
     Warns:
-        UserWarning: when the verifier or the kernel is lossy, and, once for a model, when "auto" numerics are fast.
+        UserWarning: when the verifier, the kernel or the backend is lossy, and, once for a model, when "auto" numerics
+            are fast.
     """
 
     def __init__(  # noqa: PLR0913 - a stage each, and the model
@@ -113,13 +113,15 @@ class Generator:
             told = f"with weights={weights!r} the text is not what the model alone would write: {rounded}"
             warnings.warn(told, stacklevel=2)
         # A backend that is unknown is said before seconds go into loading; "auto" is chosen by what was loaded.
-        named = None if backend == "auto" else backend_for(self._registry, backend, model)
+        if backend != "auto":
+            backend_for(self._registry, backend, model)
         if isinstance(model, str | os.PathLike):
-            name = os.fspath(model)
-            read = load_pretrained if named is None else partial(named.cls.read, options=named.options)
-            model, tokenizer = read(name, tokenizer)
+            model, tokenizer = read_model(self._registry, backend, os.fspath(model), tokenizer)
         self.model, self.tokenizer = model, tokenizer
         self._attached = AttachedModel(model, tokenizer, self._choice, self._registry, Holding(weights, kernels))
+        if made_other := self._attached.bound.target.backend.lossy:
+            told = f"with backend={backend!r} the text is not what the model alone would write: {made_other}"
+            warnings.warn(told, stacklevel=2)
         self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes
         self._has_noted = False
 
@@ -388,7 +390,7 @@ class Generator:
             outcome,
             self.tokenizer,
             numerics=bound.driven.numerics_now(),
-            lossless=self.verifier.lossless and not bound.weights.lossy,
+            lossless=self.verifier.lossless and not bound.weights.lossy and not bound.target.backend.lossy,
             notes=(*self._take_notes(bound), *outcome.request.notes) if outcome.finish_reason is not None else (),
         )
 

@@ -31,8 +31,8 @@ class Shapes:
     widths, ascending, that layouts are padded to first where a backend has fixed shapes. ``chunk``: tokens of a prompt
     that are read in one pass; chunks begin at its multiples, so that a prompt is always computed in the same way.
     ``filled_to``: the numbers of nodes, ascending, that the backend itself fills its passes up to, all rows together;
-    more than the last are fed as they are. ``num_layers``: those whose hidden states it gives, besides the embeddings;
-    None where that isn't known.
+    more than the last are fed as they are. ``least_width``: nodes that it fills each row up to before. ``num_layers``:
+    those whose hidden states it gives, besides the embeddings; None where that isn't known.
     """
 
     vocab_size: int
@@ -46,6 +46,7 @@ class Shapes:
     chunk: int = 256
     num_layers: int | None = None
     filled_to: tuple[int, ...] = ()
+    least_width: int = 1
 
     def padded(self, width: int) -> int:
         """Return the number of nodes that are fed for each row where ``width`` are wanted."""

@@ -7,7 +7,7 @@ Modes:
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
@@ -78,7 +78,7 @@ class Driven:
             return target.backend.costs
         if target.rows:
             raise RequestError("costs can't be measured while something is decoded: ask for them while binding")
-        question = "costs", type(target.backend), repr(target.compiler)
+        question = "costs", *_driven_by(target)
         return remembered(
             self.model,
             question,
@@ -99,7 +99,7 @@ class Driven:
             raise RequestError("a vocabulary can't be gone through while something is decoded: do so while binding")
         if seconds <= 0:
             return Successors.unknown()
-        question = "successors", type(self.target.backend), repr(self.target.compiler), first
+        question = "successors", *_driven_by(self.target), first
         return remembered(self.model, question, lambda: work_out_successors(self.target, first, seconds))
 
     def prepare(self, first: int, on_progress: Callable[[int, int], object]) -> None:
@@ -175,7 +175,7 @@ def _drive_with(load: Callable[[Compiler], Backend], model: Any, compiler: Compi
 def _probed(load: Callable[[Compiler], Backend], model: Any, target: Target) -> Numerics:
     backend, compiler = target.backend, target.compiler
     inexact, deviation = backend.inexact, backend.deviation
-    question = type(backend), repr(compiler)
+    question = _driven_by(target)
     if deviation is None:
         try:
             deviation = remembered(model, ("walk", *question), lambda: walk(target).deviation())
@@ -190,6 +190,11 @@ def _probed(load: Callable[[Compiler], Backend], model: Any, target: Target) -> 
     if compiler.bit_exact:
         return Numerics("exact", inexact, deviation.noise)
     return Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
+
+
+def _driven_by(target: Target) -> tuple[Hashable, ...]:
+    """The parts that a finding about a target is about, besides the model."""
+    return type(target.backend), target.backend.options, repr(target.compiler)
 
 
 def _is_exact(load: Callable[[Compiler], Backend], compiler: Compiler) -> bool:

@@ -160,6 +160,8 @@ class Backend(ABC):
 
     Attributes:
         Options: the class of its options.
+        options: those that it was loaded with.
+        lossy: why it computes another model than it was given, as options may ask for; "" where it doesn't.
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
         deviation: how far passes deviate from plain steps, where loading has tried it.
         costs: what its passes cost, where that needs no measuring.
@@ -170,6 +172,8 @@ class Backend(ABC):
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     runs_layers: ClassVar[bool] = False
 
+    options: BackendOptions = NO_OPTIONS
+    lossy: str = ""
     shapes: Shapes
     inexact: str = ""
     deviation: Deviation | None = None

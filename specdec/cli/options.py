@@ -85,6 +85,7 @@ def load_model(
         ModelError: for a model that can't be loaded.
     """
     from specdec import demo
+    from specdec.binding import read_model
     from specdec.demo import smollm2
     from specdec.loading import checked_name, load_pretrained
     from specdec.plugins.registry import load_plugins
@@ -98,10 +99,8 @@ def load_model(
         _check_device(device)
         _quieten_transformers()
         if backend != "auto" and name != "demo" and device is None and dtype is None:
-            chosen, options = load_plugins().backend(backend)
             folder = str(smollm2.checkpoint("float32")) if name == "smollm2" else name
-            read: tuple[Any, Any] = chosen.read(folder, None, options)
-            return read
+            return read_model(load_plugins(), backend, folder, None)
         # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
         given = {} if dtype is None else {"dtype": dtype}
         model, tokenizer = named[name](**given) if name in named else load_pretrained(name, **given)

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self
 
+from specdec.binding import read_model
 from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.comparison.ready import Ready, check_options
 from specdec.comparison.results import Comparison
@@ -17,7 +18,6 @@ from specdec.comparison.ties import judged
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
-from specdec.loading import load_pretrained
 from specdec.machine import machine_facts, model_facts
 from specdec.numerics import Mode
 from specdec.plugins.registry import load_plugins
@@ -56,7 +56,7 @@ class Session:
         stages = {"verifier": verifier, "numerics": numerics, "weights": weights, "backend": backend}
         given = check_options(**stages, repeats=repeats, seed=seed, **settings)
         if isinstance(model, str | os.PathLike):
-            model, tokenizer = load_pretrained(os.fspath(model), tokenizer)
+            model, tokenizer = read_model(load_plugins(), backend, os.fspath(model), tokenizer)
         self.runs: list[Run] = []  # of the last call of ``run``, whatever became of it
         self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
         rows = with_warm(strategies) if warm else strategies

@@ -140,6 +140,11 @@ class Registry:
             for promise in ("lossless", "reads_q"):
                 if not isinstance(getattr(plugin.cls, promise, None), bool):
                     raise PluginError(f"{where}: {plugin.cls.__name__} must say whether it is {promise}: True or False")
+        if issubclass(plugin.cls, Backend) and not _takes_options(plugin.cls):
+            raise PluginError(
+                f"{where}: {plugin.cls.__name__}.load must take a model, a compiler and options, and Options be a "
+                "subclass of specdec's BackendOptions (specdec/backends/base.py)"
+            )
         if plugin.full_name in [other.full_name for other in self._plugins if other.kind == plugin.kind]:
             raise PluginError(f"{where}: another entry point of {plugin.distribution} offers it: rename one")
         return plugin
@@ -269,6 +274,14 @@ def options_of(cls: type) -> dict[str, object]:
 
 def _distribution(entry_point: EntryPoint) -> str:
     return entry_point.dist.name if entry_point.dist is not None else entry_point.value
+
+
+def _takes_options(backend: type[Backend]) -> bool:
+    try:
+        inspect.signature(backend.load).bind(None, None, None)
+    except TypeError:
+        return False
+    return isinstance(backend.Options, type) and issubclass(backend.Options, BackendOptions)
 
 
 def _items(offered: Any, kind: str, distribution: str) -> Iterator[tuple[str, type]]:

@@ -65,6 +65,7 @@ def measure_costs(
         tuple(spent.values()),
         min(times_of_plain[1:] or times_of_plain or [own]),
         shapes.filled_to,
+        shapes.least_width,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -26,6 +27,7 @@ class Notes:
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
         self.lock = lock or threading.RLock()
         self.told: set[str] = set()
+        self.shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # by backends, while one holds it
         self._facts: OrderedDict[Hashable, dict[Hashable, Any]] = OrderedDict()
 
     def facts_in(self, state: Hashable) -> dict[Hashable, Any]:
@@ -60,17 +62,18 @@ def lock_of(model: object) -> AbstractContextManager[Any]:
 def state_of(model: object, sees_packing: bool = True) -> Hashable:
     """Return what a model computes with: modules, their modes, dtypes, devices and shapes, and its configuration.
 
-    Equal states mean that facts still hold. The values of weights are no part of it. The answer waits for the model's
-    lock, since passes set the configured attention.
+    Equal states mean that facts still hold. The answer waits for the model's lock, since passes set the configured
+    attention.
 
     Args:
-        sees_packing: packed weights make another state, as they do for whoever runs the model's layers.
+        sees_packing: packed weights make another state, and other values of weights don't, as for whoever runs the
+            model's layers. Of False it is the other way round, as for whoever has a copy of the weights.
     """
     if not isinstance(model, torch.nn.Module):
         return ()
     with lock_of(model):
         modules = tuple((id(module), type(module), module.training) for module in model.modules())
-        describe = facts_of if sees_packing else _plain_facts_of
+        describe = facts_of if sees_packing else _version_of
         tensors = tuple(map(describe, chain(model.parameters(), model.buffers())))
         return modules, tensors, str(vars(model.config)) if hasattr(model, "config") else ""
 
@@ -82,9 +85,15 @@ def facts_of(tensor: torch.Tensor) -> Hashable:
     return tensor.matrix.kind, tensor.plain_dtype, tensor.device, tensor.shape
 
 
-def _plain_facts_of(tensor: torch.Tensor) -> Hashable:
+def _plain_facts_of(tensor: torch.Tensor) -> tuple[Hashable, ...]:
     dtype = tensor.plain_dtype if isinstance(tensor, PackedWeight) else tensor.dtype
     return dtype, tensor.device, tensor.shape
+
+
+def _version_of(tensor: torch.Tensor) -> Hashable:
+    """What is known of a tensor's numbers without reading them: which tensor it is, and how often it was written to."""
+    version = None if isinstance(tensor, PackedWeight) else (id(tensor), tensor._version)
+    return *_plain_facts_of(tensor), version
 
 
 def first_time(model: object, told: str) -> bool:

@@ -95,10 +95,11 @@ class Prices:
 
     def _fed(self, num_rows: int, width: int) -> int:
         """The nodes for each row once a pass is filled up."""
-        return math.ceil(self._costs.filled(num_rows * width) / num_rows)
+        return math.ceil(self._costs.filled(num_rows * max(width, self._costs.least_width)) / num_rows)
 
     def _predicted(self, num_rows: int, width: int) -> float:
-        return self._costs.at(num_rows * width) / self._costs.at(num_rows)
+        least = self._costs.least_width
+        return self._costs.at(num_rows * max(width, least)) / self._costs.at(num_rows * least)
 
 
 class _Seen:

@@ -4,10 +4,13 @@ from collections.abc import Mapping
 
 from specdec import hookimpl
 from specdec.backends.base import Backend
+from specdec.errors import PluginError
 
 
 @hookimpl
 def specdec_backends() -> Mapping[str, type[Backend]]:
-    from specdec_openvino.backend import OpenVINOBackend
-
+    try:
+        from specdec_openvino.backend import OpenVINOBackend
+    except ImportError as error:
+        raise PluginError(f"it needs OpenVINO of 2026.4 or later: pip install --upgrade openvino ({error})") from error
     return {"openvino": OpenVINOBackend}

@@ -71,10 +71,19 @@ class Blocks:
         self.rows[row].length = length
 
     def release(self, row: int) -> None:
-        """Close a row and free its blocks; with the last one memory goes, but for what a short text takes."""
+        """Close a row and free its blocks; with the last one memory goes, but for what a short text takes.
+
+        ``is_empty`` is True then.
+        """
         self._free += self.rows.pop(row).blocks
         if not self.rows and self._num_blocks > _MOST_KEPT:
             self._free, self._num_blocks, self._buffers = [], 0, []
+            self.generation += 1
+
+    @property
+    def is_empty(self) -> bool:
+        """True while no memory is held."""
+        return not self._buffers
 
     def clear(self, row: int) -> None:
         """Overwrite what lies behind a row's committed slots."""
@@ -88,7 +97,7 @@ class Blocks:
     def bytes_for(self, capacities: Sequence[int]) -> int:
         """Bytes held once rows of these capacities are open; of none, those that are held now."""
         asked = sum(-(-capacity // self.size) + 1 for capacity in capacities)
-        return max(asked, self._num_blocks if not capacities or self._num_blocks else 0) * self.block_bytes
+        return max(asked, self._num_blocks) * self.block_bytes
 
     @property
     def block_bytes(self) -> int:

@@ -1,6 +1,7 @@
 """A transformers model as an OpenVINO graph that reads a paged cache: traced through the model's own forward."""
 
 import inspect
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from specdec_openvino.attention import ROWS, LayerShape, Tracing
 LOGITS = "logits"
 _FIRST = "input_ids", "position_ids", "columns"
 _NUM_TRACED = 3  # tokens of the pass that is traced
+_CONVERTING = threading.Lock()  # torch knows an operation, and transformers an attention, for the whole process
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +79,27 @@ def convert(model: PreTrainedModel) -> Converted:
         unpack(model)
     tracing = Tracing()
     num_layers = model.config.get_text_config().num_hidden_layers
-    library = attention.define()
-    try:
-        with lock_of(model), _traced(model, tracing), torch.no_grad():
-            graph = ov.convert_model(
-                _Pass(model, tracing), example_input=_example(num_layers), extension=[attention.extension()]
-            )
-    except Exception as error:  # modelling code and translators: whatever they raise means that it can't be had
-        raise refusal(model, _reason(error)) from error
-    finally:
-        library._destroy()
+    with _CONVERTING:
+        library = attention.define()
+        try:
+            with lock_of(model), _traced(model, tracing), torch.no_grad():
+                graph = ov.convert_model(
+                    _Pass(model, tracing), example_input=_example(num_layers), extension=[attention.extension()]
+                )
+            _name(graph, tracing.layers, num_layers)
+        except Exception as error:  # modelling code and translators: whatever they raise means that it can't be had
+            raise refusal(model, _reason(error)) from error
+        finally:
+            library._destroy()
+    return Converted(graph, tuple(tracing.layers))
+
+
+def _name(graph: ov.Model, layers: list[LayerShape], num_layers: int) -> None:
+    """Name a graph's inputs and outputs."""
     names = [*_FIRST, *(f"{kind}.{layer}" for layer in range(num_layers) for kind in ("keys", "values")), *ROWS]
-    _name_inputs(graph, names, tracing.layers)
+    _name_inputs(graph, names, layers)
     for output, name in zip(graph.outputs, (LOGITS, *map(hidden_name, range(num_layers + 1))), strict=True):
         output.get_tensor().set_names({name})
-    return Converted(graph, tuple(tracing.layers))
 
 
 def _example(num_layers: int) -> tuple[torch.Tensor, ...]:

@@ -26,18 +26,22 @@ class Compiled:
         gives_hidden: its hidden states are outputs too.
 
     Raises:
-        ModelError: for a device that isn't there, and a graph that the device refuses.
+        ModelError: for a graph that can't be read, or that the device refuses.
     """
 
     def __init__(self, kept: Kept, options: OpenVINOOptions, dtype: torch.dtype, gives_hidden: bool) -> None:
         core = ov.Core()
-        if options.device.split(".")[0] not in {name.split(".")[0] for name in core.available_devices}:
-            raise ModelError(
-                f"OpenVINO has no device {options.device!r} here: it has {', '.join(core.available_devices)}"
-            )
+        core.get_property(options.device, "FULL_DEVICE_NAME")  # loads its plug-in, which knows paged attention
         try:
-            graph = core.read_model(kept.graph)  # whose operations are known since the device was looked for
+            graph = core.read_model(kept.graph)
+        except RuntimeError as error:
+            raise ModelError(
+                f"the converted model in {kept.folder} can't be read: {_reason(error)}; delete that folder, and it is "
+                "made anew"
+            ) from error
+        try:
             describe(graph, kept.layers)
+            self.num_states = len(graph.get_results()) - 1  # hidden states, of the embeddings first
             if options.weights != "model":
                 round_weights(graph, options.weights)
             if not gives_hidden:
@@ -45,13 +49,10 @@ class Compiled:
                     graph.remove_result(result)
             self.model = core.compile_model(graph, options.device, options.properties(dtype))
         except RuntimeError as error:
-            reason = [line for line in map(str.strip, str(error).splitlines()) if line][-1]
-            raise ModelError(f"OpenVINO can't compile the model for {options.device}: {reason}") from error
-        self.gives_hidden = gives_hidden
-        self.num_layers = len(kept.layers)
+            raise ModelError(f"OpenVINO can't compile the model for {options.device}: {_reason(error)}") from error
         self.cache_dtype = options.of_cache(dtype)
         self.cache_shapes = [
-            self._cache_shape(f"{kind}.{number}") for number in range(self.num_layers) for kind in ("keys", "values")
+            self._cache_shape(f"{kind}.{number}") for number in range(len(kept.layers)) for kind in ("keys", "values")
         ]
 
     def _cache_shape(self, name: str) -> tuple[int, int, int]:
@@ -90,10 +91,14 @@ class Passes:
         self._request.infer()
         logits = self._output(LOGITS)[: len(rows) * len(layout.columns), 0]
         hidden = {
-            layer: packed.unpack(self._output(hidden_name(layer % (self._compiled.num_layers + 1)))[:, 0], layout)
+            layer: packed.unpack(self._output(hidden_name(layer % self._compiled.num_states))[:, 0], layout)
             for layer in layout.hidden
         }
         return logits.reshape(len(rows), len(layout.columns), -1), hidden
+
+    def unbind(self) -> None:
+        """Let go of the cache's memory, which the next pass binds again."""
+        self._request, self._given, self._generation = self._compiled.model.create_infer_request(), {}, -1
 
     def _give(self, name: str, values: np.ndarray) -> None:
         given = self._given.get(name)
@@ -116,3 +121,8 @@ class Passes:
             kind = self._compiled.model.input(name).get_element_type()
             self._request.set_tensor(name, ov.Tensor(raw, ov.Shape(list(cache.shape)), kind))
         self._generation = self._blocks.generation
+
+
+def _reason(error: RuntimeError) -> str:
+    """The last line of an error of OpenVINO's; the others say where in its own sources."""
+    return [line for line in map(str.strip, str(error).splitlines()) if line][-1]

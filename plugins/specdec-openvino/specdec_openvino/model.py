@@ -1,6 +1,6 @@
 """A model that is there as an OpenVINO graph alone: its weights are held once, by the compiled graph."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,14 +14,17 @@ class OpenVINOModel:
 
     Attributes:
         config, generation_config: transformers' own.
-        dtype: the model's, whatever it is computed in.
     """
 
     name: str
     kept: Kept
     config: Any
     generation_config: Any
-    dtype: torch.dtype = field(default=torch.float32)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's, whatever it is computed in."""
+        return self.kept.dtype
 
     def __repr__(self) -> str:
         return f"OpenVINOModel({self.name!r})"

@@ -10,7 +10,7 @@ from pydantic import Field
 from specdec import ModelError
 from specdec.backends.base import BackendOptions
 
-Precision = Literal["model", "float32", "bfloat16"]
+Precision = Literal["model", "bfloat16", "bf16"]
 CachePrecision = Literal["model", "u8"]
 Weights = Literal["model", "int8", "int4"]
 _TYPES = {torch.float32: ov.Type.f32, torch.bfloat16: ov.Type.bf16, torch.float16: ov.Type.f16}
@@ -21,14 +21,14 @@ class OpenVINOOptions(BackendOptions):
     """Options of ``backend="openvino"``."""
 
     device: str = Field("CPU", description="a device that OpenVINO lists; tested on CPUs only")
-    precision: Precision = Field("model", description="of arithmetic: the model's own, or another by name")
+    precision: Precision = Field("model", description="of arithmetic: the model's own, or bfloat16")
     kv: CachePrecision = Field("model", description="of keys and values: that of arithmetic, or 8 bits")
     weights: Weights = Field("model", description="the model's own, or rounded to so many bits by nncf")
     threads: int = Field(0, ge=0, description="of the engine; 0: as many as torch has when the model is loaded")
 
     def of_arithmetic(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype that a model of some dtype is computed in."""
-        return dtype if self.precision == "model" else getattr(torch, self.precision)
+        return dtype if self.precision == "model" else torch.bfloat16
 
     def of_cache(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype of its keys and values."""
@@ -51,8 +51,13 @@ class OpenVINOOptions(BackendOptions):
         return {
             hint.inference_precision(): openvino_type(self.of_arithmetic(dtype)),
             hint.kv_cache_precision(): _CACHE_TYPES[self.of_cache(dtype)],
-            "KEY_CACHE_QUANT_MODE": "BY_TOKEN",  # of u8: each slot has a scale of its own, and can be moved
             hint.performance_mode(): hint.PerformanceMode.LATENCY,
+            **(self._properties_of_cpus() if self.device == "CPU" else {}),
+        }
+
+    def _properties_of_cpus(self) -> dict[Any, Any]:
+        return {
+            "KEY_CACHE_QUANT_MODE": "BY_TOKEN",  # of u8: each slot has a scale of its own, and can be moved
             inference_num_threads(): self.num_threads,
             hint.enable_cpu_pinning(): False,  # torch works between the passes, with threads of its own
         }

@@ -5,19 +5,16 @@ from typing import Literal
 
 import openvino as ov
 
-from specdec import ModelError
-
 
 def round_weights(graph: ov.Model, to: Literal["int8", "int4"]) -> None:
-    """Round a graph's matrices, in place; with 4 bits, nncf leaves embeddings and the head 8.
+    """Round a graph's matrices, in place; with 4 bits, nncf leaves embeddings and the head 8."""
+    import nncf
 
-    Raises:
-        ModelError: where nncf isn't installed.
-    """
+    logger = logging.getLogger("nncf")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
     try:
-        import nncf
-    except ImportError:
-        raise ModelError(f"weights={to} needs nncf: pip install nncf") from None
-    logging.getLogger("nncf").setLevel(logging.ERROR)
-    mode = {"int8": nncf.CompressWeightsMode.INT8_ASYM, "int4": nncf.CompressWeightsMode.INT4_SYM}[to]
-    nncf.compress_weights(graph, mode=mode)
+        mode = {"int8": nncf.CompressWeightsMode.INT8_ASYM, "int4": nncf.CompressWeightsMode.INT4_SYM}[to]
+        nncf.compress_weights(graph, mode=mode)
+    finally:
+        logger.setLevel(before)

@@ -1,7 +1,9 @@
 """Conversions are kept by what they are of, and one that is interrupted or damaged is never used."""
 
-import shutil
+import json
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import openvino as ov
 import pytest
 import torch
-from specdec_openvino import backend as backend_module
+from specdec_openvino import loading
 from specdec_openvino.kept import Kept
 from transformers import PreTrainedModel
 
@@ -62,7 +64,7 @@ def forbid_conversion(patch: pytest.MonkeyPatch) -> None:
     def refuse(model: Any) -> Any:
         raise AssertionError("converted again")
 
-    patch.setattr(backend_module, "convert", refuse)
+    patch.setattr(loading, "convert", refuse)
 
 
 def test_the_same_model_is_converted_once_and_others_by_themselves(
@@ -92,12 +94,78 @@ def test_an_interrupted_conversion_leaves_nothing(
     assert text_of(small())
 
 
-@pytest.mark.parametrize("damage", ["facts.json", "model.xml"])
-def test_a_damaged_conversion_is_made_anew(small: Small, home: Path, damage: str) -> None:
+@pytest.mark.parametrize("file", ["facts.json", "model.xml", "model.bin"])
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_damaged_conversion_is_made_anew(small: Small, home: Path, file: str, is_gone: bool) -> None:
     first = text_of(small())
     (folder,) = conversions(home)
-    (folder / damage).unlink()
+    damaged = folder / file
+    if is_gone:
+        damaged.unlink()
+    else:
+        damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
     assert text_of(small()) == first
+
+
+def test_weights_that_change_are_another_model(small: Small, home: Path) -> None:
+    model, other = small(), small(seed=9)
+    generator = Generator(model, backend="openvino")
+    before = generator.generate([5, 9, 2], max_new_tokens=12).token_ids
+    model.load_state_dict(other.state_dict())
+    after = list(generator.generate([5, 9, 2], max_new_tokens=12).token_ids)
+    assert before != after == text_of(other) == text_of(model)
+
+
+def test_a_checkpoint_that_is_replaced_is_converted_anew(
+    small: Small, home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    texts = list[list[int]]()
+    for seed in (0, 9):
+        small(seed=seed).save_pretrained(folder)
+        for file in folder.iterdir():
+            os.utime(file, (1e9, 1e9))  # as where times are made equal
+        texts.append(text_of(str(folder), tokenizer=Letters()))
+    assert texts == [text_of(small()), text_of(small(seed=9))]
+    assert len(conversions(home)) == 3  # the first one of the folder is gone
+
+
+def test_a_checkpoint_without_some_of_its_configuration(
+    small: Small, home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    model = small()
+    plain = text_of(model)
+    model.config.eos_token_id = plain[3]
+    model.bfloat16().save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("dtype")
+    (folder / "config.json").write_text(json.dumps(config))
+    ours, theirs = (
+        Generator(str(folder), Letters(), backend=backend).generate([5, 9, 2], max_new_tokens=12)
+        for backend in ("openvino", "hf")
+    )
+    assert ours.finish_reason == theirs.finish_reason == "stop"
+    assert ours.token_ids == theirs.token_ids
+
+
+def test_a_cache_that_can_only_be_read_serves(small: Small, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = text_of(small())
+
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(loading, "_device_name", lambda _: "another processor")
+    monkeypatch.setattr(os, "replace", refuse)
+    forbid_conversion(monkeypatch)
+    assert text_of(small()) == first
+
+
+def test_two_threads_convert_two_models(small: Small, home: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        texts = list(pool.map(text_of, [small(), small(seed=9)]))
+    assert texts == [text_of(small()), text_of(small(seed=9))]
 
 
 def test_a_cache_folder_that_cannot_be_written_is_named(
@@ -117,11 +185,7 @@ def test_a_folder_is_driven_without_its_weights(
     expected = text_of(small())
     assert text_of(str(folder), tokenizer=Letters()) == expected
     forbid_conversion(monkeypatch)
-    shutil.move(folder / "model.safetensors", home)  # what is kept is enough
-    with pytest.raises(ModelError):
-        text_of(str(folder), tokenizer=Letters())  # but that it is this checkpoint's can't be told
-    shutil.move(home / "model.safetensors", folder)
-    monkeypatch.setattr(backend_module, "load_pretrained", None)
+    monkeypatch.setattr(loading, "load_pretrained", None)
     assert text_of(str(folder), tokenizer=Letters()) == expected
 
 

@@ -1,7 +1,9 @@
 """Every family that converts keeps the backend's laws: trees or chains, ragged batches, and the same bits in exact."""
 
+import weakref
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from specdec.target import Target
 from specdec.testing import check_backend
 
 Make = Callable[[str], PreTrainedModel]
+LAYERS = [0, 1, 2, -1]
 WINDOWED = {"mistral-window", "qwen2-window", "gemma3", "gpt_oss", "cohere2"}
 
 
@@ -44,8 +47,10 @@ def test_a_chain_has_the_bits_of_plain_steps_in_exact_numerics(make: Make, famil
     assert not backend.inexact
 
 
-def test_hidden_states_are_transformers(make: Make) -> None:
-    model, compiler = make("llama"), DenseCompiler()
+@pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler()])
+@pytest.mark.parametrize("name", ["llama", "nemotron_h"])
+def test_hidden_states_are_transformers(make: Make, name: str, compiler: Any) -> None:
+    model = make(name)
     target = Target(OpenVINOBackend.load(model, compiler, OpenVINOOptions()), compiler)
     tokens = [[5, 9, 2], [7, 1, 8, 3, 30]]
     with torch.no_grad():
@@ -55,9 +60,37 @@ def test_hidden_states_are_transformers(make: Make) -> None:
         tree = DraftTree(row[0])
         tree.add_chain(0, row[1:])
         trees[target.open(8)] = tree
-    answers = target.forward(target.compile(trees, hidden=[0, 1, 2, -1]))
+    answers = target.forward(target.compile(trees, hidden=LAYERS))
     for row, own in zip(trees, expected, strict=True):
         for node in range(len(trees[row])):
-            states = answers[row].hidden(node, [0, 1, 2, -1])
-            wanted = torch.stack([own[layer][0, node] for layer in (0, 1, 2, -1)])
+            states = answers[row].hidden(node, LAYERS)
+            wanted = torch.stack([own[layer][0, node] for layer in LAYERS])
             torch.testing.assert_close(states, wanted, atol=1e-4, rtol=0)
+
+
+def test_in_exact_numerics_logits_have_the_same_bits_beside_hidden_states(families: ModuleType) -> None:
+    model, compiler = families.make(*families.TREES["llama"]).bfloat16(), ExactCompiler()
+    target = Target(OpenVINOBackend.load(model, compiler, OpenVINOOptions()), compiler)
+    tree = DraftTree(5)
+    tree.add_chain(0, [9, 2, 30, 31])
+    rows = [target.open(8) for _ in range(2)]
+    with_hidden, without = (
+        target.forward(target.compile({row: tree}, hidden=hidden))[row]
+        for row, hidden in zip(rows, ([1], []), strict=True)
+    )
+    for node in range(len(tree)):
+        assert torch.equal(with_hidden.logits(node), without.logits(node))
+
+
+def test_memory_goes_with_the_last_row(make: Make) -> None:
+    compiler = DenseCompiler()
+    backend = OpenVINOBackend.load(make("llama"), compiler, OpenVINOOptions())
+    target = Target(backend, compiler)
+    row = target.open(8)
+    backend._blocks.reserve(0, 100 * backend._blocks.size)
+    target.forward(target.compile({row: DraftTree(5)}))
+    held = [weakref.ref(cache.untyped_storage()) for cache in backend._blocks.caches()]
+    assert backend.cache_bytes(()) > 0
+    target.release(row)
+    assert backend.cache_bytes(()) == 0
+    assert not any(each() for each in held)

@@ -1,6 +1,5 @@
 """What can't be driven is refused in one line with the reason and the remedy."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from specdec_openvino import loading
 from specdec_openvino.attention import Tracing
 from transformers import PreTrainedModel
 
@@ -69,7 +69,7 @@ def test_numbers_of_eight_bytes(families: ModuleType) -> None:
 
 
 def test_rounded_weights_need_nncf(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nncf", None)
+    monkeypatch.setattr(loading, "find_spec", lambda _: None)
     with pytest.raises(ModelError, match="weights=int4 needs nncf: pip install nncf"):
         Generator(make("llama"), backend="openvino:weights=int4")
 
@@ -83,3 +83,20 @@ def test_an_export_of_openvinos_alone(tmp_path: Path) -> None:
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="can't load"):
         Generator(str(tmp_path), backend="openvino")
+
+
+def test_half_precision_where_the_processor_has_none(families: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_CAPABILITIES", {torch.float16: "none has it"})
+    with pytest.raises(ModelError, match="computes no float16 on this CPU: load the model in float32"):
+        Generator(families.make(*families.TREES["llama"]).half(), backend="openvino")
+
+
+def test_weights_elsewhere(families: ModuleType) -> None:
+    with pytest.raises(ModelError, match=r"are on meta: model.to\('cpu'\)"):
+        Generator(families.make(*families.TREES["llama"]).to("meta"), backend="openvino")
+
+
+def test_windows_that_only_a_mask_has(families: ModuleType) -> None:
+    model = families.make("PhimoeConfig", {**families.SMALL, "sliding_window": 20, "num_local_experts": 2})
+    with pytest.raises(ModelError, match="its windows are made by masks of its own"):
+        Generator(model, backend="openvino")

@@ -1,5 +1,6 @@
 """Whatever drafts, the text is plain decoding's on the same engine."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -50,13 +51,25 @@ def test_another_model_by_name_is_still_one_model(make: Make, options: str) -> N
     if "weights" in options:
         pytest.importorskip("nncf")
     settings: dict[str, Any] = {"max_new_tokens": 40, "seed": 3}
-    plain, drafted = (
-        Generator(make("qwen3"), proposer=proposer, backend=f"openvino:{options}", numerics="fast")
-        for proposer in ("autoregressive", "prompt_lookup:num_tokens=3")
-    )
-    assert f"{options.replace(',', ', ')} where the model has float32" in str(plain.numerics)
-    texts = [[result.token_ids for result in each.generate(PROMPTS, **settings)] for each in (plain, drafted)]
+    texts = list[list[tuple[int, ...]]]()
+    for proposer in ("autoregressive", "prompt_lookup:num_tokens=3"):
+        with pytest.warns(UserWarning, match=f"{options.replace(',', ', ')} where the model has float32"):
+            generator = Generator(make("qwen3"), proposer=proposer, backend=f"openvino:{options}")
+        assert generator.numerics.is_bit_exact
+        results = generator.generate(PROMPTS, **settings)
+        assert not any(result.lossless for result in results)
+        texts.append([tuple(result.token_ids) for result in results])
     assert texts[0] == texts[1]
+
+
+def test_what_was_found_with_one_precision_is_not_anothers(make: Make) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        noises = [
+            Generator(make("llama"), backend=f"openvino:precision={precision}", numerics="fast").numerics.noise
+            for precision in ("model", "bf16")
+        ]
+    assert noises[1] > 100 * noises[0]
 
 
 def test_weights_that_another_generator_has_packed_are_not_the_engines(make: Make) -> None:
