@@ -3,10 +3,11 @@
     python -m benchmarks compare
     python -m benchmarks compare --contender specdec:prompt_lookup --contender lade --python lade=lade_env/bin/python
 
-A contender is PEER or PEER:METHOD; ``benchmarks/peers/`` has a file for each peer, which says what methods there are
-and how its environment is made. Each contender holds its own copy of the model. Plain ``transformers`` is the baseline
-and always runs. Decoding is greedy with the end of text off, after a warm-up, one contender at a time while the others'
-processes are stopped, in random order for each prompt and repeat.
+A contender is PEER or PEER:METHOD; ``benchmarks/peers/`` has a file for each peer, which says what methods there are.
+The peers whose environments ``python -m benchmarks environments`` has made take part by default. Each contender holds
+its own copy of the model. Plain ``transformers`` is the baseline and always runs. Decoding is greedy with the end of
+text off, after a warm-up, one contender at a time while the others' processes are stopped, in random order for each
+prompt and repeat.
 
 The table gives the median speed over repeats; how many times as fast as the baseline, median [quartiles], over repeats
 and over prompts; acceptance and the cost of a step apart; and the most memory over the loaded model, from when the
@@ -25,6 +26,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from benchmarks import environments
 from benchmarks.interleaved import Measurement, measure
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, checkpoint, description
@@ -53,7 +55,8 @@ HERE = (
     "specdec:lookahead:N=5,W=7,G=7",
     "specdec:draft_model:model=demo_drafter,num_tokens=5,confidence=0.4",
 )
-ELSEWHERE = {  # these run where an environment is given
+ELSEWHERE = {  # these run where an environment is given, or was made
+    "specdec": ("specdec:autoregressive+backend=openvino", "specdec:auto+backend=openvino"),
     "lade": ("lade:N=5,W=7,G=7",),
     "vllm": (
         "vllm",
@@ -134,7 +137,8 @@ def main() -> None:
     parser.add_argument("--costs", action=argparse.BooleanOptionalAction, default=True, help="measure c(T) first")
     parser.add_argument("--out", type=Path, default=Path("build/benchmark"), help="path without .json and .md")
     arguments = parser.parse_args()
-    pythons = {peer: str(Path(path).absolute()) for peer, path in (pair.split("=", 1) for pair in arguments.python)}
+    given = {peer: str(Path(path).absolute()) for peer, path in (pair.split("=", 1) for pair in arguments.python)}
+    pythons = {**environments.pythons(), **given}
     names = contenders(arguments.contender, pythons)
     if arguments.over not in (None, *names):
         parser.error(f"--over {arguments.over} is none of the contenders: {', '.join(names)}")

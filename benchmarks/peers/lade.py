@@ -2,11 +2,7 @@
 
     lade:N=5,W=7,G=7
 
-It holds on to an old transformers and patches its classes, so it lives in an environment of its own:
-
-    python3.11 -m venv lade_env
-    lade_env/bin/pip install torch transformers==4.34.1 "numpy<2" sentencepiece
-    lade_env/bin/pip install --no-deps lade==0.0.2
+It holds on to an old transformers and patches its classes, so it lives in an environment of its own.
 """
 
 import json

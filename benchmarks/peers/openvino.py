@@ -11,11 +11,6 @@ prompt comes again and again.
 
 The first start converts the checkpoint, into ``build/openvino/``, and later ones use what is there. Weights keep their
 dtype. They are packed in the first pass, so one is made before memory is counted.
-
-    python3.11 -m venv openvino_env
-    openvino_env/bin/pip install torch==2.13.0                      # a CPU build, or gigabytes of CUDA come along
-    openvino_env/bin/pip install openvino-genai==2026.4.1.0 optimum-intel==2.2.0
-    openvino_env/bin/pip uninstall torchvision                      # a build for CUDA doesn't load; text needs none
 """
 
 import hashlib

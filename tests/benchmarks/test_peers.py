@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compare, interleaved
+from benchmarks import compare, environments, interleaved
 from benchmarks.__main__ import measurements
 from benchmarks.interleaved import Measurement, Run, measure
 from benchmarks.peers.process import PeerError, Process, Setup
@@ -204,3 +204,14 @@ def test_every_measurement_is_listed_with_what_it_is():
     assert all(known.values())
     assert known.keys().isdisjoint({"prompts", "report", "texts"})
     assert Path(compare.__file__).stem in known
+
+
+def test_an_environment_that_cannot_be_made_leaves_nothing_and_one_that_is_there_is_found(tmp_path, monkeypatch):
+    python = tmp_path / "vllm" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert environments.pythons(tmp_path) == {"vllm": str(python)}
+    monkeypatch.setitem(environments.PEERS, "lade", [("install", "--no-index", "no-such-package")])
+    with pytest.raises(SystemExit, match=r"environment of lade can't be made:\n.*no-such-package"):
+        environments.make("lade", tmp_path)
+    assert not (tmp_path / "lade").exists()

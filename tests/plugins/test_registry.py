@@ -265,6 +265,51 @@ def test_options_of_a_backend_that_can_not_be_honoured_are_refused(
     assert not engine.loaded
 
 
+def test_a_backend_that_computes_another_model_says_so(engine: type[Engine], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Generator(ToyModel.random(), backend="engine").generate([1], max_new_tokens=2).lossless
+    monkeypatch.setattr(engine, "lossy", "weights are rounded", raising=False)
+    with pytest.warns(UserWarning, match="backend='engine' the text is not what .* would write: weights are rounded"):
+        generator = Generator(ToyModel.random(), backend="engine")
+    assert not generator.generate([1], max_new_tokens=2).lossless
+
+
+def test_what_was_found_out_with_some_options_is_not_taken_for_others(engine: type[Engine]) -> None:
+    model, walked = ToyModel.random(), list[int]()
+
+    def watch(self: Engine, layout: Any) -> Any:
+        walked.append(self.options.threads)  # type: ignore[attr-defined]
+        return ToyBackend.forward(self, layout)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "forward", watch)
+        patch.setattr(engine, "deviation", None, raising=False)
+        for threads in (1, 1, 2):
+            Generator(model, backend=f"engine:threads={threads}", numerics="fast", proposer="autoregressive")
+    assert set(walked) == {1, 2}
+
+
+class Older(ToyBackend):
+    @classmethod
+    def load(cls, model: object, compiler: Any) -> Any:  # type: ignore[override]
+        return super().load(model, compiler)
+
+
+class Misled(Engine):
+    Options = dict  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("backend", [Older, Misled])
+def test_a_backend_of_an_earlier_contract_is_refused_with_what_it_lacks(backend: type) -> None:
+    @hookimpl
+    def specdec_backends() -> Mapping[str, Any]:
+        return {"theirs": backend}
+
+    registry = load_plugins()
+    registry.register(SimpleNamespace(specdec_backends=specdec_backends), "their-dist")
+    message = refusal(registry.find, "backends", "theirs")
+    assert f"{backend.__name__}.load must take a model, a compiler and options, and Options be a subclass" in message
+
+
 def test_built_in_backends_have_no_options() -> None:
     with pytest.raises(PluginError, match="backend 'hf'"):
         Generator(ToyModel.random(), backend="hf:threads=2")
