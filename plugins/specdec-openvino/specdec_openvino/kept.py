@@ -23,7 +23,7 @@ from specdec_openvino.attention import LayerShape
 from specdec_openvino.conversion import Converted
 
 _GRAPH, _WEIGHTS, _FACTS = "model.xml", "model.bin", "facts.json"
-_FORMAT = 5  # of what is kept; another number makes earlier conversions unknown
+_FORMAT = 6  # of what is kept; another number makes earlier conversions unknown
 _ABANDONED = 24 * 3600  # seconds after which what an interrupted process has left is removed
 _READ = "*.safetensors", "*.json"  # the files of a checkpoint that say what the model computes
 

@@ -1,6 +1,7 @@
 """Every family that converts keeps the backend's laws: trees or chains, ragged batches, and the same bits in exact."""
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -66,6 +67,20 @@ def test_hidden_states_are_transformers(make: Make, name: str, compiler: Any) ->
             states = answers[row].hidden(node, LAYERS)
             wanted = torch.stack([own[layer][0, node] for layer in LAYERS])
             torch.testing.assert_close(states, wanted, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gpt_neox"])
+def test_a_model_of_16_bits_is_fused_as_one_of_32_is(families: ModuleType, name: str) -> None:
+    numbers = list[Counter[str]]()
+    for dtype in (torch.float32, torch.bfloat16):
+        model = families.make(*families.TREES[name]).to(dtype)
+        backend = OpenVINOBackend.load(model, ExactCompiler(), OpenVINOOptions())
+        assert not walk(Target(backend, ExactCompiler())).deviation().where
+        operations = backend._passes._compiled.model.get_runtime_model().get_ops()
+        numbers.append(Counter(str(node.get_rt_info()["layerType"]) for node in operations))
+    assert numbers[0]["PagedAttention"] == 2
+    for kind in ("RoPE", "RMS", "MVN", "FullyConnected", "PagedAttention"):
+        assert numbers[1][kind] == numbers[0][kind], kind
 
 
 def test_in_exact_numerics_logits_have_the_same_bits_beside_hidden_states(families: ModuleType) -> None:
