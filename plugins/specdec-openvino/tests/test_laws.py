@@ -77,7 +77,7 @@ def test_a_model_of_16_bits_is_fused_as_one_of_32_is(families: ModuleType, name:
         backend = OpenVINOBackend.load(model, ExactCompiler(), OpenVINOOptions())
         assert not walk(Target(backend, ExactCompiler())).deviation().where
         operations = backend._passes._compiled.model.get_runtime_model().get_ops()
-        numbers.append(Counter(str(node.get_rt_info()["layerType"]) for node in operations))
+        numbers.append(Counter(node.get_rt_info()["layerType"].astype(str) for node in operations))
     assert numbers[0]["PagedAttention"] == 2
     for kind in ("RoPE", "RMS", "MVN", "FullyConnected", "PagedAttention"):
         assert numbers[1][kind] == numbers[0][kind], kind
