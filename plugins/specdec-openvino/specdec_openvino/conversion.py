@@ -11,7 +11,6 @@ from typing import Any
 
 import openvino as ov
 import torch
-from openvino import opset13 as ops
 from transformers import PreTrainedModel
 
 from specdec import ModelError
@@ -22,10 +21,10 @@ from specdec.probes.findings import lock_of
 from specdec.weights.packing import packed_weights, unpack
 from specdec_openvino import attention
 from specdec_openvino.attention import ROWS, LayerShape, Tracing
+from specdec_openvino.widening import widen
 
 LOGITS = "logits"
 _FIRST = "input_ids", "position_ids", "columns"
-_NARROW = ov.Type.bf16, ov.Type.f16
 _NUM_TRACED = 3  # tokens of the pass that is traced
 _CONVERTING = threading.Lock()  # torch knows an operation, and transformers an attention, for the whole process
 
@@ -88,28 +87,13 @@ def convert(model: PreTrainedModel) -> Converted:
                 graph = ov.convert_model(
                     _Pass(model, tracing), example_input=_example(num_layers), extension=[attention.extension()]
                 )
-            _widen(graph)
+            widen(graph)
             _name(graph, tracing.layers, num_layers)
         except Exception as error:  # modelling code and translators: whatever they raise means that it can't be had
             raise refusal(model, _reason(error)) from error
         finally:
             library._destroy()
     return Converted(graph, tuple(tracing.layers))
-
-
-def _widen(graph: ov.Model) -> None:
-    """Have a graph of 16-bit numbers say float32, beside its weights, which stay as they are.
-
-    The device computes in the precision that it is asked for in either case, but knows rotary embeddings, say, as one
-    operation only where a graph has them in float32.
-    """
-    for node in graph.get_ordered_ops():
-        is_constant = node.get_type_name() == "Constant"
-        if (is_constant or node.get_type_name() == "Convert") and node.get_element_type() in _NARROW:
-            targets = list(node.output(0).get_target_inputs())
-            wide = ops.convert(node.output(0) if is_constant else node.input_value(0), "f32")
-            for target in targets:
-                target.replace_source_output(wide.output(0))
 
 
 def _name(graph: ov.Model, layers: list[LayerShape], num_layers: int) -> None:

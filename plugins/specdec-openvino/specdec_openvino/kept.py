@@ -21,9 +21,10 @@ from specdec import ModelError
 from specdec.weights.tensor import PackedWeight
 from specdec_openvino.attention import LayerShape
 from specdec_openvino.conversion import Converted
+from specdec_openvino.widening import mark_decompressions
 
 _GRAPH, _WEIGHTS, _FACTS = "model.xml", "model.bin", "facts.json"
-_FORMAT = 6  # of what is kept; another number makes earlier conversions unknown
+_FORMAT = 7  # of what is kept; another number makes earlier conversions unknown
 _ABANDONED = 24 * 3600  # seconds after which what an interrupted process has left is removed
 _READ = "*.safetensors", "*.json"  # the files of a checkpoint that say what the model computes
 
@@ -77,6 +78,7 @@ class Kept:
         made = cls(beside, converted.layers, dtype, source=source)
         try:
             ov.save_model(converted.graph, made.graph, compress_to_fp16=False)
+            mark_decompressions(made.graph)
             made._write_facts()
             if cls.find(folder) is None:  # else another process was quicker
                 shutil.rmtree(folder, ignore_errors=True)  # a damaged one

@@ -1,0 +1,39 @@
+"""Graphs of 16-bit models that say float32, beside weights of 16 bits.
+
+The device computes in the precision that it is asked for in either case. But it knows rotary embeddings, say, as one
+operation only where a graph has them in float32; and it keeps weights in 16 bits, instead of a float32 copy of them,
+only where the conversion behind each of them is marked as a decompression. OpenVINO marks those of float16 weights
+itself, has no function that does so for others, and reads marks from a graph's file: there they are written.
+"""
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+import openvino as ov
+from openvino import opset13 as ops
+
+_NARROW = ov.Type.bf16, ov.Type.f16
+
+
+def widen(graph: ov.Model) -> None:
+    """Have a graph say float32 in place of 16-bit numbers, except for its weights."""
+    for node in graph.get_ordered_ops():
+        is_constant = node.get_type_name() == "Constant"
+        if (is_constant or node.get_type_name() == "Convert") and node.get_element_type() in _NARROW:
+            targets = list(node.output(0).get_target_inputs())
+            wide = ops.convert(node.output(0) if is_constant else node.input_value(0), "f32")
+            for target in targets:
+                target.replace_source_output(wide.output(0))
+
+
+def mark_decompressions(graph: Path) -> None:
+    """Mark the conversions of weights in a graph's file."""
+    tree = ElementTree.parse(graph)
+    operations = {layer.get("id"): layer for layer in tree.iterfind("layers/layer")}
+    for edge in tree.iterfind("edges/edge"):
+        source, target = operations[edge.get("from-layer")], operations[edge.get("to-layer")]
+        if source.get("type") == "Const" and target.get("type") == "Convert" and target.find("rt_info") is None:
+            facts = ElementTree.Element("rt_info")
+            ElementTree.SubElement(facts, "attribute", name="decompression", version="0")
+            target.insert(1, facts)  # behind its data, where OpenVINO writes it
+    tree.write(graph)
