@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from specdec.decoding.result import Result
     from specdec.errors import ModelError, PluginError, RequestError, SpecdecError
     from specdec.generator import Generator
+    from specdec.in_transformers.custom_generate import custom_generate
     from specdec.plugins.hookspecs import hookimpl
     from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, What
     from specdec.strategies.draft_model import DraftModelProposer
@@ -46,6 +47,7 @@ __all__ = [
     "ToyModel",
     "What",
     "compare",
+    "custom_generate",
     "hookimpl",
 ]
 
@@ -56,6 +58,7 @@ _HOMES = {
     "specdec.decoding.result": ("Result",),
     "specdec.errors": ("ModelError", "PluginError", "RequestError", "SpecdecError"),
     "specdec.generator": ("Generator",),
+    "specdec.in_transformers.custom_generate": ("custom_generate",),
     "specdec.plugins.hookspecs": ("hookimpl",),
     "specdec.strategies.base": ("Drafter", "Engine", "Feedback", "Host", "Nodes", "Proposer", "Request", "What"),
     "specdec.strategies.draft_model": ("DraftModelProposer",),

@@ -2,7 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NoReturn, Self, overload
@@ -33,6 +34,7 @@ from specdec.weights.modes import checked_weights
 
 Strategic = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
 OnStep = Callable[[StepRecord], None]
+Each = ReadOnly[Mapping[str, Any]] | None
 _SHARE_OF_MEMORY = 0.7
 _MOST_NAMED = 64  # proposers made of text that are kept, each with a few options
 
@@ -44,6 +46,7 @@ class _Call:
     proposer: Strategic
     generation_config: Any | None
     on_step: OnStep | None
+    each: Each = None
     wants_text: bool = False
 
 
@@ -227,6 +230,7 @@ class Generator:
         proposer: Strategic = None,
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
+        each: Each = None,
         **settings: Any,
     ) -> Result: ...
     @overload
@@ -237,6 +241,7 @@ class Generator:
         proposer: Strategic = None,
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
+        each: Each = None,
         **settings: Any,
     ) -> list[Result]: ...
     @overload
@@ -247,6 +252,7 @@ class Generator:
         proposer: Strategic = None,
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
+        each: Each = None,
         **settings: Any,
     ) -> Any: ...
     def generate(
@@ -256,6 +262,7 @@ class Generator:
         proposer: Strategic = None,
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
+        each: Each = None,
         **settings: Any,
     ) -> Any:
         """Decode one prompt, or each of a list.
@@ -266,6 +273,7 @@ class Generator:
                 The same text or object shares what it holds and learns, within a call and from call to call.
             generation_config: a transformers GenerationConfig, honoured as it stands; ``settings`` go before it.
             on_step: called with the record of each pass as it ends: trees, accepted paths, tokens, seconds.
+            each: of a list, settings of single prompts, one mapping for each, which go before ``settings``.
             settings: see ``Settings``. ``seed`` may be a list, one for each prompt.
 
         Returns:
@@ -276,7 +284,7 @@ class Generator:
             SpecdecError: for settings that are refused, and for a single prompt that can't be served.
         """
         results: dict[int, Result] = {}
-        call = _Call(proposer, generation_config, on_step)
+        call = _Call(proposer, generation_config, on_step, each)
         for chunk in self._decode(prompt, call, settings):
             if chunk.result is not None:
                 results[chunk.index] = chunk.result
@@ -293,6 +301,7 @@ class Generator:
         proposer: Strategic = None,
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
+        each: Each = None,
         **settings: Any,
     ) -> Iterator[Chunk]:
         """Decode as ``generate`` does, and yield what each step commits.
@@ -301,7 +310,7 @@ class Generator:
         request's last chunk.
         """
         is_list = prompts.as_list(prompt)[1]
-        call = _Call(proposer, generation_config, on_step, wants_text=self.tokenizer is not None)
+        call = _Call(proposer, generation_config, on_step, each, wants_text=self.tokenizer is not None)
         for chunk in self._decode(prompt, call, settings):
             if chunk.result is not None and chunk.result.error is not None and not is_list:
                 raise chunk.result.error
@@ -339,7 +348,9 @@ class Generator:
     def _decode(self, prompt: Any, call: "_Call", given: dict[str, Any]) -> Iterator[Chunk]:
         with self._attached.alone() as bound:
             strategies = self._strategies(bound, call.proposer)
-            requests = bound.intake.sequences(prompt, call.generation_config, given, strategies, call.wants_text)
+            requests = bound.intake.sequences(
+                prompt, call.generation_config, given, strategies, call.wants_text, call.each
+            )
             numerics = bound.driven.numerics_now()
             for index, request in enumerate(requests):
                 if isinstance(request, Exception):

@@ -12,6 +12,8 @@ from specdec.errors import RequestError
 
 # (input_ids (batch, tokens), scores (batch, vocab)) -> scores, as transformers' LogitsProcessor
 Processor = Callable[[Any, Any], Any]
+# (input_ids (1, tokens), None) -> a bool, or a tensor (1,) of it, as transformers' StoppingCriteria
+Criterion = Callable[[Any, Any], Any]
 
 # A transformers GenerationConfig may carry these at any value: they say nothing about the text.
 _WITHOUT_EFFECT = {
@@ -43,7 +45,6 @@ _ELSEWHERE = {
     "assistant_model": "use proposer=DraftModelProposer(model=…)",
     "prompt_lookup_num_tokens": "use proposer='prompt_lookup'",
     "num_beams": "there is no beam search here: use model.generate",
-    "stopping_criteria": "use stop or eos_token_id, or leave Generator.stream's loop",
 }
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
 _LEAST_TEMPERATURE = 1e-6  # below it, scores divided by the temperature overflow float32
@@ -57,6 +58,8 @@ class Settings(BaseModel):
     ``stop`` strings cut the text where they start. ``seed`` of None draws a fresh one, which the result reports.
     ``logits_processor`` objects are called along each request's accepted path, in order. Each request of a list has
     copies of its own of those that may keep state; of functions there are none, so they must say ``is_path_pure``.
+    ``stopping_criteria`` are asked behind each token of the text, also where a step brings several. ``max_time`` is in
+    seconds, from when the request is made; the token that passes it is the last.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -76,14 +79,18 @@ class Settings(BaseModel):
     stop: tuple[str, ...] = ()
     seed: int | None = Field(None, ge=0, lt=2**63)
     logits_processor: tuple[Processor, ...] = ()
+    stopping_criteria: tuple[Criterion, ...] = ()
+    max_time: float | None = Field(None, gt=0.0)
     keeps_scores: bool = False  # records of steps tell the scores that tokens were decided by
+    keeps_logits: bool = False  # … and the model's raw logits behind them
 
-    @field_validator("eos_token_id", "stop", "logits_processor", mode="before")
+    @field_validator("eos_token_id", "stop", "logits_processor", "stopping_criteria", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         if isinstance(value, torch.Tensor):
             value = value.tolist()
-        return (value,) if isinstance(value, Integral | str) or callable(value) else value
+        is_one = isinstance(value, Integral | str) or (callable(value) and not isinstance(value, list))
+        return (value,) if is_one else value
 
     @field_validator(*_OFF, mode="before")
     @classmethod

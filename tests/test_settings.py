@@ -12,7 +12,7 @@ from specdec.settings import Settings
 FIELDS = (
     "max_new_tokens, min_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, no_repeat_ngram_size, "
     "suppress_tokens, begin_suppress_tokens, bad_words_ids, eos_token_id, stop, seed, logits_processor, "
-    "keeps_scores"
+    "stopping_criteria, max_time, keeps_scores, keeps_logits"
 )
 
 
@@ -120,7 +120,7 @@ def test_one_string_or_processor_is_a_list_of_one() -> None:
     assert Settings.make({"stop": "end"}).stop == ("end",)
     assert Settings.make({"logits_processor": processor}).logits_processor == (processor,)
     assert Settings.make({"logits_processor": [processor, processor]}).logits_processor == (processor, processor)
-    assert Settings.make({"logits_processor": whole}).logits_processor == (whole,)
+    assert Settings.make({"logits_processor": whole}).logits_processor == tuple(whole)
 
 
 def test_settings_do_not_change_once_made() -> None:

@@ -11,7 +11,7 @@ from specdec.tree import ROOT, DraftTree
 if TYPE_CHECKING:
     from specdec.decoding.sequence import Sequence
 
-FinishReason = Literal["stop", "length", "cancelled", "error"]
+FinishReason = Literal["stop", "length", "time", "cancelled", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Outcome:
         finish_reason, error: set in a request's last outcome.
         scores: of each committed token, the scores behind processors and before temperature and truncation,
             ``(vocab,)`` on the CPU; empty unless its settings keep them.
+        logits: the raw ones likewise.
     """
 
     request: "Sequence" = field(repr=False)
@@ -40,6 +41,7 @@ class Outcome:
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     scores: tuple[torch.Tensor | None, ...] = ()
+    logits: tuple[torch.Tensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

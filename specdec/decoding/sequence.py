@@ -134,21 +134,40 @@ class Sequence:
         for token in verdict.tokens:
             self.tokens.append(token)
             num_committed += 1
-            try:
-                has_stop_string = self.decoder is not None and self.decoder.push(token)
-            except Exception as error:  # a third party's code
-                self.fail(failure("the tokenizer", error))
-                break
-            if token in self.eos_token_ids or has_stop_string:
-                self.finish_reason = "stop"
-            elif self.num_remaining == 0:
-                self.finish_reason = "length"
+            self._end_behind(token)
             if self.is_finished:
                 break
         if not self.stats.steps:
             self.stats.seconds_to_first_token = time.perf_counter() - self.began
         # The last token is the next root, so the path keeps one node per token: the old root and all but the last.
         return Verdict(verdict.path[:num_committed], verdict.tokens[:num_committed])
+
+    def _end_behind(self, token: int) -> None:
+        """End the text behind its last token if that was the end."""
+        try:
+            has_stop_string = self.decoder is not None and self.decoder.push(token)
+        except Exception as error:  # a third party's code
+            self.fail(failure("the tokenizer", error))
+            return
+        try:
+            meets_criterion = self._meets_criterion()
+        except Exception as error:  # a caller's own
+            self.fail(failure("a stopping criterion", error))
+            return
+        if token in self.eos_token_ids or has_stop_string or meets_criterion:
+            self.finish_reason = "stop"
+        elif self.num_remaining == 0:
+            self.finish_reason = "length"
+        elif self.settings.max_time is not None and time.perf_counter() - self.began > self.settings.max_time:
+            self.finish_reason = "time"
+
+    def _meets_criterion(self) -> bool:
+        """Return True if one of the caller's criteria ends the text; all are asked, as they may count."""
+        if not self.settings.stopping_criteria:
+            return False
+        input_ids = torch.tensor([self.tokens])
+        answers = [bool(criterion(input_ids, None)) for criterion in self.settings.stopping_criteria]
+        return any(answers)
 
     def ties(self, tie: float) -> tuple[int, ...]:
         """The new tokens, by index, whose runner-up scored no more than ``tie`` less."""

@@ -54,6 +54,7 @@ class Turn:
     kept: Verdict = NOTHING
     has_fallen_back: bool = False
     scores: tuple[torch.Tensor | None, ...] = ()
+    logits: tuple[torch.Tensor, ...] = ()
 
 
 def step(batch: Batch) -> StepRecord:
@@ -186,6 +187,9 @@ def commit(batch: Batch, turns: ReadOnly[Turn]) -> None:
         if sequence.settings.keeps_scores:
             shown = [target.shown(node) for node in deciding[: len(turn.kept.tokens)]]
             turn.scores = tuple(None if one is None else one.to("cpu", torch.float32, copy=True) for one in shown)
+        if sequence.settings.keeps_logits:
+            raw = [target.logits(node) for node in deciding[: len(turn.kept.tokens)]]
+            turn.logits = tuple(one.to("cpu", torch.float32, copy=True) for one in raw)
         last = verdict.path[-1]
         fault = target.faults.get(last) if len(verdict.tokens) < len(verdict.path) else None
         is_certain = last == ROOT or target.has_logits(last)  # else it is the next root, and may fare better alone
@@ -226,6 +230,7 @@ def recorded(batch: Batch, turns: ReadOnly[Turn], planned: Pass | None, is_promp
             finish_reason=turn.sequence.finish_reason,
             error=turn.sequence.error,
             scores=turn.scores,
+            logits=turn.logits,
         )
         for turn in turns
     )

@@ -2,7 +2,7 @@
 
 import copy
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ReadOnly
 from dataclasses import dataclass
 from functools import partial
@@ -36,17 +36,41 @@ class Intake:
         self,
         prompt: Any,
         config: Any | None,
-        given: dict[str, Any],
+        given: Mapping[str, Any],
         strategies: ReadOnly[Strategy],
         wants_text: bool = False,
+        each: ReadOnly[Mapping[str, Any]] | None = None,
     ) -> list[Sequence | Exception]:
         """A checked sequence per prompt, or why there is none; with one strategy for all, or one for each.
+
+        Args:
+            each: settings of single prompts, which go before ``given``.
 
         Raises:
             RequestError: for settings that are refused.
         """
         items, _ = prompts.as_list(prompt)
-        seeds, given = _split_seeds(given, len(items))
+        settings = [self._settings(one, config) for one in _given_for_each(given, each, len(items))]
+        if len(settings) != len(items):  # one for all
+            settings *= len(items)
+        copies = settings if len(items) == 1 else [self._with_own_processors(one) for one in settings]
+        if len(strategies) == 1:
+            strategies = [*strategies] * len(items)
+        if len(strategies) != len(items):
+            raise RequestError(
+                f"{len(strategies)} proposers were given for {len(items)} prompts: give one, or one for each"
+            )
+        requests: list[Sequence | Exception] = []
+        for index, item in enumerate(items):
+            plan = Plan(strategies[index], self.verifier, copies[index])
+            try:
+                requests.append(self._sequence(item, plan, index, wants_text))
+            except RequestError as error:
+                requests.append(error)
+        return requests
+
+    def _settings(self, given: Mapping[str, Any], config: Any | None) -> Settings:
+        """Settings that hold for this model, whose own they are where nothing is said."""
         vocab_size = self.shapes.vocab_size
         own = OwnSettings.of(self.model, vocab_size)
         settings = Settings.make(given, config, own.suppressed)
@@ -63,21 +87,7 @@ class Intake:
                 f"stop={special!r} is a special token, which never shows in text: use eos_token_id={token}"
             )
         self._check_processors(settings)
-        copies = [settings] if len(items) == 1 else [self._with_own_processors(settings) for _ in items]
-        if len(strategies) == 1:
-            strategies = [*strategies] * len(items)
-        if len(strategies) != len(items):
-            raise RequestError(
-                f"{len(strategies)} proposers were given for {len(items)} prompts: give one, or one for each"
-            )
-        requests: list[Sequence | Exception] = []
-        for index, (item, seed) in enumerate(zip(items, seeds or (settings.seed,) * len(items), strict=True)):
-            plan = Plan(strategies[index], self.verifier, copies[index])
-            try:
-                requests.append(self._sequence(item, plan, seed, index, wants_text))
-            except RequestError as error:
-                requests.append(error)
-        return requests
+        return settings
 
     def _check_processors(self, settings: Settings) -> None:
         rule = type(self.verifier).__name__
@@ -109,7 +119,7 @@ class Intake:
         processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
         return settings.model_copy(update={"logits_processor": processors})
 
-    def _sequence(self, prompt: Any, plan: Plan, seed: int | None, index: int, wants_text: bool) -> Sequence:
+    def _sequence(self, prompt: Any, plan: Plan, index: int, wants_text: bool) -> Sequence:
         shapes, settings = self.shapes, plan.settings
         ids = prompts.encode(prompt, self.tokenizer, shapes.vocab_size)
         needed = len(ids) + settings.max_new_tokens
@@ -123,7 +133,7 @@ class Intake:
             tokens=ids,
             plan=plan,
             eos_token_ids=eos,
-            randomness=Randomness(secrets.randbits(63) if seed is None else seed),
+            randomness=Randomness(secrets.randbits(63) if settings.seed is None else settings.seed),
             warper=Warper(settings, len(ids), sorted(eos), shapes.device),
             decoder=TextDecoder(self.tokenizer, settings.stop) if settings.stop or wants_text else None,
             index=index,
@@ -136,12 +146,18 @@ def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
             raise RequestError(f"{name}: {token} is outside the vocabulary of {vocab_size}")
 
 
-def _split_seeds(given: dict[str, Any], num_prompts: int) -> tuple[tuple[int | None, ...] | None, dict[str, Any]]:
-    """A list of seeds, one for each prompt, apart from the other settings."""
+def _given_for_each(
+    given: Mapping[str, Any], each: ReadOnly[Mapping[str, Any]] | None, num_prompts: int
+) -> list[dict[str, Any]]:
+    """The settings given for each prompt, ``seed`` taken out of its list; a single one where it is for all."""
     seeds = given.get("seed")
-    if not isinstance(seeds, list | tuple):
-        return None, given
-    if len(seeds) != num_prompts:
-        raise RequestError(f"{len(seeds)} seeds were given for {num_prompts} prompts: give one seed, or one for each")
-    checked = tuple(Settings.make({"seed": seed}).seed for seed in seeds)
-    return checked, {name: value for name, value in given.items() if name != "seed"}
+    has_seeds = isinstance(seeds, list | tuple)
+    if has_seeds and len(seeds) != num_prompts:  # type: ignore[arg-type]
+        raise RequestError(f"{len(seeds)} seeds were given for {num_prompts} prompts: give one seed, or one for each")  # type: ignore[arg-type]
+    if each is not None and len(each) != num_prompts:
+        raise RequestError(f"each has {len(each)} mappings for {num_prompts} prompts: give one for each")
+    if each is None and not has_seeds:
+        return [dict(given)]
+    own = [{"seed": seed} for seed in seeds] if has_seeds else [{}] * num_prompts  # type: ignore[union-attr]
+    shared = {name: value for name, value in given.items() if not (has_seeds and name == "seed")}
+    return [{**shared, **seed, **more} for seed, more in zip(own, each or [{}] * num_prompts, strict=True)]

@@ -107,14 +107,15 @@ def warpers(settings: Settings) -> list[Processor]:
 
 def impure(settings: Settings) -> list[Processor]:
     """The caller's processors that may depend on more than the path they are asked about."""
+    return [processor for processor in settings.logits_processor if not is_path_pure(processor)]
+
+
+def is_path_pure(processor: Processor) -> bool:
+    """Return True if a processor's scores are known, or said, to be a function of its arguments alone."""
     from transformers.generation import logits_process as hf
 
     known = tuple(getattr(hf, name) for name in _PATH_PURE)
-    return [
-        processor
-        for processor in settings.logits_processor
-        if not (isinstance(processor, known) or getattr(processor, "is_path_pure", False))
-    ]
+    return isinstance(processor, known) or getattr(processor, "is_path_pure", False)
 
 
 def processor_name(processor: Processor) -> str:

@@ -113,6 +113,10 @@ class SequenceTarget:
         """True where the model gave numbers at a node."""
         return self._rows.is_finite(node)
 
+    def logits(self, node: int) -> torch.Tensor:
+        """The raw logits at a node, ``(vocab,)``."""
+        return self._rows.logits(node)
+
     def shown(self, node: int) -> torch.Tensor | None:
         """The scores at a node behind its processors, before temperature and truncation, ``(vocab,)``.
 

@@ -12,6 +12,7 @@ from typing import Any
 import openvino as ov
 import torch
 from transformers import PreTrainedModel
+from transformers.utils import logging
 
 from specdec import ModelError
 from specdec.backends.architecture import name_of
@@ -117,14 +118,16 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
     """The model with the tracing's attention for a time, and with experts whose products no loop makes, quietly."""
     attention.register(tracing)
     config = model.config.get_text_config()
-    before = config._attn_implementation
+    before, told = config._attn_implementation, logging.get_verbosity()
     config._attn_implementation = attention.NAME
+    logging.set_verbosity_error()  # tracing reads every property, and that of the loss warns
     try:
         with warnings.catch_warnings(), batched_experts(model):
             warnings.simplefilter("ignore")  # tracing is deprecated, and says of each condition that it is fixed
             yield
     finally:
         config._attn_implementation = before
+        logging.set_verbosity(told)
 
 
 def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) -> None:

@@ -1,0 +1,101 @@
+"""A call of ``generate`` as it was prepared, decoded by a generator."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from specdec.decoding.record import StepRecord
+from specdec.errors import RequestError
+from specdec.generator import Generator
+from specdec.in_transformers.output import as_output, check_scores, gives, padded
+from specdec.in_transformers.prepared import check_criteria, sampling_settings, stopping_settings
+from specdec.in_transformers.refusals import check_inputs, check_mode, check_positions, check_processors
+from specdec.in_transformers.rows import PaddedRow, rows_of
+
+_SEEDS = 2**62
+
+
+class Call:
+    """One call: its rows, what is asked of them, and what was decoded of each so far.
+
+    Args:
+        input_ids: (batch, tokens), padded on the left.
+        streamer: hears of a single row's tokens one by one, as from ``generate``, and of the end whatever happens.
+    """
+
+    def __init__(
+        self,
+        input_ids: torch.Tensor,
+        processors: Sequence[Any],
+        criteria: Sequence[Any],
+        config: GenerationConfig,
+        streamer: Any | None,
+    ) -> None:
+        self._input_ids, self._processors, self._criteria = input_ids, processors, criteria
+        self._config, self._streamer = config, streamer
+        self._rows: list[PaddedRow] = []
+        self._tokens: list[list[int]] = [[] for _ in input_ids]
+        self._logits: list[list[torch.Tensor]] = [[] for _ in input_ids]
+
+    def check(self, inputs: Mapping[str, Any], assistant_model: Any | None) -> None:
+        """Refuse what can't be honoured, before a model is tried or laid out.
+
+        Args:
+            inputs: of the model, besides ids.
+
+        Raises:
+            RequestError: by name.
+        """
+        check_mode(self._config, assistant_model)
+        check_inputs(inputs)
+        self._rows = rows_of(self._input_ids, inputs.get("attention_mask"))
+        check_positions(inputs.get("position_ids"), self._rows)
+        check_processors(self._processors)
+        check_criteria(self._criteria, len(self._rows))
+        check_scores(self._config, self._processors)
+        if self._streamer is not None and len(self._rows) > 1:
+            raise RequestError("a streamer hears of one text, and a batch was given: give one prompt at a time")
+
+    def decode(self, generator: Generator) -> Any:
+        """Decode, once checked; what ``generate`` returns."""
+        try:
+            self._stream(generator)
+        finally:
+            if self._streamer is not None:
+                self._streamer.end()
+        pad = self._config._pad_token_tensor
+        sequences = padded(self._input_ids, self._tokens, None if pad is None else int(pad))
+        if not self._config.return_dict_in_generate:
+            return sequences
+        return as_output(sequences, self._input_ids.shape[1], self._logits, self._config, self._processors)
+
+    def _stream(self, generator: Generator) -> None:
+        prompts = [row.prompt for row in self._rows]
+        chunks = generator.stream(prompts, each=self._settings(), on_step=self._note_logits)
+        with closing(chunks):  # type: ignore[type-var]  # an iterator that is a generator
+            for chunk in chunks:
+                if chunk.result is not None and chunk.result.error is not None:
+                    raise chunk.result.error
+                self._tokens[chunk.index] += chunk.token_ids
+                if self._streamer is not None:
+                    for token in chunk.token_ids:
+                        self._streamer.put(torch.tensor([token]))
+
+    def _settings(self) -> list[dict[str, Any]]:
+        """The settings of each row; seeds are torch's own draws, so that ``torch.manual_seed`` repeats a text."""
+        samples = bool(self._config.do_sample)
+        seeds = torch.randint(_SEEDS, (len(self._rows),)).tolist() if samples else [0] * len(self._rows)
+        keeps_logits = gives(self._config, "output_scores") or gives(self._config, "output_logits")
+        return [
+            sampling_settings(self._processors, row, len(self._rows), samples)
+            | stopping_settings(self._criteria, row, self._config.max_length)
+            | {"seed": seed, "keeps_logits": keeps_logits}
+            for row, seed in zip(self._rows, seeds, strict=True)
+        ]
+
+    def _note_logits(self, record: StepRecord) -> None:
+        for outcome in record.outcomes:
+            self._logits[outcome.request.index] += [one.clone() for one in outcome.logits]

@@ -1,0 +1,77 @@
+"""Texts as ``generate`` gives them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from transformers.generation import GenerateDecoderOnlyOutput
+
+from specdec.errors import RequestError
+from specdec.sampling.processors import is_path_pure, processor_name
+
+
+def check_scores(config: GenerationConfig, processors: Sequence[Any]) -> None:
+    """Refuse scores behind processors that remember: each would be asked about every token twice.
+
+    Raises:
+        RequestError: naming the processors.
+    """
+    if gives(config, "output_scores") and (
+        names := [processor_name(one) for one in processors if not is_path_pure(one)]
+    ):
+        raise RequestError(
+            f"output_scores asks {', '.join(names)} about each token again: give it is_path_pure = True if its scores "
+            "follow from its arguments alone, or ask for output_logits"
+        )
+
+
+def gives(config: GenerationConfig, name: str) -> bool:
+    """Return True if an output besides the sequences is asked for."""
+    return bool(config.return_dict_in_generate and getattr(config, name))
+
+
+def padded(input_ids: torch.Tensor, texts: Sequence[Sequence[int]], pad: int | None) -> torch.Tensor:
+    """``input_ids``, (batch, tokens), with the new tokens of each row behind, padded on the right."""
+    longest = max(map(len, texts))
+    assert pad is not None or min(map(len, texts)) == longest, "rows end early by an end of text, which pads them"
+    new = [[*text, *[pad] * (longest - len(text))] for text in texts]
+    return torch.cat([input_ids, torch.tensor(new, dtype=input_ids.dtype, device=input_ids.device)], -1)
+
+
+def as_output(
+    sequences: torch.Tensor,
+    num_given: int,
+    logits: Sequence[Sequence[torch.Tensor]],
+    config: GenerationConfig,
+    processors: Sequence[Any],
+) -> GenerateDecoderOnlyOutput:
+    """What ``return_dict_in_generate`` asks for: sequences, and scores and logits, (batch, vocab) for each new token.
+
+    Rows that have ended have zeros there. There is no cache: ``past_key_values`` is None.
+
+    Args:
+        num_given: tokens of ``sequences`` that were given, padding included.
+        logits: by row, (vocab,) of each new token.
+    """
+    num_new = sequences.shape[1] - num_given
+    steps = [_step([row[index] if index < len(row) else None for row in logits]) for index in range(num_new)]
+    steps = [step.to(sequences.device) for step in steps]
+    scores = [_processed(processors, sequences[:, : num_given + index], step) for index, step in enumerate(steps)]
+    return GenerateDecoderOnlyOutput(
+        sequences=sequences,
+        scores=tuple(scores) if config.output_scores else None,
+        logits=tuple(steps) if config.output_logits else None,
+    )
+
+
+def _step(rows: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    known = next(row for row in rows if row is not None)
+    return torch.stack([torch.zeros_like(known) if row is None else row for row in rows])
+
+
+def _processed(processors: Sequence[Any], input_ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    scores = logits.clone()  # processors may write in place
+    for processor in processors:
+        scores = processor(input_ids, scores)
+    return scores

@@ -1,0 +1,73 @@
+"""The processors and criteria that ``generate`` has prepared, as settings of specdec's."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers.generation import logits_process as hf
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+
+from specdec.errors import RequestError
+from specdec.in_transformers.rows import InBatch, PaddedRow
+from specdec.sampling.processors import is_path_pure
+
+_WARPERS = hf.TemperatureLogitsWarper, hf.TopKLogitsWarper, hf.TopPLogitsWarper, hf.MinPLogitsWarper  # in their order
+_TELL_ROWS_APART = (
+    hf.PrefixConstrainedLogitsProcessor, hf.RepetitionPenaltyLogitsProcessor,
+    hf.EncoderRepetitionPenaltyLogitsProcessor, hf.EncoderNoRepeatNGramLogitsProcessor,
+)  # fmt: skip
+_NAMES = "temperature", "top_k", "top_p", "min_p"
+
+
+def sampling_settings(processors: Sequence[Any], row: PaddedRow, num_rows: int, samples: bool) -> dict[str, Any]:
+    """Processors as settings of a row: temperature and truncation at their end by name, all others as they are."""
+    named: dict[str, Any] = {"temperature": 1.0 if samples else 0.0}
+    others = list(processors)
+    last = len(_WARPERS)
+    while samples and others and (place := _place(others[-1])) is not None and place < last:
+        last, warper = place, others.pop()
+        named[_NAMES[place]] = getattr(warper, _NAMES[place])
+    return {**named, "logits_processor": tuple(_in_batch(one, row, num_rows) for one in others)}
+
+
+def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int) -> dict[str, Any]:
+    """Criteria as settings of a row: the greatest length and ends of text by name, all others as they are.
+
+    Args:
+        most: tokens of the text, the prompt and its padding included.
+    """
+    ends, others = list[int](), []
+    for criterion in criteria:
+        if isinstance(criterion, EosTokenCriteria):
+            ends += criterion.eos_token_id.flatten().tolist()
+        elif isinstance(criterion, MaxLengthCriteria):
+            most = min(most, criterion.max_length)
+        else:
+            others.append(_in_batch(criterion, row, 1))
+    length = len(row.padding) + len(row.prompt)
+    return {"max_new_tokens": most - length, "eos_token_id": tuple(ends), "stopping_criteria": tuple(others)}
+
+
+def check_criteria(criteria: Sequence[Any], num_rows: int) -> None:
+    """Refuse criteria for a batch without an end of text: rows that end early have nothing to be padded with then.
+
+    Raises:
+        RequestError: with the remedy.
+    """
+    kinds = [type(criterion) for criterion in criteria]
+    others = [kind.__name__ for kind in kinds if kind not in (EosTokenCriteria, MaxLengthCriteria)]
+    if num_rows > 1 and others and EosTokenCriteria not in kinds:
+        raise RequestError(f"{', '.join(others)} can't end rows of a batch without an eos_token_id: give one")
+
+
+def _place(processor: Any) -> int | None:
+    """The place of a warper among those that are known by name; None for others, and for other options."""
+    if type(processor) not in _WARPERS or getattr(processor, "filter_value", -float("inf")) != -float("inf"):
+        return None
+    return _WARPERS.index(type(processor)) if getattr(processor, "min_tokens_to_keep", 1) == 1 else None
+
+
+def _in_batch(function: Any, row: PaddedRow, num_rows: int) -> Any:
+    num_told_apart = num_rows if isinstance(function, _TELL_ROWS_APART) else 1
+    if not len(row.padding) and num_told_apart == 1:
+        return function
+    return InBatch(function, row, num_told_apart, is_path_pure(function))
