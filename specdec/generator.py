@@ -23,8 +23,9 @@ from specdec.machine import free_bytes
 from specdec.numerics import Mode, Numerics, checked_mode
 from specdec.plugins.registry import load_plugins
 from specdec.renamed import RENAMED
-from specdec.requests import prompts
+from specdec.requests.asked import Asked, asked
 from specdec.requests.model_defaults import OwnSettings
+from specdec.requests.streaming import streaming
 from specdec.strategies.base import Proposer
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
@@ -247,7 +248,7 @@ class Generator:
     @overload
     def generate(
         self,
-        prompt: Any,
+        prompt: Any = None,
         *,
         proposer: Strategic = None,
         generation_config: Any | None = None,
@@ -257,7 +258,7 @@ class Generator:
     ) -> Any: ...
     def generate(
         self,
-        prompt: Any,
+        prompt: Any = None,
         *,
         proposer: Strategic = None,
         generation_config: Any | None = None,
@@ -268,13 +269,16 @@ class Generator:
         """Decode one prompt, or each of a list.
 
         Args:
-            prompt: text, chat messages, token ids or a tensor; a list of those (or a 2-D tensor) is a batch.
+            prompt: text, chat messages, token ids or a tensor; a list of those (or a 2-D tensor) is a batch. So is a
+                tokenizer's output, which may also be given by its names, ``generate(**encoded)``.
             proposer: the strategy for this call, or a list of them, one for each prompt; by default the generator's.
                 The same text or object shares what it holds and learns, within a call and from call to call.
             generation_config: a transformers GenerationConfig, honoured as it stands; ``settings`` go before it.
             on_step: called with the record of each pass as it ends: trees, accepted paths, tokens, seconds.
             each: of a list, settings of single prompts, one mapping for each, which go before ``settings``.
-            settings: see ``Settings``. ``seed`` may be a list, one for each prompt.
+            settings: see ``Settings``. ``seed`` may be a list, one for each prompt. What ``model.generate`` takes is
+                taken as well: ``do_sample``, ``stop_strings``, ``num_return_sequences``, ``streamer``, and options of
+                the chat template (``tools``, ``enable_thinking``, others in ``chat_template_kwargs``).
 
         Returns:
             A Result, or a list of them in the order of the prompts. A list never raises for one member: its
@@ -284,11 +288,11 @@ class Generator:
             SpecdecError: for settings that are refused, and for a single prompt that can't be served.
         """
         results: dict[int, Result] = {}
-        call = _Call(proposer, generation_config, on_step, each)
-        for chunk in self._decode(prompt, call, settings):
+        call, question = _Call(proposer, generation_config, on_step, each), asked(prompt, settings)
+        for chunk in self._decode(question, call):
             if chunk.result is not None:
                 results[chunk.index] = chunk.result
-        if prompts.as_list(prompt)[1]:
+        if question.is_list:
             return [results[index] for index in sorted(results)]
         if results[0].error is not None:
             raise results[0].error
@@ -296,7 +300,7 @@ class Generator:
 
     def stream(
         self,
-        prompt: Any,
+        prompt: Any = None,
         *,
         proposer: Strategic = None,
         generation_config: Any | None = None,
@@ -309,10 +313,10 @@ class Generator:
         Closing the iterator cancels what is under way. For a single prompt an error is raised, for a list it is in the
         request's last chunk.
         """
-        is_list = prompts.as_list(prompt)[1]
+        question = asked(prompt, settings)
         call = _Call(proposer, generation_config, on_step, each, wants_text=self.tokenizer is not None)
-        for chunk in self._decode(prompt, call, settings):
-            if chunk.result is not None and chunk.result.error is not None and not is_list:
+        for chunk in self._decode(question, call):
+            if chunk.result is not None and chunk.result.error is not None and not question.is_list:
                 raise chunk.result.error
             yield chunk
 
@@ -322,8 +326,11 @@ class Generator:
         Raises:
             SpecdecError: for settings that are refused.
         """
+        question = asked(prompts, settings)
         with self._attached.alone() as bound:
-            requests = bound.intake.sequences(prompts, None, settings, [bound.strategies.own])
+            requests = bound.intake.sequences(
+                question.prompt, None, question.settings, [bound.strategies.own], template=question.template
+            )
         return [request if isinstance(request, Exception) else None for request in requests]
 
     def close(self) -> None:
@@ -345,22 +352,30 @@ class Generator:
             "a generator can't be copied or pickled, as it holds a cache and a lock: make another one of its model"
         )
 
-    def _decode(self, prompt: Any, call: "_Call", given: dict[str, Any]) -> Iterator[Chunk]:
+    def _decode(self, question: Asked, call: _Call) -> Iterator[Chunk]:
         with self._attached.alone() as bound:
             strategies = self._strategies(bound, call.proposer)
             requests = bound.intake.sequences(
-                prompt, call.generation_config, given, strategies, call.wants_text, call.each
+                question.prompt,
+                call.generation_config,
+                question.settings,
+                strategies,
+                call.wants_text,
+                call.each,
+                question.template,
             )
             numerics = bound.driven.numerics_now()
             for index, request in enumerate(requests):
                 if isinstance(request, Exception):
                     yield Chunk((), "", index, Result((), None, "error", Stats(), 0, numerics, request))
-            for record in self._run(bound, requests):
-                if call.on_step is not None:
-                    call.on_step(record)
-                for outcome in record.outcomes:
-                    if record.kind != "chunk" or outcome.finish_reason is not None:
-                        yield self._chunk(bound, outcome)
+            with streaming(question.streamer, requests) as tell:
+                for record in self._run(bound, requests):
+                    if call.on_step is not None:
+                        call.on_step(record)
+                    for outcome in record.outcomes:
+                        tell(outcome.tokens)
+                        if record.kind != "chunk" or outcome.finish_reason is not None:
+                            yield self._chunk(bound, outcome)
 
     def _strategies(self, bound: Bound, proposer: Strategic) -> list[Strategy]:
         """Bind the strategies of a call: one for all prompts, or one for each."""

@@ -30,18 +30,16 @@ _NEUTRAL: dict[str, Any] = {
     "encoder_no_repeat_ngram_size": 0, "forced_bos_token_id": None, "min_length": 0,
 }  # fmt: skip
 _SAME_NAME = (
-    "max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
-    "no_repeat_ngram_size", "eos_token_id", "suppress_tokens", "begin_suppress_tokens", "bad_words_ids",
+    "max_new_tokens", "max_length", "max_time", "min_new_tokens", "temperature", "top_k", "top_p", "min_p",
+    "repetition_penalty", "no_repeat_ngram_size", "eos_token_id", "suppress_tokens", "begin_suppress_tokens",
+    "bad_words_ids",
 )  # fmt: skip
 # transformers' keywords that are none here, and what to do instead.
 _ELSEWHERE = {
-    "do_sample": "a temperature above 0 samples",
-    "stop_strings": "it is called stop here",
-    "max_length": "it counts the prompt as well: set max_new_tokens",
-    "num_return_sequences": "give the prompt as often, with a list of seeds",
-    "streamer": "use Generator.stream",
-    "attention_mask": "prompts are given without padding",
-    "pad_token_id": "prompts are given without padding",
+    "output_scores": "records of steps have them: on_step, with keeps_scores=True",
+    "output_logits": "records of steps have them: on_step, with keeps_logits=True",
+    "inputs_embeds": "a prompt is text, messages or ids",
+    "past_key_values": "give the whole text",
     "assistant_model": "use proposer=DraftModelProposer(model=…)",
     "prompt_lookup_num_tokens": "use proposer='prompt_lookup'",
     "num_beams": "there is no beam search here: use model.generate",
@@ -54,7 +52,8 @@ _OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_
 class Settings(BaseModel):
     """One generation's settings, checked.
 
-    ``temperature`` 0 is the argmax. ``eos_token_id`` of None means the model's own; an empty tuple, none at all.
+    ``max_length`` counts the prompt as well; ``max_new_tokens`` goes before it. ``temperature`` 0 is the argmax.
+    ``eos_token_id`` of None means the model's own; an empty tuple, none at all.
     ``stop`` strings cut the text where they start. ``seed`` of None draws a fresh one, which the result reports.
     ``logits_processor`` objects are called along each request's accepted path, in order. Each request of a list has
     copies of its own of those that may keep state; of functions there are none, so they must say ``is_path_pure``.
@@ -65,6 +64,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     max_new_tokens: int = Field(128, ge=1)
+    max_length: int | None = Field(None, ge=2)
     min_new_tokens: int | None = Field(None, ge=1)
     temperature: float = Field(0.0, ge=0.0, allow_inf_nan=False)
     top_k: int | None = Field(None, ge=1)
@@ -124,6 +124,20 @@ class Settings(BaseModel):
             raise ValueError(f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}")
         return self
 
+    def behind(self, num_tokens: int) -> Self:
+        """The same behind a prompt of so many tokens, with ``max_length`` as ``max_new_tokens``.
+
+        Raises:
+            RequestError: for a prompt that is as long already.
+        """
+        if self.max_length is None or "max_new_tokens" in self.model_fields_set:
+            return self
+        if num_tokens >= self.max_length:
+            raise RequestError(
+                f"the prompt has {num_tokens} tokens, and max_length={self.max_length} counts them: set max_new_tokens"
+            )
+        return self.model_copy(update={"max_new_tokens": self.max_length - num_tokens})
+
     @classmethod
     def make(
         cls, given: Mapping[str, Any], generation_config: Any | None = None, defaults: Mapping[str, Any] | None = None
@@ -133,7 +147,7 @@ class Settings(BaseModel):
         Raises:
             RequestError: naming every setting at fault, what was given and what is allowed or meant.
         """
-        given = {name: value for name, value in given.items() if value is not None}
+        given = {name: value for name, value in given.items() if value is not None and name not in _WITHOUT_EFFECT}
         base = {} if generation_config is None else from_generation_config(generation_config, given)
         try:
             return cls.model_validate({**(defaults or {}), **base, **given})
@@ -175,8 +189,6 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
         settings = {"temperature": 1.0, "top_k": 50, **settings}
     else:
         settings = {name: value for name, value in settings.items() if name not in _SAMPLING_ONLY}
-    if values.pop("max_length", None) is not None and "max_new_tokens" not in {**settings, **given}:
-        raise RequestError("generation_config.max_length counts the prompt as well: set max_new_tokens instead")
     _refuse(values)
     return settings
 

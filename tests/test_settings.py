@@ -10,9 +10,9 @@ from specdec import RequestError
 from specdec.settings import Settings
 
 FIELDS = (
-    "max_new_tokens, min_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, no_repeat_ngram_size, "
-    "suppress_tokens, begin_suppress_tokens, bad_words_ids, eos_token_id, stop, seed, logits_processor, "
-    "stopping_criteria, max_time, keeps_scores, keeps_logits"
+    "max_new_tokens, max_length, min_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, "
+    "no_repeat_ngram_size, suppress_tokens, begin_suppress_tokens, bad_words_ids, eos_token_id, stop, seed, "
+    "logits_processor, stopping_criteria, max_time, keeps_scores, keeps_logits"
 )
 
 
@@ -45,9 +45,8 @@ def test_an_unknown_name_is_refused_with_the_allowed_ones() -> None:
 
 
 def test_a_name_of_transformers_is_refused_with_what_to_do() -> None:
-    assert "padding" in refusal({"pad_token_id": 0})
-    assert refusal({"do_sample": True}) == (
-        "settings refused: unknown name 'do_sample' (a temperature above 0 samples)"
+    assert refusal({"num_beams": 3}) == (
+        "settings refused: unknown name 'num_beams' (there is no beam search here: use model.generate)"
     )
 
 
@@ -175,7 +174,6 @@ def test_a_temperature_of_0_makes_a_sampling_config_greedy() -> None:
         ("prompt_lookup_num_tokens", 3),
         ("num_assistant_tokens", 5),
         ("assistant_early_exit", 2),
-        ("max_time", 1.5),
         ("typical_p", 0.9),
         ("min_length", 5),
         ("sequence_bias", [[[1], 2.0]]),
@@ -197,10 +195,12 @@ def test_what_has_no_say_in_the_text_or_is_switched_off_is_passed_over() -> None
 
 
 @pytest.mark.parametrize("length", [20, 100])
-def test_max_length_is_refused_unless_new_tokens_are_counted_too(length: int) -> None:
-    assert refusal({}, config(max_length=length)) == (
-        "generation_config.max_length counts the prompt as well: set max_new_tokens instead"
-    )
+def test_max_length_counts_the_prompt_unless_new_tokens_are_counted_too(length: int) -> None:
+    made = Settings.make({}, config(max_length=length))
+    assert made.behind(12).max_new_tokens == length - 12
+    with pytest.raises(RequestError, match=f"the prompt has {length} tokens, and max_length={length} counts them"):
+        made.behind(length)
+    assert Settings.make({"max_new_tokens": 5, "max_length": length}).behind(12).max_new_tokens == 5
     assert Settings.make({"max_new_tokens": 5}, config(max_length=length)).max_new_tokens == 5
     assert Settings.make({}, config(max_length=length, max_new_tokens=6)).max_new_tokens == 6
 

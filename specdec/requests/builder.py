@@ -4,7 +4,7 @@ import copy
 import secrets
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as ReadOnly
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from types import BuiltinFunctionType, FunctionType
@@ -21,6 +21,8 @@ from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.verifiers.base import Verifier
+
+_NO_OPTIONS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,13 @@ class Intake:
         strategies: ReadOnly[Strategy],
         wants_text: bool = False,
         each: ReadOnly[Mapping[str, Any]] | None = None,
+        template: Mapping[str, Any] = _NO_OPTIONS,
     ) -> list[Sequence | Exception]:
         """A checked sequence per prompt, or why there is none; with one strategy for all, or one for each.
 
         Args:
             each: settings of single prompts, which go before ``given``.
+            template: options of the chat template.
 
         Raises:
             RequestError: for settings that are refused.
@@ -64,7 +68,8 @@ class Intake:
         for index, item in enumerate(items):
             plan = Plan(strategies[index], self.verifier, copies[index])
             try:
-                requests.append(self._sequence(item, plan, index, wants_text))
+                ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, template)
+                requests.append(self._sequence(ids, plan, index, wants_text))
             except RequestError as error:
                 requests.append(error)
         return requests
@@ -119,9 +124,9 @@ class Intake:
         processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
         return settings.model_copy(update={"logits_processor": processors})
 
-    def _sequence(self, prompt: Any, plan: Plan, index: int, wants_text: bool) -> Sequence:
-        shapes, settings = self.shapes, plan.settings
-        ids = prompts.encode(prompt, self.tokenizer, shapes.vocab_size)
+    def _sequence(self, ids: list[int], plan: Plan, index: int, wants_text: bool) -> Sequence:
+        shapes, settings = self.shapes, plan.settings.behind(len(ids))
+        plan = replace(plan, settings=settings)
         needed = len(ids) + settings.max_new_tokens
         if shapes.max_positions is not None and needed > shapes.max_positions:
             raise RequestError(

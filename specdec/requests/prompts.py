@@ -9,6 +9,7 @@ import torch
 
 from specdec.errors import RequestError
 
+_NO_OPTIONS: Mapping[str, Any] = {}
 _FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a tensor; one of these or a list of them"
 
 
@@ -24,9 +25,7 @@ def as_list(prompt: Any) -> tuple[list[Any], bool]:
         return (list(prompt), True) if prompt.ndim == 2 else ([prompt], False)
     first = prompt[0] if isinstance(prompt, list | tuple) and prompt else prompt
     if isinstance(first, Mapping) and "input_ids" in first:
-        raise RequestError(
-            "a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding"
-        )
+        raise RequestError("a tokenizer's output was given as one of the prompts: give its input_ids, without padding")
     if isinstance(prompt, list | tuple) and prompt and not _is_one(prompt):
         return list(prompt), True
     return [prompt], False
@@ -37,13 +36,18 @@ def _is_one(prompt: Sequence[Any]) -> bool:
     return isinstance(prompt[0], Integral | Mapping) or all(isinstance(token, Number) for token in prompt)
 
 
-def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
+def encode(prompt: Any, tokenizer: Any | None, vocab_size: int, template: Mapping[str, Any] = _NO_OPTIONS) -> list[int]:
     """One prompt as token ids.
+
+    Chat messages whose last is the assistant's are continued, not answered.
+
+    Args:
+        template: options of the chat template.
 
     Raises:
         RequestError: for an empty prompt, an unknown form, text without a tokenizer, or ids outside the vocabulary.
     """
-    ids = _ids(prompt, tokenizer)
+    ids = _ids(prompt, tokenizer, template)
     if not ids:
         raise RequestError("the prompt is empty: give at least one token")
     for index, token in enumerate(ids):
@@ -57,7 +61,12 @@ def encode(prompt: Any, tokenizer: Any | None, vocab_size: int) -> list[int]:
     return [int(token) for token in ids]
 
 
-def _ids(prompt: Any, tokenizer: Any | None) -> list[int]:
+def _ids(prompt: Any, tokenizer: Any | None, template: Mapping[str, Any]) -> list[int]:
+    is_chat = isinstance(prompt, list | tuple) and bool(prompt) and isinstance(prompt[0], Mapping)
+    if template and not is_chat:
+        raise RequestError(f"{', '.join(template)}: only chat messages have a template")
+    if is_chat:
+        return _chat_ids(prompt, _needed(tokenizer, "chat messages"), template)
     if isinstance(prompt, np.ndarray):
         if prompt.size and (prompt.dtype.kind not in "iu" or prompt.ndim != 1):
             raise RequestError(f"an array prompt holds integer ids, (tokens,), not {prompt.dtype} {prompt.shape}")
@@ -71,20 +80,35 @@ def _ids(prompt: Any, tokenizer: Any | None) -> list[int]:
     if isinstance(prompt, str):
         return _text_ids(prompt, _needed(tokenizer, "a text prompt")) if prompt else []
     if isinstance(prompt, list | tuple):
-        if prompt and isinstance(prompt[0], Mapping):
-            return _chat_ids(prompt, _needed(tokenizer, "chat messages"))
         return list(prompt)
     raise RequestError(f"a prompt of type {type(prompt).__name__} was given; a prompt is {_FORMS}")
 
 
-def _chat_ids(messages: Sequence[Any], tokenizer: Any) -> list[int]:
-    if not getattr(tokenizer, "chat_template", None):
+def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
+    if not (getattr(tokenizer, "chat_template", None) or template.get("chat_template")):
         raise RequestError("chat messages were given, but the tokenizer has no chat template: format them as text")
+    messages = [_plain(message) for message in messages]
+    is_continued = isinstance(messages[-1], Mapping) and messages[-1].get("role") == "assistant"
+    options = {"add_generation_prompt": not is_continued, **template}
+    if is_continued:
+        options.setdefault("continue_final_message", True)
     try:
-        text = tokenizer.apply_chat_template(list(messages), add_generation_prompt=True, tokenize=False)
+        text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     except Exception as error:  # templates run third-party code and raise whatever they like
         raise RequestError(f"the tokenizer's chat template refused the messages: {error}") from error
     return _text_ids(text, tokenizer, add_special_tokens=False)
+
+
+def _plain(message: Any) -> Any:
+    """A message whose parts are all text as one text, which every template takes."""
+    parts = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(parts, list | tuple):
+        return message
+    kinds = [part.get("type") if isinstance(part, Mapping) else type(part).__name__ for part in parts]
+    if any(kind != "text" for kind in kinds):
+        others = ", ".join(sorted({str(kind) for kind in kinds if kind != "text"}))
+        raise RequestError(f"a message has parts of other kinds than text: {others}")
+    return {**message, "content": "".join(part["text"] for part in parts)}
 
 
 def _text_ids(text: str, tokenizer: Any, **options: bool) -> list[int]:

@@ -23,10 +23,13 @@ class Chatty:
     def __call__(self, text: str, add_special_tokens: bool = True) -> Any:
         return trained()(("<s>" if add_special_tokens else "") + text)
 
-    def apply_chat_template(self, messages: list[Any], add_generation_prompt: bool, tokenize: bool) -> str:
+    def apply_chat_template(self, messages: list[Any], tokenize: bool, **options: Any) -> str:
         assert not tokenize
         turns = "".join(f"[{message['role']}]{message['content']}" for message in messages)
-        return turns + ("[assistant]" if add_generation_prompt else "")
+        if options.pop("continue_final_message", False):
+            turns += "\N{HORIZONTAL ELLIPSIS}"
+        turns += "[assistant]" if options.pop("add_generation_prompt") else ""
+        return turns + "".join(f"{name}={value}" for name, value in options.items())
 
 
 def refusal(prompt: Any, tokenizer: Any = None, vocab_size: int = VOCAB) -> str:
@@ -88,12 +91,30 @@ def test_text_is_what_the_tokenizer_makes_of_it() -> None:
 
 
 def test_messages_go_through_the_template_and_get_special_tokens_from_it_alone() -> None:
-    items, is_list = as_list(MESSAGES)
+    items, is_list = as_list(MESSAGES[:1])
     assert not is_list
-    assert trained().decode(encode(items[0], Chatty(), 1000)) == "[user]the cat[assistant]sat[assistant]"
+    assert trained().decode(encode(items[0], Chatty(), 1000)) == "[user]the cat[assistant]"
     items, is_list = as_list([MESSAGES, "the"])
     assert is_list
     assert items == [MESSAGES, "the"]
+
+
+def test_an_assistants_message_at_the_end_is_continued() -> None:
+    assert trained().decode(encode(MESSAGES, Chatty(), 1000)) == "[user]the cat[assistant]sat…"
+
+
+def test_a_template_has_options() -> None:
+    told = trained().decode(encode(MESSAGES[:1], Chatty(), 1000, {"enable_thinking": False}))
+    assert told == "[user]the cat[assistant]enable_thinking=False"
+    with pytest.raises(RequestError, match="enable_thinking: only chat messages have a template"):
+        encode("the cat", Chatty(), 1000, {"enable_thinking": False})
+
+
+def test_parts_of_text_are_one_text_and_others_are_refused() -> None:
+    parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "cat"}]
+    assert encode([{"role": "user", "content": parts}], Chatty(), 1000) == encode(MESSAGES[:1], Chatty(), 1000)
+    picture = [{"role": "user", "content": [*parts, {"type": "image", "url": "cat.png"}]}]
+    assert refusal(picture, Chatty(), 1000) == "a message has parts of other kinds than text: image"
 
 
 def test_special_tokens_are_added_to_text() -> None:
@@ -140,7 +161,7 @@ def test_another_form_is_refused_with_what_was_given_and_what_is_allowed(prompt:
 
 
 def test_a_tokenizers_output_is_refused_with_the_remedy() -> None:
-    remedy = "a tokenizer's output was given as the prompt: pass its text, or each row's ids without padding"
+    remedy = "a tokenizer's output was given as one of the prompts: give its input_ids, without padding"
     assert refusal(trained()("the cat")) == refusal({"input_ids": [[1]]}) == refusal([{"input_ids": [1]}]) == remedy
 
 

@@ -1,0 +1,31 @@
+"""transformers' streamers: told of a request's prompt, its tokens one by one, and its end."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from specdec.decoding.sequence import Sequence as Request
+
+
+@contextmanager
+def streaming(
+    streamer: Any | None, requests: Sequence[Request | Exception]
+) -> Iterator[Callable[[Sequence[int]], None]]:
+    """A function that hands tokens to a streamer, which hears of the end whatever happens: nobody waits in vain."""
+    if streamer is None:
+        yield lambda _: None
+        return
+    try:
+        for request in requests:
+            if isinstance(request, Request):
+                streamer.put(torch.tensor([request.tokens]))
+
+        def tell(tokens: Sequence[int]) -> None:
+            for token in tokens:
+                streamer.put(torch.tensor([token]))
+
+        yield tell
+    finally:
+        streamer.end()
