@@ -12,6 +12,7 @@ import openvino as ov
 import pytest
 import torch
 from specdec_openvino import loading
+from specdec_openvino.attention import describe
 from specdec_openvino.kept import Kept
 from transformers import PreTrainedModel
 
@@ -193,3 +194,22 @@ def test_kept_facts_that_are_no_facts_are_no_conversion(tmp_path: Path) -> None:
     (tmp_path / "model.xml").touch()
     (tmp_path / "facts.json").write_text('{"layers": [{"heads": 1}]}')
     assert Kept.find(tmp_path) is None
+
+
+def test_weights_of_16_bits_are_not_held_in_32(families: ModuleType, home: Path) -> None:
+    model = families.make(*families.TREES["llama"]).bfloat16()
+    Generator(model, backend="openvino", numerics="fast").close()
+    (folder,) = conversions(home)
+    core = ov.Core()
+    core.get_property("CPU", "FULL_DEVICE_NAME")
+    graph = core.read_model(folder / "model.xml")
+    describe(graph, Kept.find(folder).layers)  # type: ignore[union-attr]
+    compiled = core.compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "bf16", "KV_CACHE_PRECISION": "bf16"})
+    wide = [
+        operation.get_output_partial_shape(0).to_shape()
+        for operation in compiled.get_runtime_model().get_ops()
+        if operation.get_rt_info()["layerType"].astype(str) == "Const"
+        and operation.get_rt_info()["runtimePrecision"].astype(str) == "f32"
+    ]
+    matrices = [shape for shape in wide if sum(size > 1 for size in shape) > 1]
+    assert matrices == []
