@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from specdec.backends.base import Backend, BackendOptions
+from specdec.decoding.contexts import Contexts
 from specdec.decoding.plan import Strategy, layers_of
 from specdec.errors import ModelError, PluginError, SpecdecError, failure
 from specdec.layout import Compiler
@@ -105,6 +106,7 @@ class Bound:
     fallback: Verifier
     intake: Intake
     first: int  # a token that most others may follow
+    contexts: Contexts
 
     @property
     def target(self) -> Target:
@@ -120,6 +122,7 @@ class Bound:
         with ExitStack() as closing:
             closing.callback(self.target.close)
             closing.callback(self.strategies.close)
+            closing.callback(self.contexts.close)
 
 
 def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, holding: Holding) -> Bound:
@@ -168,7 +171,8 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
         fallback, intake = registry.make("verifiers", "match"), Intake(model, tokenizer, shapes, choice.verifier)
         strategies = Strategies(host, choice.proposer)
         failing.pop_all()
-    return Bound(state, weights, load, driven, strategies, fallback, intake, first)
+    contexts = Contexts(driven.target)
+    return Bound(state, weights, load, driven, strategies, fallback, intake, first, contexts)
 
 
 def _mild_beginning(tokenizer: Any | None) -> int:

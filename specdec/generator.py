@@ -4,13 +4,14 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as ReadOnly
-from dataclasses import dataclass
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, NoReturn, Self, overload
 
 from specdec.attached import AttachedModel
 from specdec.binding import Bound, Choice, backend_for, read_model
 from specdec.costs import Costs
+from specdec.decoding.contexts import Context
 from specdec.decoding.plan import Strategy
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.result import Chunk, Result, chunk_of
@@ -38,17 +39,6 @@ OnStep = Callable[[StepRecord], None]
 Each = ReadOnly[Mapping[str, Any]] | None
 _SHARE_OF_MEMORY = 0.7
 _MOST_NAMED = 64  # proposers made of text that are kept, each with a few options
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The arguments of a call that are no settings."""
-
-    proposer: Strategic
-    generation_config: Any | None
-    on_step: OnStep | None
-    each: Each = None
-    wants_text: bool = False
 
 
 class Generator:
@@ -206,6 +196,19 @@ class Generator:
         with self._attached.alone() as bound:
             bound.strategies.forget()
 
+    def context(self) -> Context:
+        """Return a context, which keeps keys and values from each request that is given it to the next.
+
+        Close it, or use it in a ``with`` statement: it holds memory. Where that is short, the context that was used
+        least recently is emptied, and its next request computes everything anew.
+        """
+        return Context(self)
+
+    def drop(self, context: Context) -> None:
+        """Empty a context; one that was closed while it decodes is emptied by its request's end."""
+        with suppress(RequestError), self._attached.alone() as bound:
+            bound.contexts.drop(context)
+
     def open_target(self) -> Target:
         """The same model driven beside this generator, with a cache of its own: to measure or question it.
 
@@ -232,6 +235,7 @@ class Generator:
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
         each: Each = None,
+        context: Context | ReadOnly[Context | None] | None = None,
         **settings: Any,
     ) -> Result: ...
     @overload
@@ -243,6 +247,7 @@ class Generator:
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
         each: Each = None,
+        context: Context | ReadOnly[Context | None] | None = None,
         **settings: Any,
     ) -> list[Result]: ...
     @overload
@@ -254,6 +259,7 @@ class Generator:
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
         each: Each = None,
+        context: Context | ReadOnly[Context | None] | None = None,
         **settings: Any,
     ) -> Any: ...
     def generate(
@@ -264,6 +270,7 @@ class Generator:
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
         each: Each = None,
+        context: Context | ReadOnly[Context | None] | None = None,
         **settings: Any,
     ) -> Any:
         """Decode one prompt, or each of a list.
@@ -276,6 +283,8 @@ class Generator:
             generation_config: a transformers GenerationConfig, honoured as it stands; ``settings`` go before it.
             on_step: called with the record of each pass as it ends: trees, accepted paths, tokens, seconds.
             each: of a list, settings of single prompts, one mapping for each, which go before ``settings``.
+            context: a ``context`` of this generator, or a list of them, one for each prompt: what it holds of the
+                prompt isn't computed again, and it holds this text afterwards.
             settings: see ``Settings``. ``seed`` may be a list, one for each prompt. What ``model.generate`` takes is
                 taken as well: ``do_sample``, ``stop_strings``, ``num_return_sequences``, ``streamer``, and options of
                 the chat template (``tools``, ``enable_thinking``, others in ``chat_template_kwargs``).
@@ -288,8 +297,8 @@ class Generator:
             SpecdecError: for settings that are refused, and for a single prompt that can't be served.
         """
         results: dict[int, Result] = {}
-        call, question = _Call(proposer, generation_config, on_step, each), asked(prompt, settings)
-        for chunk in self._decode(question, call):
+        question = asked(prompt, settings, generation_config, each, context)
+        for chunk in self._decode(question, proposer, on_step):
             if chunk.result is not None:
                 results[chunk.index] = chunk.result
         if question.is_list:
@@ -306,6 +315,7 @@ class Generator:
         generation_config: Any | None = None,
         on_step: OnStep | None = None,
         each: Each = None,
+        context: Context | ReadOnly[Context | None] | None = None,
         **settings: Any,
     ) -> Iterator[Chunk]:
         """Decode as ``generate`` does, and yield what each step commits.
@@ -313,9 +323,8 @@ class Generator:
         Closing the iterator cancels what is under way. For a single prompt an error is raised, for a list it is in the
         request's last chunk.
         """
-        question = asked(prompt, settings)
-        call = _Call(proposer, generation_config, on_step, each, wants_text=self.tokenizer is not None)
-        for chunk in self._decode(question, call):
+        question = asked(prompt, settings, generation_config, each, context)
+        for chunk in self._decode(question, proposer, on_step, wants_text=self.tokenizer is not None):
             if chunk.result is not None and chunk.result.error is not None and not question.is_list:
                 raise chunk.result.error
             yield chunk
@@ -328,9 +337,7 @@ class Generator:
         """
         question = asked(prompts, settings)
         with self._attached.alone() as bound:
-            requests = bound.intake.sequences(
-                question.prompt, None, question.settings, [bound.strategies.own], template=question.template
-            )
+            requests = bound.intake.sequences(question, [bound.strategies.own])
         return [request if isinstance(request, Exception) else None for request in requests]
 
     def close(self) -> None:
@@ -352,26 +359,19 @@ class Generator:
             "a generator can't be copied or pickled, as it holds a cache and a lock: make another one of its model"
         )
 
-    def _decode(self, question: Asked, call: _Call) -> Iterator[Chunk]:
+    def _decode(
+        self, question: Asked, proposer: Strategic, on_step: OnStep | None, wants_text: bool = False
+    ) -> Iterator[Chunk]:
         with self._attached.alone() as bound:
-            strategies = self._strategies(bound, call.proposer)
-            requests = bound.intake.sequences(
-                question.prompt,
-                call.generation_config,
-                question.settings,
-                strategies,
-                call.wants_text,
-                call.each,
-                question.template,
-            )
+            requests = bound.intake.sequences(question, self._strategies(bound, proposer), wants_text)
             numerics = bound.driven.numerics_now()
             for index, request in enumerate(requests):
                 if isinstance(request, Exception):
                     yield Chunk((), "", index, Result((), None, "error", Stats(), 0, numerics, request))
             with streaming(question.streamer, requests) as tell:
                 for record in self._run(bound, requests):
-                    if call.on_step is not None:
-                        call.on_step(record)
+                    if on_step is not None:
+                        on_step(record)
                     for outcome in record.outcomes:
                         tell(outcome.tokens)
                         if record.kind != "chunk" or outcome.finish_reason is not None:
@@ -399,6 +399,7 @@ class Generator:
             max_batch_size=self._max_batch_size,
             max_cache_bytes=self._max_cache_bytes or _share_of_free(bound.target),
             flags_ties=bound.driven.numerics.noise > 0.0,
+            contexts=bound.contexts,
         )
         for request in requests:
             if isinstance(request, Sequence):

@@ -71,12 +71,12 @@ class Driven:
         """Return the costs of the backend's passes here, measured once for a model, numerics and device.
 
         Raises:
-            RequestError: while rows are open.
+            RequestError: while something is decoded.
         """
         target = self.target
         if target.backend.costs is not None:
             return target.backend.costs
-        if target.rows:
+        if target.is_decoding:
             raise RequestError("costs can't be measured while something is decoded: ask for them while binding")
         question = "costs", *_driven_by(target)
         return remembered(
@@ -93,9 +93,9 @@ class Driven:
             seconds: who asks first says for how long; nobody else waits.
 
         Raises:
-            RequestError: while rows are open.
+            RequestError: while something is decoded.
         """
-        if self.target.rows:
+        if self.target.is_decoding:
             raise RequestError("a vocabulary can't be gone through while something is decoded: do so while binding")
         if seconds <= 0:
             return Successors.unknown()

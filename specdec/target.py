@@ -16,13 +16,17 @@ _NO_TRUNKS: Mapping["Row", Sequence[int]] = {}
 
 
 class Row:
-    """A sequence in the cache, from ``open`` to ``release``; ``length`` tokens are committed."""
+    """A sequence in the cache, from ``open`` to ``release``; ``length`` tokens are committed.
 
-    __slots__ = ("capacity", "length")
+    One that ``is_waiting`` belongs to a request that is yet to come.
+    """
+
+    __slots__ = ("capacity", "is_waiting", "length")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.length = 0
+        self.is_waiting = False
 
     def __repr__(self) -> str:
         return f"Row({self.length} of {self.capacity})"
@@ -77,6 +81,11 @@ class Target:
     def rows(self) -> tuple[Row, ...]:
         """The rows that are open."""
         return tuple(self._rows)
+
+    @property
+    def is_decoding(self) -> bool:
+        """True while a row is open that doesn't wait."""
+        return not all(row.is_waiting for row in self._rows)
 
     def open(self, capacity: int) -> Row:
         """Open an empty row that may grow to ``capacity`` committed tokens."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as ReadOnly
 
+from specdec.decoding.contexts import Contexts
 from specdec.decoding.guard import guard
 from specdec.decoding.plan import layers_of
 from specdec.decoding.proposals import budget
@@ -15,14 +16,24 @@ from specdec.target import Target
 from specdec.tree import DraftTree, Role
 
 
-def begin(sequence: Sequence, target: Target) -> None:
-    """Open a row for a request, and begin its drafting."""
+def begin(sequence: Sequence, target: Target, contexts: Contexts) -> None:
+    """Open a row for a request, or take over its context's, and begin its drafting."""
     with guard(target.author, [sequence]):
-        sequence.row = target.open(sequence.capacity)
+        if sequence.context is not None and may_go_on(sequence):
+            sequence.row = contexts.row_for(sequence.context, sequence.tokens)
+        if sequence.row is None:
+            sequence.row = target.open(sequence.capacity)
+        sequence.row.capacity = max(sequence.row.capacity, sequence.capacity)
+        sequence.stats.num_reused = sequence.row.length
     if sequence.is_finished:
         return
     with guard(f"proposer {sequence.plan.strategy.name}", [sequence]):
         sequence.drafter = sequence.plan.strategy.engine.start(sequence.request(target.shapes.vocab_size))
+
+
+def may_go_on(sequence: Sequence) -> bool:
+    """False where the text depends on drafts, and these on signals about the whole prompt."""
+    return sequence.plan.verifier.is_keyed or not sequence.plan.strategy.about_prompts
 
 
 def next_chunk(sequence: Sequence, target: Target) -> ReadOnly[int]:
@@ -60,7 +71,7 @@ def read(batch: Batch, tokens: ReadOnly[int]) -> StepRecord:
         with guard(f"proposer {sequence.plan.strategy.name}", [sequence]), batch.clock.phase("propose"):
             sequence.drafter.read(start + len(tokens), budget(target, sequence))
     if sequence.is_finished:
-        leave([sequence], target)
+        leave([sequence], target, batch.contexts)
     outcome = Outcome(sequence, finish_reason=sequence.finish_reason, error=sequence.error)
     record = StepRecord("chunk", (outcome,), batch.clock.seconds, len(tokens), num_positions=start + len(tokens))
     sequence.stats.note(record, outcome)

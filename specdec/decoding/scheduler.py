@@ -7,6 +7,7 @@ reads.
 from collections import deque
 from collections.abc import Sequence as ReadOnly
 
+from specdec.decoding.contexts import Contexts
 from specdec.decoding.prompt import begin, next_chunk, read
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.sequence import Sequence
@@ -31,6 +32,7 @@ class Scheduler:
         max_batch_size: requests in the cache at once; the others wait, first come, first served.
         max_cache_bytes: of keys and values that requests may come to need together; one alone may need more.
         flags_ties: keep what tells numeric ties.
+        contexts: of requests that came before, on the same target; they make room where it is needed.
     """
 
     def __init__(
@@ -41,12 +43,14 @@ class Scheduler:
         max_batch_size: int,
         max_cache_bytes: int | None = None,
         flags_ties: bool = False,
+        contexts: Contexts | None = None,
     ) -> None:
         self._target = target
         self._fallback = fallback
         self._max_batch_size = max_batch_size
         self._max_cache_bytes = max_cache_bytes
         self._flags_ties = flags_ties
+        self._contexts = Contexts(target) if contexts is None else contexts
         self._arrived = deque[Sequence]()  # these two are written by other threads
         self._cancelled = deque[Sequence]()
         self._waiting: list[Sequence] = []
@@ -87,7 +91,7 @@ class Scheduler:
             return ended
         if self._reading is None and self._waiting and self._has_room(self._waiting[0]):
             self._reading = self._waiting.pop(0)
-            begin(self._reading, self._target)
+            begin(self._reading, self._target, self._contexts)
             if ended := self._take_ended():
                 return ended
         if self._reading is not None:
@@ -131,17 +135,21 @@ class Scheduler:
         return record
 
     def _batch(self, requests: ReadOnly[Sequence]) -> Batch:
-        return Batch(self._target, requests, self._fallback, self._flags_ties)
+        return Batch(self._target, requests, self._fallback, self._flags_ties, self._contexts)
 
     def _has_room(self, request: Sequence) -> bool:
         """Return True if the cache may hold another request: by its count, and by the memory it will need."""
-        capacities = [row.capacity for row in self._target.rows]
-        if len(capacities) >= self._max_batch_size:
+        if self.num_active >= self._max_batch_size:
             return False
-        if not capacities or self._max_cache_bytes is None:
-            return True
-        needed = self._target.backend.cache_bytes([*capacities, request.capacity])
-        return needed <= self._max_cache_bytes
+        own = None if request.context is None else request.context.row
+        while True:
+            capacities = [row.capacity for row in self._target.rows if row is not own]
+            if not capacities or self._max_cache_bytes is None:
+                return True
+            if self._target.backend.cache_bytes([*capacities, request.capacity]) <= self._max_cache_bytes:
+                return True
+            if not self._contexts.drop_oldest(but=request.context):
+                return False
 
     def _known(self) -> list[Sequence]:
         return [*self._decoding, *([self._reading] if self._reading else []), *self._waiting]
@@ -160,7 +168,7 @@ class Scheduler:
         ended = [request for request in self._known() if request.is_finished]
         if not ended:
             return None
-        row_bytes = leave(ended, self._target)
+        row_bytes = leave(ended, self._target, self._contexts)
         outcomes = [Outcome(each, finish_reason=each.finish_reason, error=each.error) for each in ended]
         record = StepRecord("none", tuple(outcomes), row_bytes=row_bytes)
         self._drop(record)

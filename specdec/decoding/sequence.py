@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import torch
 
+from specdec.decoding.contexts import Context
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import Plan
 from specdec.decoding.record import FinishReason
@@ -55,6 +56,7 @@ class Sequence:
     warper: Warper
     decoder: TextDecoder | None  # only where text is needed while decoding: stop strings and streaming
     index: int = 0  # the request's place in the caller's list
+    context: Context | None = None  # that it goes on from, and leaves its row to
     row: Row | None = None  # while it is in the cache
     drafter: Drafter | None = None
     prompt_signals: dict[Signal, list[tuple[int, Mapping[int, Any]]]] = field(default_factory=dict)

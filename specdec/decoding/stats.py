@@ -18,7 +18,8 @@ class Stats:
     prompt's. ``num_nodes`` counts the nodes fed, the roots included; the prompt counts as one. ``num_fallbacks`` counts
     the steps whose drafts carried no true distributions, so that ``match`` decided in place of a rule that reads them.
     ``tally`` counts what the strategies of a merge named and what came of it. ``seconds`` is by phase; sequences of a
-    batch share their steps, so each reports the whole step's time.
+    batch share their steps, so each reports the whole step's time. ``num_reused`` counts the tokens of the prompt that
+    a context held.
     """
 
     accepted_lengths: list[int] = field(default_factory=list)
@@ -28,6 +29,7 @@ class Stats:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     seconds_to_first_token: float = 0.0
     peak_cache_bytes: int = 0
+    num_reused: int = 0
 
     @property
     def steps(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from specdec.backends.base import OutputRow
+from specdec.decoding.contexts import Contexts
 from specdec.decoding.guard import guard
 from specdec.decoding.proposals import ask, budget, checked
 from specdec.decoding.record import Outcome, StepRecord
@@ -34,6 +35,7 @@ class Batch:
     sequences: ReadOnly[Sequence]
     fallback: Verifier
     flags_ties: bool = False
+    contexts: Contexts | None = None
     clock: Clock = field(default_factory=Clock)
 
 
@@ -218,7 +220,7 @@ def observe(turns: ReadOnly[Turn]) -> None:
 
 def recorded(batch: Batch, turns: ReadOnly[Turn], planned: Pass | None, is_prompt: bool) -> StepRecord:
     """The record of a step, whose ended requests leave, and its figures."""
-    row_bytes = leave([turn.sequence for turn in turns if turn.sequence.is_finished], batch.target)
+    row_bytes = leave([turn.sequence for turn in turns if turn.sequence.is_finished], batch.target, batch.contexts)
     outcomes = tuple(
         Outcome(
             request=turn.sequence,
@@ -256,8 +258,11 @@ def learn(record: StepRecord) -> None:
             strategy.engine.learn(record, own)
 
 
-def leave(ended: ReadOnly[Sequence], target: Target) -> int:
-    """Take requests that have ended out of the cache, and stop their drafting; the bytes that each row held."""
+def leave(ended: ReadOnly[Sequence], target: Target, contexts: Contexts | None) -> int:
+    """Take requests that have ended out of the cache, and stop their drafting; the bytes that each row held.
+
+    The row of one that has a context waits there for the next, unless it failed.
+    """
     row_bytes = 0
     if ended:
         with guard(target.author, ended):
@@ -267,7 +272,10 @@ def leave(ended: ReadOnly[Sequence], target: Target) -> int:
         sequence.row = sequence.drafter = None
         if row is not None:
             with guard(target.author, [sequence]):
-                target.release(row)
+                if contexts is not None and sequence.context is not None and sequence.error is None:
+                    contexts.park(sequence.context, row, sequence.tokens[: row.length])
+                else:
+                    target.release(row)
         if drafter is not None:
             with guard(f"proposer {sequence.plan.strategy.name}", [sequence]):
                 drafter.stop()

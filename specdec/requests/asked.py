@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from specdec.decoding.contexts import Context
 from specdec.errors import RequestError
 from specdec.requests import prompts
 
@@ -26,12 +27,18 @@ class Asked:
     Attributes:
         prompt: one, or a list of them.
         settings: by their names in ``Settings``; ``seed`` may be a list.
+        config: a transformers GenerationConfig, which ``settings`` go before.
+        each: settings of single prompts, which go before both.
+        contexts: that prompts go on from, one for each, or none at all.
         template: options of the chat template.
         streamer: hears of the prompt, each token and the end.
     """
 
     prompt: Any
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    config: Any | None = None
+    each: Sequence[Mapping[str, Any]] | None = None
+    contexts: Sequence[Context | None] = ()
     template: Mapping[str, Any] = field(default_factory=dict)
     streamer: Any | None = None
 
@@ -41,12 +48,20 @@ class Asked:
         return prompts.as_list(self.prompt)[1]
 
 
-def asked(prompt: Any, given: Mapping[str, Any]) -> Asked:
+def asked(
+    prompt: Any,
+    given: Mapping[str, Any],
+    config: Any | None = None,
+    each: Sequence[Mapping[str, Any]] | None = None,
+    context: Context | Sequence[Context | None] | None = None,
+) -> Asked:
     """A call from its arguments.
 
     Args:
         prompt: what ``Generator.generate`` takes, a tokenizer's output, or None where ``input_ids`` are given.
         given: settings, in specdec's names or transformers'.
+        config, each: as in ``Asked``.
+        context: one for a single prompt, or one for each.
 
     Raises:
         RequestError: for arguments that contradict one another.
@@ -59,7 +74,9 @@ def asked(prompt: Any, given: Mapping[str, Any]) -> Asked:
         raise RequestError("a streamer hears of one text, and a list was given: use Generator.stream")
     _rename(settings, "stop_strings", "stop")
     _sample(settings)
-    return Asked(_returned_often(prompt, settings), settings, template, streamer)
+    prompt = _returned_often(prompt, settings)
+    contexts = [context] if isinstance(context, Context) else context or ()
+    return Asked(prompt, settings, config, each, contexts, template, streamer)
 
 
 def _template(settings: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import Plan, Strategy
@@ -16,13 +16,14 @@ from specdec.decoding.sequence import Sequence
 from specdec.errors import RequestError, in_one_line
 from specdec.layout import Shapes
 from specdec.requests import prompts
+from specdec.requests.asked import Asked
 from specdec.requests.model_defaults import OwnSettings
 from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.verifiers.base import Verifier
 
-_NO_OPTIONS: Mapping[str, Any] = {}
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,41 +36,31 @@ class Intake:
     verifier: Verifier
 
     def sequences(
-        self,
-        prompt: Any,
-        config: Any | None,
-        given: Mapping[str, Any],
-        strategies: ReadOnly[Strategy],
-        wants_text: bool = False,
-        each: ReadOnly[Mapping[str, Any]] | None = None,
-        template: Mapping[str, Any] = _NO_OPTIONS,
+        self, question: Asked, strategies: ReadOnly[Strategy], wants_text: bool = False
     ) -> list[Sequence | Exception]:
         """A checked sequence per prompt, or why there is none; with one strategy for all, or one for each.
-
-        Args:
-            each: settings of single prompts, which go before ``given``.
-            template: options of the chat template.
 
         Raises:
             RequestError: for settings that are refused.
         """
-        items, _ = prompts.as_list(prompt)
-        settings = [self._settings(one, config) for one in _given_for_each(given, each, len(items))]
+        items, _ = prompts.as_list(question.prompt)
+        settings = [self._settings(one, question.config) for one in _given_for_each(question, len(items))]
         if len(settings) != len(items):  # one for all
             settings *= len(items)
         copies = settings if len(items) == 1 else [self._with_own_processors(one) for one in settings]
-        if len(strategies) == 1:
-            strategies = [*strategies] * len(items)
-        if len(strategies) != len(items):
-            raise RequestError(
-                f"{len(strategies)} proposers were given for {len(items)} prompts: give one, or one for each"
-            )
+        strategies = _one_for_each("proposers", strategies, len(items))
+        contexts = _one_for_each("contexts", question.contexts or [None], len(items))
+        held = [id(context) for context in contexts if context is not None]
+        if len(held) != len({*held}):
+            raise RequestError("a context was given for several prompts: each needs one of its own")
         requests: list[Sequence | Exception] = []
         for index, item in enumerate(items):
             plan = Plan(strategies[index], self.verifier, copies[index])
             try:
-                ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, template)
-                requests.append(self._sequence(ids, plan, index, wants_text))
+                ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, question.template)
+                request = self._sequence(ids, plan, index, wants_text)
+                request.context = contexts[index]
+                requests.append(request)
             except RequestError as error:
                 requests.append(error)
         return requests
@@ -151,10 +142,16 @@ def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
             raise RequestError(f"{name}: {token} is outside the vocabulary of {vocab_size}")
 
 
-def _given_for_each(
-    given: Mapping[str, Any], each: ReadOnly[Mapping[str, Any]] | None, num_prompts: int
-) -> list[dict[str, Any]]:
+def _one_for_each(name: str, given: ReadOnly[Item], num_prompts: int) -> ReadOnly[Item]:
+    """What was given for each prompt, or once for all."""
+    if len(given) not in (1, num_prompts):
+        raise RequestError(f"{len(given)} {name} were given for {num_prompts} prompts: give one, or one for each")
+    return [*given] * num_prompts if len(given) == 1 else given
+
+
+def _given_for_each(question: Asked, num_prompts: int) -> list[dict[str, Any]]:
     """The settings given for each prompt, ``seed`` taken out of its list; a single one where it is for all."""
+    given, each = question.settings, question.each
     seeds = given.get("seed")
     has_seeds = isinstance(seeds, list | tuple)
     if has_seeds and len(seeds) != num_prompts:  # type: ignore[arg-type]

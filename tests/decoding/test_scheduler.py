@@ -19,6 +19,7 @@ from specdec.decoding.record import StepRecord
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence as Handle
 from specdec.plugins.registry import load_plugins
+from specdec.requests.asked import Asked as Question
 from tests import families
 from tests.scripted import Scripted
 
@@ -128,7 +129,7 @@ class Rig:
 
     def request(self, asked: Asked) -> Handle:
         strategy = self.strategies["failing" if asked.fails else asked.strategy, asked.rule]
-        (made,) = self.bounds[asked.rule].intake.sequences(list(asked.prompt), None, asked.settings, [strategy])
+        (made,) = self.bounds[asked.rule].intake.sequences(Question(list(asked.prompt), asked.settings), [strategy])
         assert isinstance(made, Handle)
         return made
 
@@ -258,7 +259,7 @@ def test_others_step_between_short_prompts_however_many_come(toy: Rig, num_draft
     scheduler.add(toy.request(long(3, 60)))
     advance(scheduler)
     for seed in range(12):
-        made = toy.bound.intake.sequences([1, 2], None, {"max_new_tokens": 60, "seed": seed}, [drafting])
+        made = toy.bound.intake.sequences(Question([1, 2], {"max_new_tokens": 60, "seed": seed}), [drafting])
         assert isinstance(made[0], Handle)
         scheduler.add(made[0])
     kinds = ""

@@ -1,0 +1,120 @@
+"""Contexts: the keys and values of a text, kept from one request to the next that goes on from it.
+
+A context holds a row of the cache between requests. The next request takes the row over up to the first token that is
+another one, and reads only what follows. In exact numerics that changes no bit, so the text is what it would be from
+scratch. Where room is needed, the context that was used least recently loses its row, and its next request reads all.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import takewhile
+from types import TracebackType
+from typing import Protocol, Self
+
+from specdec.target import Row, Target
+
+_MOST_PARKED = 16  # rows; a pass covers those that lie between its own
+
+
+class Owner(Protocol):
+    """Whoever hands out contexts, and can let go of one's row while nothing decodes."""
+
+    def drop(self, context: "Context") -> None:
+        """Close a context's row."""
+
+
+class Context:
+    """A text that requests go on from, one after another; made by ``Generator.context``.
+
+    Attributes:
+        tokens: the text whose keys and values are held; empty while a request has the row.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self.tokens: Sequence[int] = ()
+        self.row: Row | None = None
+        self.home: Contexts | None = None  # whose target has the row
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Let go of what is held; a request that is under way still ends as it would."""
+        self.is_closed = True
+        self._owner.drop(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Context({len(self.tokens)} tokens)"
+
+
+class Contexts:
+    """The contexts whose rows wait in a target's cache, least recently used first."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._parked: list[Context] = []
+
+    @property
+    def num_parked(self) -> int:
+        """Rows that wait."""
+        return len(self._parked)
+
+    def row_for(self, context: Context, tokens: Sequence[int]) -> Row | None:
+        """Take a context's row for a text, cut back to what both begin with; None where that is nothing.
+
+        The text's last token is the request's root, which no row has yet.
+        """
+        if context.home is not self or context.row is None:
+            return None
+        pairs = zip(context.tokens, tokens[:-1], strict=False)
+        num_common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if not num_common:
+            self.drop(context)
+            return None
+        row = self._take(context)
+        self._target.rollback(row, num_common)
+        return row
+
+    def park(self, context: Context, row: Row, tokens: Sequence[int]) -> None:
+        """Keep a request's row for its context; ``tokens`` are those that the row holds."""
+        if context.home is not None:
+            context.home.drop(context)
+        if context.is_closed or not row.length:
+            self._target.release(row)
+            return
+        context.tokens, context.row, context.home = tuple(tokens), row, self
+        row.is_waiting = True
+        self._parked.append(context)
+        if len(self._parked) > _MOST_PARKED:
+            self.drop(self._parked[0])
+
+    def drop(self, context: Context) -> None:
+        """Release a context's row, if it waits here."""
+        if context.home is self and context.row is not None:
+            self._target.release(self._take(context))
+
+    def drop_oldest(self, but: Context | None) -> bool:
+        """Release the row of the context that was used least recently; False if none but one is left."""
+        oldest = next((context for context in self._parked if context is not but), None)
+        if oldest is not None:
+            self.drop(oldest)
+        return oldest is not None
+
+    def close(self) -> None:
+        """Forget all rows: the target is about to be closed."""
+        for context in [*self._parked]:
+            self._take(context)
+
+    def _take(self, context: Context) -> Row:
+        row = context.row
+        assert row is not None, "a context that waits has a row"
+        with suppress(ValueError):
+            self._parked.remove(context)
+        context.tokens, context.row, context.home = (), None, None
+        row.is_waiting = False
+        return row
