@@ -1,0 +1,138 @@
+"""Drafts across the border: transformers' candidate generators as proposers, and proposers as candidate generators.
+
+transformers' assisted generation takes its candidates from a ``CandidateGenerator``: a chain of tokens behind the text.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from transformers.generation.candidate_generator import CandidateGenerator
+
+from specdec.errors import PluginError, RequestError
+from specdec.strategies.base import Drafter, Engine, Feedback, Host, Proposer, Request
+from specdec.tree import ROOT, Budget, DraftTree
+
+
+class CandidatesProposer(Proposer):
+    """Proposes what a transformers ``CandidateGenerator`` does, as a chain.
+
+    ``make`` makes one for each request; those that need the target's outputs are refused.
+    """
+
+    make: Callable[[Request], Any] = Field(description="makes the candidate generator of a request")
+
+    def start(self, request: Request) -> Drafter:
+        return _CandidatesDrafter(request, self.make(request))
+
+
+class _CandidatesDrafter(Drafter):
+    def __init__(self, request: Request, candidates: CandidateGenerator) -> None:
+        super().__init__(request)
+        name = type(candidates).__name__
+        if not isinstance(candidates, CandidateGenerator):
+            raise PluginError(f"make returned a {name}, which is no CandidateGenerator")
+        if candidates.requires_model_outputs:
+            raise PluginError(f"{name} reads the target's outputs, which only transformers' own loop hands out")
+        self._candidates = candidates
+
+    def propose(self, budget: Budget) -> DraftTree:
+        text = self._text()
+        found, _ = self._candidates.get_candidates(text)
+        chain = found[0, text.shape[1] :].tolist()[: min(budget.num_nodes, budget.depth)]
+        tree = DraftTree(self.request.root)
+        tree.add_chain(ROOT, [token for token in chain if token < self.request.vocab_size])
+        return tree
+
+    def observe(self, feedback: Feedback) -> None:
+        # Of the scores only their number is read: one for each candidate, and one behind them.
+        scores = torch.empty(1, len(feedback.tree), 0)
+        self._candidates.update_candidate_strategy(self._text(), scores, len(feedback.path) - 1)
+
+    def _text(self) -> torch.Tensor:
+        return torch.tensor([list(self.request.tokens)])
+
+
+class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transformers is untyped here
+    """Candidates for assisted generation from a proposer that needs nothing but tokens; for one text.
+
+    Args:
+        proposer: such as ``PromptLookupProposer()``; of a tree it proposes, the longest chain is taken.
+        vocab_size: of the target.
+        num_tokens: candidates at most.
+        seed: of proposers that draw.
+
+    Raises:
+        RequestError: for a proposer that wants to hear of the target's predictions, or of what passes cost.
+    """
+
+    def __init__(self, proposer: Proposer, vocab_size: int, num_tokens: int = 10, seed: int = 0) -> None:
+        self._name, self._rng = type(proposer).__name__, np.random.default_rng(seed)
+        if wanted := proposer.wants():
+            heard = ", ".join(sorted(str(what) for _, what in wanted))
+            raise RequestError(
+                f"{self._name} wants to hear {heard} of the target, which assisted generation doesn't tell"
+            )
+        self._engine: Engine = proposer.bind(self._host(vocab_size))
+        self._vocab_size = vocab_size
+        self._budget = Budget(num_nodes=num_tokens, depth=num_tokens, num_tokens=num_tokens + 1)
+        self._tokens: list[int] = []
+        self._drafter: Drafter | None = None
+        self._tree = DraftTree(0)
+
+    def get_candidates(self, input_ids: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
+        """The text, (1, tokens), with candidates behind it."""
+        tokens = input_ids[0].tolist()
+        drafter = self._told(tokens)
+        self._tree = drafter.propose(self._budget).longest_chain()
+        chain = torch.tensor([self._tree.tokens[1:]], dtype=input_ids.dtype, device=input_ids.device)
+        return torch.cat([input_ids, chain], -1), None
+
+    def update_candidate_strategy(self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: int) -> None:
+        """Nothing: the next call's text tells what was accepted."""
+
+    def _told(self, tokens: list[int]) -> Drafter:
+        """The drafter, told what became of its last tree; another text begins anew."""
+        known = len(self._tokens)
+        if self._drafter is None or not known or tokens[:known] != self._tokens:
+            self._tokens = list(tokens)
+            self._drafter = self._engine.start(self._request())
+            return self._drafter
+        new, path = tokens[known:], [ROOT]
+        self._tokens += new
+        for token in new[:-1]:
+            child = self._tree.child(path[-1], token)
+            if child is None:
+                break
+            path.append(child)
+        if new:
+            self._drafter.observe(Feedback(self._tree, tuple(path), tuple(new)))
+        return self._drafter
+
+    def _request(self) -> Request:
+        return Request(
+            tokens=self._tokens,
+            prompt_length=len(self._tokens),
+            vocab_size=self._vocab_size,
+            eos_token_ids=frozenset(),
+            temperature=0.0,
+            rng=self._rng,
+        )
+
+    def _host(self, vocab_size: int) -> Host:
+        def refuse(*_: Any) -> Any:
+            raise RequestError(f"{self._name} asks for models or costs, which assisted generation doesn't have")
+
+        return Host(
+            model=None,
+            tokenizer=None,
+            vocab_size=vocab_size,
+            reads_q=False,
+            is_keyed=True,
+            takes_trees=False,
+            load=refuse,
+            open=refuse,
+            costs=refuse,
+        )
