@@ -4,8 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from specdec.errors import ModelError
+from specdec.errors import ModelError, in_one_line
 
+_SECONDS_TO_ANSWER = 5.0
 _REMEDY = "Give a folder with safetensors weights, or a hub name"
 
 
@@ -22,6 +23,35 @@ def checked_name(name: str) -> str:
     return name
 
 
+def must_be_cached(name: str) -> bool:
+    """Return True for a hub's name whose files have to come from the hub's cache, as the hub doesn't answer.
+
+    Asked first, since transformers would try again for half a minute.
+
+    Raises:
+        ModelError: for one that isn't there, either.
+    """
+    if Path(name).is_dir():
+        return False
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    try:
+        HfApi().model_info(name, timeout=_SECONDS_TO_ANSWER)
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled):  # an answer, which loading tells in full
+        return False
+    except Exception as error:  # of whatever library makes the connection
+        from transformers.utils import cached_file
+
+        if cached_file(name, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False):
+            return True
+        raise ModelError(
+            f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
+            f"reached ({in_one_line(error)}). {_REMEDY}"
+        ) from error
+    return False
+
+
 def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto") -> tuple[Any, Any]:
     """A model and its tokenizer from a path or hub name: safetensors only, no remote code.
 
@@ -29,13 +59,14 @@ def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto"
         ModelError: with what went wrong.
     """
     name = checked_name(name)
+    is_offline = must_be_cached(name)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, use_safetensors=True, output_loading_info=True
+            name, dtype=dtype, use_safetensors=True, output_loading_info=True, local_files_only=is_offline
         )
-        loaded = AutoTokenizer.from_pretrained(name) if tokenizer is None else tokenizer
+        loaded = AutoTokenizer.from_pretrained(name, local_files_only=is_offline) if tokenizer is None else tokenizer
     except Exception as error:  # damaged files raise whatever their readers like
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         here = "" if Path(name).is_dir() else "there is no such folder here, and of the hub: "
@@ -57,10 +88,11 @@ def load_pretrained_tokenizer(name: str) -> Any:
         ModelError: with what went wrong.
     """
     name = checked_name(name)
+    is_offline = must_be_cached(name)
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, local_files_only=is_offline)
     except Exception as error:  # damaged files raise whatever their readers like
         reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ModelError(

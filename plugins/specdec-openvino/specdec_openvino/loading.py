@@ -15,7 +15,7 @@ from transformers.utils.logging import tqdm
 from specdec import ModelError
 from specdec.backends.architecture import name_of, shapes_of
 from specdec.cache_folder import cache_folder
-from specdec.loading import checked_name, load_pretrained, load_pretrained_tokenizer
+from specdec.loading import checked_name, load_pretrained, load_pretrained_tokenizer, must_be_cached
 from specdec.probes.examination import why_fixed
 from specdec_openvino.conversion import convert, refusal
 from specdec_openvino.kept import Kept, name_of_folder, name_of_model
@@ -103,7 +103,7 @@ def read(name: str, tokenizer: Any | None, options: OpenVINOOptions, prove: Prov
 def _snapshot(name: str) -> Path | None:
     """The folder of a checkpoint, for a hub's name the one in the hub's cache; None where there is no configuration."""
     with suppress(OSError, ValueError):
-        if (file := cached_file(name, "config.json")) is not None:
+        if (file := cached_file(name, "config.json", local_files_only=must_be_cached(name))) is not None:
             return Path(file).parent
     return None
 
