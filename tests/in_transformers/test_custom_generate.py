@@ -18,6 +18,7 @@ from transformers import (
     StoppingCriteriaList,
     StopStringCriteria,
     TextIteratorStreamer,
+    WatermarkingConfig,
     pipeline,
 )
 
@@ -95,6 +96,11 @@ CALLS: dict[str, Callable[[], dict[str, Any]]] = {
     "length": lambda: {"max_new_tokens": None, "max_length": 19},
     "long ago": lambda: {"max_time": 1e-9},
     "exponential decay": lambda: {"exponential_decay_length_penalty": (4, 1.3), "eos_token_id": 9},
+    "least length": lambda: {"min_length": 20, "eos_token_id": [*range(1, 40)]},
+    "watermark": lambda: {"watermarking_config": WatermarkingConfig(bias=4.0, seeding_scheme="selfhash")},
+    "hallucination penalty": lambda: {"encoder_repetition_penalty": 1.6},
+    "n-grams of the prompt": lambda: {"encoder_no_repeat_ngram_size": 1},
+    "invalid values": lambda: {"remove_invalid_values": True},
     "static cache": lambda: {"cache_implementation": "static"},
     "no cache": lambda: {"use_cache": False},
 }
@@ -107,7 +113,7 @@ def test_what_is_asked_for_is_honoured(llama: PreTrainedModel, name: str, num_ro
         pytest.skip("criteria of a batch need an end of text")
     own, drafted = both(llama, CALLS[name], num_rows)
     assert drafted.tolist() == own.tolist()
-    if name not in ("static cache", "no cache"):
+    if name not in ("static cache", "no cache", "invalid values"):
         assert own.tolist() != both(llama, dict, num_rows)[0].tolist()
 
 
@@ -256,6 +262,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "beams": ({"num_beams": 2}, "no beam search"),
     "assisted": ({"prompt_lookup_num_tokens": 3}, "custom_generate.proposer='prompt_lookup'"),
     "attentions": ({"return_dict_in_generate": True, "output_attentions": True}, "gives no output_attentions"),
+    "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "."),
+    "layers against layers": ({"dola_layers": "low"}, "."),
     "guidance": ({"guidance_scale": 1.5}, "guidance_scale runs the model"),
     "positions": ({"position_ids": torch.arange(5, 16)[None]}, "counts positions from"),
     "embeddings": ({"inputs_embeds": torch.zeros(1, 11, 32), "input_ids": None}, "doesn't read inputs_embeds"),
