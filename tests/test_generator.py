@@ -1,5 +1,6 @@
 """The front door: what comes back, in which order, with which seed, in pieces or at once."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -310,3 +311,11 @@ def test_a_batch_size_that_is_no_positive_integer_is_refused(size: Any) -> None:
 def test_a_memory_limit_that_is_no_positive_integer_is_refused(size: Any) -> None:
     with pytest.raises(RequestError, match=rf"max_cache_bytes={size!r}: it must be an integer of at least 1"):
         Generator(toy(), max_cache_bytes=size)
+
+
+def test_a_result_shows_itself_in_a_line() -> None:
+    generator = Generator(ToyModel.random(), proposer="autoregressive")
+    shown = repr(generator.generate([0, 1], max_new_tokens=40))
+    assert re.fullmatch(r"Result\(\[.{46,48}…, 40 tokens in 40 steps, [\d.]+ tokens/s, length\)", shown)
+    (failed,) = generator.generate([[99]])
+    assert repr(failed).startswith("Result([], error: the prompt's token 0 is 99")

@@ -13,6 +13,7 @@ from specdec.comparison.earnings import earnings
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.spec_bench import spec_bench
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value
+from specdec.comparison.summary import summary
 from specdec.decoding.phases import PHASES
 from specdec.errors import RequestError, SpecdecError
 
@@ -94,6 +95,9 @@ class Comparison:
         self.prompts = sorted({prompt for prompt, _ in self.pairs})
         self.differences = self._find_differences()
         self.failure: SpecdecError | None = None
+
+    def __repr__(self) -> str:
+        return summary(self)
 
     @property
     def is_complete(self) -> bool:

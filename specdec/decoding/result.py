@@ -8,8 +8,10 @@ from specdec.decoding.stats import Stats
 from specdec.errors import failure
 from specdec.numerics import Numerics
 
+_SHOWN = 48  # characters of the text
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """The result of one request.
 
@@ -31,6 +33,16 @@ class Result:
     notes: tuple[str, ...] = ()
     lossless: bool = True
     ties: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        said = repr(self.text if self.text is not None else list(self.token_ids))
+        shortened = said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"
+        if self.error is not None:
+            return f"Result({shortened}, error: {self.error})"
+        return (
+            f"Result({shortened}, {self.stats.num_tokens} tokens in {self.stats.steps} steps, "
+            f"{self.stats.tokens_per_second:.1f} tokens/s, {self.finish_reason})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
