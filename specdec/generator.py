@@ -362,6 +362,8 @@ class Generator:
     def _decode(
         self, question: Asked, proposer: Strategic, on_step: OnStep | None, wants_text: bool = False
     ) -> Iterator[Chunk]:
+        if any(context is not None and context.owner is not self for context in question.contexts):
+            raise RequestError("a context of another generator was given: each has its own cache")
         with self._attached.alone() as bound:
             requests = bound.intake.sequences(question, self._strategies(bound, proposer), wants_text)
             numerics = bound.driven.numerics_now()

@@ -27,11 +27,12 @@ class Context:
     """A text that requests go on from, one after another; made by ``Generator.context``.
 
     Attributes:
+        owner: the generator that made it, and alone can use it.
         tokens: the text whose keys and values are held; empty while a request has the row.
     """
 
     def __init__(self, owner: Owner) -> None:
-        self._owner = owner
+        self.owner = owner
         self.tokens: Sequence[int] = ()
         self.row: Row | None = None
         self.home: Contexts | None = None  # whose target has the row
@@ -40,7 +41,7 @@ class Context:
     def close(self) -> None:
         """Let go of what is held; a request that is under way still ends as it would."""
         self.is_closed = True
-        self._owner.drop(self)
+        self.owner.drop(self)
 
     def __enter__(self) -> Self:
         return self
@@ -76,9 +77,12 @@ class Contexts:
         if not num_common:
             self.drop(context)
             return None
-        row = self._take(context)
-        self._target.rollback(row, num_common)
-        return row
+        try:
+            self._target.rollback(context.row, num_common)
+        except BaseException:
+            self.drop(context)
+            raise
+        return self._take(context)
 
     def park(self, context: Context, row: Row, tokens: Sequence[int]) -> None:
         """Keep a request's row for its context; ``tokens`` are those that the row holds."""

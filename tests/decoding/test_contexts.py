@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec import Generator, RequestError, ToyModel
+from specdec import Generator, PluginError, RequestError, ToyModel
 from specdec.decoding.contexts import _MOST_PARKED, Context
 from specdec.decoding.record import StepRecord
 from tests import families
@@ -128,6 +128,28 @@ def test_where_room_is_needed_the_least_recently_used_loses_its_row() -> None:
     result = generator.generate([5, 1, 2] * 30, max_new_tokens=100)
     assert not contexts[0].tokens
     assert result.token_ids == Generator(model, numerics="exact").generate([5, 1, 2] * 30, max_new_tokens=100).token_ids
+
+
+def test_a_context_is_its_generators_own() -> None:
+    own, other = (Generator(ToyModel.random(), proposer="autoregressive") for _ in range(2))
+    with pytest.raises(RequestError, match="a context of another generator"):
+        other.generate([0, 1], context=own.context())
+
+
+def test_a_row_that_cant_be_cut_back_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = Generator(ToyModel.random(), proposer="autoregressive")
+    context = generator.context()
+    generator.generate([0, 1], context=context, max_new_tokens=4)
+
+    def broken(row: int, length: int) -> None:
+        raise OSError("broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(generator._attached.bound.target.backend, "rollback", broken)
+        with pytest.raises(PluginError, match="broken"):
+            generator.generate([0, 1, 2], context=context, max_new_tokens=3)
+    assert rows_of(generator) == 0
+    assert generator.generate([0, 1, 2], context=context, max_new_tokens=3).stats.num_reused == 0
 
 
 def test_few_rows_wait() -> None:
