@@ -32,6 +32,7 @@ from specdec.decoding.record import StepRecord
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence as Request
 from specdec.errors import RequestError, SpecdecError
+from specdec.requests.asked import Asked
 
 PROPOSERS = ("autoregressive", "lookahead:N=5,W=7,G=7", "draft_model:layers=2")
 OWN_PROMPT, WARM_UP, OWN_STEPS = 128, 8, 24  # tokens of a streaming request's prompt; steps before and in the median
@@ -180,7 +181,8 @@ def requests_of(bound: Bound, prompts: Sequence[Sequence[int]], new_tokens: int)
     """
     settings = {"max_new_tokens": new_tokens, "eos_token_id": (), "seed": 0}
     made = []
-    for request in bound.intake.sequences([list(prompt) for prompt in prompts], None, settings, [bound.strategies.own]):
+    question = Asked([list(prompt) for prompt in prompts], settings)
+    for request in bound.intake.sequences(question, [bound.strategies.own]):
         if isinstance(request, Exception):
             raise request
         made.append(request)
