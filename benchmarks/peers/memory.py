@@ -5,30 +5,32 @@ import gc
 from pathlib import Path
 from typing import Any
 
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
 
 class Memory:
-    """Peak resident memory over that of the loaded model, in bytes; Linux tells, elsewhere it is None."""
+    """Peak resident memory over that of the loaded model, in bytes; Linux tells, elsewhere it is None.
+
+    It is that of the process ``model.pid`` where the model runs in another than this one.
+    """
 
     def __init__(self, model: Any) -> None:
         for weight in model.parameters() if hasattr(model, "parameters") else ():
             weight.sum()  # reads it: a file that is mapped takes memory only then
         gc.collect()
+        self._process = Path("/proc", str(getattr(model, "pid", "self")))
         self._base: int | None = None
         try:
             ctypes.CDLL(None).malloc_trim(0)  # what loading has freed goes back
-            CLEAR.write_text("5")  # the peak starts anew
-            self._base = resident_bytes("VmRSS")
+            (self._process / "clear_refs").write_text("5")  # the peak starts anew
+            self._base = resident_bytes("VmRSS", self._process)
         except (OSError, AttributeError):
             return
 
     def peak_bytes(self) -> int | None:
         """The most there was beyond the loaded model so far."""
-        return None if self._base is None else max(0, resident_bytes("VmHWM") - self._base)
+        return None if self._base is None else max(0, resident_bytes("VmHWM", self._process) - self._base)
 
 
-def resident_bytes(name: str) -> int:
+def resident_bytes(name: str, process: Path = Path("/proc/self")) -> int:
     """``VmRSS``, now, or ``VmHWM``, the most since the peak began anew."""
-    lines = dict(line.split(":", 1) for line in STATUS.read_text().splitlines())
+    lines = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     return 1024 * int(lines[name].split()[0])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-PEERS = ("transformers", "specdec", "lade", "vllm", "openvino")
+PEERS = ("transformers", "specdec", "lade", "vllm", "openvino", "llamacpp")
 _ROOT = Path(__file__).parents[2]
 _LAST_LINES = 12  # of standard error, in a message
 _PATIENCE = 5  # seconds that a process has to end by itself

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from specdec.cli.audit import audit
+from specdec.cli.chat import chat
 from specdec.cli.decode import demo, generate, plugins
 from specdec.cli.evaluate import bench, compare, report
 from specdec.cli.index import index
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, generate, plugins, compare, bench, tune, report, audit, mask, trace, race, index, prepare):
+for command in (demo, generate, chat, plugins, compare, bench, tune, report, audit, mask, trace, race, index, prepare):
     app.command()(command)
 
 

@@ -114,7 +114,7 @@ def test_a_process_is_stopped_except_while_it_decodes(setup):
 
 
 def test_an_unknown_peer_is_refused(setup):
-    with pytest.raises(PeerError, match="'worker' is no peer; there are transformers, specdec, lade, vllm, openvino"):
+    with pytest.raises(PeerError, match="'worker' is no peer; there are transformers, specdec, lade, vllm, openvino, "):
         Process("worker:x=1", setup)
 
 
@@ -211,7 +211,7 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_and_one_that_is_there
     python.parent.mkdir(parents=True)
     python.touch()
     assert environments.pythons(tmp_path) == {"vllm": str(python)}
-    monkeypatch.setitem(environments.PEERS, "lade", [("install", "--no-index", "no-such-package")])
+    monkeypatch.setitem(environments.PEERS, "lade", [("pip", "install", "--no-index", "no-such-package")])
     with pytest.raises(SystemExit, match=r"environment of lade can't be made:\n.*no-such-package"):
         environments.make("lade", tmp_path)
     assert not (tmp_path / "lade").exists()

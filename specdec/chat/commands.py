@@ -1,0 +1,204 @@
+"""The commands of a chat: lines that begin with a slash.
+
+Each is a function of the chat and of what stands behind its name; its docstring is its line in ``/help``.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from specdec.chat.conversation import Conversation
+from specdec.chat.session import Answer, Session
+from specdec.decoding.result import Chunk
+from specdec.errors import RequestError
+from specdec.plugins.registry import load_plugins
+from specdec.settings import Settings
+
+
+class Stage(Protocol):
+    """Where a chat is shown.
+
+    Attributes:
+        has_colours: True while the tokens that came together in one step share a colour.
+    """
+
+    has_colours: bool
+
+    def say(self, line: str) -> None:
+        """Show a line that isn't the model's."""
+
+    def show(self, chunks: Iterator[Chunk]) -> None:
+        """Show an answer as it is decoded."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A session and the place where it is shown."""
+
+    session: Session
+    stage: Stage
+
+
+Command = Callable[[Chat, str], None]
+
+
+def proposer(chat: Chat, text: str) -> None:
+    """/proposer NAME  the strategy of the answers to come; without a name, the one in use"""
+    if text:
+        load_plugins().make("proposers", text)
+        chat.session.proposer = text
+    chat.stage.say(f"strategy: {chat.session.proposer}")
+
+
+def plain(chat: Chat, text: str) -> None:
+    """/plain  the last answer again by plain decoding, with both speeds"""
+    _refuse(text)
+    first = chat.session.last
+    chat.stage.show(chat.session.plain())
+    again = chat.session.again
+    if first is None or again is None or not again.tokens:
+        return
+    same = "the same text ✓" if chat.session.is_same else f"another text{_reason(first)}"
+    chat.stage.say(f"plain {_speed(again)}, {first.settings['proposer']} {_speed(first)}; {same}")
+
+
+def temperature(chat: Chat, text: str) -> None:
+    """/temperature T  0 takes the likeliest token; more, and it is drawn"""
+    if text:
+        chat.session.settings["temperature"] = _setting("temperature", text)
+    chat.stage.say(f"temperature: {chat.session.settings.get('temperature', 0.0):g}")
+
+
+def seed(chat: Chat, text: str) -> None:
+    """/seed N  the seed of each drawn answer; without a number, another one each time"""
+    chat.session.seed = _setting("seed", text) if text else None
+    chat.stage.say(f"seed: {'another one each time' if chat.session.seed is None else chat.session.seed}")
+
+
+def tokens(chat: Chat, text: str) -> None:
+    """/tokens N  the most tokens of an answer"""
+    if text:
+        chat.session.settings["max_new_tokens"] = _setting("max_new_tokens", text)
+    chat.stage.say(f"at most {chat.session.settings['max_new_tokens']} tokens an answer")
+
+
+def system(chat: Chat, text: str) -> None:
+    """/system TEXT  the system prompt; without a text, the template's own"""
+    chat.session.conversation = chat.session.conversation.behind(text or None)
+    chat.stage.say(f"system prompt: {text or 'the template’s own'}")
+
+
+def undo(chat: Chat, text: str) -> None:
+    """/undo  take back the last question and its answer"""
+    _refuse(text)
+    chat.stage.say(f"taken back: {chat.session.undo().question}")
+
+
+def retry(chat: Chat, text: str) -> None:
+    """/retry  another answer to the last question"""
+    _refuse(text)
+    chat.stage.show(chat.session.retry())
+    if not chat.session.settings.get("temperature"):
+        chat.stage.say("at temperature 0 the answer is always the same: /temperature 0.7 makes others")
+
+
+def save(chat: Chat, text: str) -> None:
+    """/save FILE  write the conversation to a file"""
+    path = _path(text)
+    chat.session.conversation.save(path)
+    chat.stage.say(f"saved to {path}")
+
+
+def load(chat: Chat, text: str) -> None:
+    """/load FILE  go on with the conversation of a file"""
+    conversation = Conversation.load(_path(text))
+    chat.session.conversation, chat.session.last = conversation, None
+    num_turns = len(conversation.turns)
+    chat.stage.say(f"loaded: {num_turns} turn{'' if num_turns == 1 else 's'}")
+    for turn in conversation.turns[-1:]:
+        chat.stage.say(f"the last: {turn.question}\n{turn.answer}")
+
+
+def colours(chat: Chat, text: str) -> None:
+    """/colours  tokens that came together in one colour, or no longer"""
+    _refuse(text)
+    chat.stage.has_colours = not chat.stage.has_colours
+    chat.stage.say(f"colours: {'on' if chat.stage.has_colours else 'off'}")
+
+
+def help_(chat: Chat, text: str) -> None:
+    """/help  these lines"""
+    _refuse(text)
+    for command in COMMANDS.values():
+        chat.stage.say(command.__doc__ or "")
+    chat.stage.say('Ctrl-C stops an answer, Ctrl-D leaves; """ begins and ends a question of several lines')
+
+
+COMMANDS: dict[str, Command] = {
+    command.__name__.strip("_"): command
+    for command in (
+        proposer,
+        plain,
+        temperature,
+        seed,
+        tokens,
+        system,
+        undo,
+        retry,
+        save,
+        load,
+        colours,
+        help_,
+    )
+}
+
+
+def run(line: str, chat: Chat) -> None:
+    """Run a line that begins with a slash.
+
+    Raises:
+        SpecdecError: for a command that doesn't exist, or what it refuses.
+    """
+    name, _, text = line[1:].partition(" ")
+    if name not in COMMANDS:
+        raise RequestError(f"/{name} is no command: there are {', '.join(f'/{known}' for known in COMMANDS)}")
+    COMMANDS[name](chat, text.strip())
+
+
+def figures(answer: Answer) -> str:
+    """The line behind an answer: its speeds, and how it ended."""
+    ended = "" if answer.result is not None else "; stopped"
+    if answer.result is not None and answer.result.finish_reason == "length":
+        ended = "; cut at its most tokens: see /tokens"
+    if answer.result is not None and not answer.result.lossless:
+        ended += "; LOSSY: not what the model alone would write"
+    return (
+        f"{len(answer.tokens)} tokens, {_speed(answer)}, {answer.tokens_per_step:.2f} a step, "
+        f"the first after {1000 * answer.seconds_to_first:.0f} ms{ended}"
+    )
+
+
+def _speed(answer: Answer) -> str:
+    speed = answer.tokens_per_second
+    return "in one step" if speed is None else f"{speed:.0f} tokens/s"
+
+
+def _reason(answer: Answer) -> str:
+    ties = answer.result is not None and answer.result.ties
+    return ": its first other token is a tie within rounding (--numerics exact has none)" if ties else ""
+
+
+def _setting(name: str, text: str) -> Any:
+    return getattr(Settings.make({name: text}), name)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise RequestError("a file's name is missing: /save talk.json, /load talk.json")
+    return Path(text).expanduser()
+
+
+def _refuse(text: str) -> None:
+    if text:
+        raise RequestError(f"this command takes nothing behind its name, but {text!r} stands there")

@@ -1,0 +1,83 @@
+"""The turns of a conversation, as the chat template takes them and as a file keeps them."""
+
+import os
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from specdec.errors import RequestError, in_one_line
+
+
+class Turn(BaseModel):
+    """A question and its answer; of one that was stopped, the part that was written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    question: str
+    answer: str
+
+
+class Conversation(BaseModel):
+    """A conversation so far. It never changes: each method returns another.
+
+    Attributes:
+        format: the mark of a file that holds one.
+        system: the system prompt; None leaves it to the template.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["specdec chat 1"] = "specdec chat 1"
+    system: str | None = None
+    turns: tuple[Turn, ...] = ()
+
+    def asking(self, question: str) -> list[dict[str, str]]:
+        """The chat messages that ask for an answer to ``question``."""
+        messages = [] if self.system is None else [{"role": "system", "content": self.system}]
+        for turn in self.turns:
+            messages += [{"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.answer}]
+        return [*messages, {"role": "user", "content": question}]
+
+    def behind(self, system: str | None) -> Self:
+        """The same turns behind another system prompt."""
+        return self.model_copy(update={"system": system})
+
+    def followed_by(self, turn: Turn) -> Self:
+        """One turn more."""
+        return self.model_copy(update={"turns": (*self.turns, turn)})
+
+    def without_last(self) -> Self:
+        """One turn less."""
+        return self.model_copy(update={"turns": self.turns[:-1]})
+
+    def without_oldest(self, num_turns: int) -> Self:
+        """The turns behind the first ones."""
+        return self.model_copy(update={"turns": self.turns[num_turns:]})
+
+    def save(self, path: Path) -> None:
+        """Write the conversation to a file; one that is there stays whole until the new one is.
+
+        Raises:
+            RequestError: for a file that can't be written.
+        """
+        unfinished = path.with_name(f"{path.name}.unfinished")
+        try:
+            unfinished.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            os.replace(unfinished, path)
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{path} can't be written: {in_one_line(error)}") from error
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a conversation from a file.
+
+        Raises:
+            RequestError: for a file that can't be read, or holds something else.
+        """
+        try:
+            return cls.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
+        except ValidationError as error:
+            raise RequestError(f"{path} holds no conversation that /save has written ({in_one_line(error)})") from error
+        except (OSError, ValueError) as error:
+            raise RequestError(f"{path} can't be read: {in_one_line(error)}") from error

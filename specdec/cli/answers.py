@@ -1,0 +1,120 @@
+"""Answers in a terminal as they are decoded: rendered Markdown, tokens in colours, or the bare text in a pipe."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.text import Text
+
+from specdec.decoding.result import Chunk
+
+_FENCES = "```", "~~~"
+_COLOURS = "cyan", "magenta", "green", "yellow", "blue"
+
+
+class Writing(Protocol):
+    """An answer's way to the terminal."""
+
+    def add(self, chunk: Chunk) -> None:
+        """Show what a step brought."""
+
+    def end(self) -> None:
+        """Show what is left, also of an answer that was stopped."""
+
+
+class Bare:
+    """The text to the letter, for pipes: rich would expand tabs and drop control characters."""
+
+    def __init__(self, console: Console) -> None:
+        self._file = console.file
+
+    def add(self, chunk: Chunk) -> None:
+        self._file.write(chunk.text)
+        self._file.flush()
+
+    def end(self) -> None:
+        self._file.write("\n")
+        self._file.flush()
+
+
+class Coloured:
+    """Text whose tokens share a colour where they came together in one step."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._num_steps = console, 0
+
+    def add(self, chunk: Chunk) -> None:
+        style = ""
+        if len(chunk.token_ids) > 1:
+            style, self._num_steps = _COLOURS[self._num_steps % len(_COLOURS)], self._num_steps + 1
+        self._console.print(Text(chunk.text, style=style), end="", soft_wrap=True)
+        self._console.file.flush()
+
+    def end(self) -> None:
+        self._console.print()
+
+
+class Rendered:
+    """Markdown, rendered block by block: the block that is being written is bare text until it is complete.
+
+    What is complete scrolls away as any other output; only the block under way is drawn anew, and a screen that is too
+    low for it shows its end.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._unfinished, self._has_blocks = console, "", False
+        self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._live.start()
+
+    def add(self, chunk: Chunk) -> None:
+        self._unfinished += chunk.text
+        while (end := _end_of_block(self._unfinished)) is not None:
+            block, self._unfinished = self._unfinished[:end], self._unfinished[end:].lstrip("\n")
+            self._render(block)
+        self._live.update(self._last_lines(), refresh=True)
+
+    def end(self) -> None:
+        self._live.update(Text(""), refresh=True)
+        self._live.stop()
+        if self._unfinished.strip():
+            self._render(self._unfinished)
+
+    def _render(self, block: str) -> None:
+        self._live.update(Text(""))
+        if self._has_blocks:
+            self._console.print()
+        self._console.print(Markdown(block.rstrip()))
+        self._has_blocks = True
+
+    def _last_lines(self) -> Text:
+        lines = Text(self._unfinished).wrap(self._console, self._console.width)
+        return Text("\n").join(lines[-max(1, self._console.height - 2) :])
+
+
+def writing(console: Console, has_colours: bool) -> Writing:
+    """The way of showing an answer that suits where it goes."""
+    if not console.is_terminal:
+        return Bare(console)
+    return Coloured(console) if has_colours else Rendered(console)
+
+
+def _end_of_block(text: str) -> int | None:
+    """The place behind the first complete block: at a blank line that no fence of code holds; None if it goes on."""
+    fence, place = "", 0
+    for line in _whole_lines(text):
+        bare = line.strip()
+        if fence:
+            fence = "" if bare.startswith(fence) else fence
+        elif bare.startswith(_FENCES):
+            fence = bare[:3]
+        elif not bare and text[:place].strip():
+            return place
+        place += len(line)
+    return None
+
+
+def _whole_lines(text: str) -> Iterator[str]:
+    """The lines that have ended."""
+    return (line for line in text.splitlines(keepends=True) if line.endswith("\n"))

@@ -1,0 +1,139 @@
+"""The command that talks with a chat model."""
+
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from specdec.cache_folder import cache_folder
+from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.cli.options import ProposerOption, Seed, Temperature, before_anything_runs, check_request
+from specdec.cli.progress import status
+from specdec.errors import SpecdecError
+
+if TYPE_CHECKING:
+    from specdec.chat.commands import Chat
+    from specdec.chat.session import Session
+    from specdec.decoding.result import Chunk
+
+
+@takes_model
+def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
+    choice: ModelChoice = USUAL,
+    proposer: ProposerOption = "auto",
+    system: Annotated[str | None, typer.Option(help="the system prompt; the template's own without it")] = None,
+    temperature: Temperature = 0.0,
+    seed: Seed = None,
+    max_new_tokens: Annotated[int, typer.Option(help="most tokens of an answer")] = 512,
+    load: Annotated[Path | None, typer.Option(help="go on with a conversation that /save has written")] = None,
+    colours: Annotated[bool, typer.Option("--colours", help="tokens that came together in one colour")] = False,
+) -> None:
+    """Talk with a chat model in the terminal; /help lists what can be done.
+
+    Without a terminal, each line of standard input is a question, and its answer goes to standard output.
+    """
+    settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens}
+    with before_anything_runs():
+        check_request(proposer, **choice.stages, settings=settings | {"seed": seed})
+        from specdec.chat.commands import COMMANDS, Chat
+        from specdec.chat.conversation import Conversation
+        from specdec.chat.session import Session, check_template
+        from specdec.cli.lines import questions, reader
+        from specdec.generator import Generator
+
+        conversation = Conversation() if load is None else Conversation.load(load)
+        if system is not None:
+            conversation = conversation.behind(system)
+        model, tokenizer = choice.load()
+        check_template(tokenizer)
+        with status("trying the model out"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".* is lossy|.*not what the model")  # it stands in the figures
+            generator = Generator(model, tokenizer, proposer=proposer, **choice.stages)
+    with closing(Session(generator, SystemRandom(), proposer, **settings)) as session:
+        session.conversation, session.seed = conversation, seed
+        talk = Chat(session, Screen(session, colours))
+        if sys.stdin.isatty():
+            talk.stage.say(
+                f"{choice.model}, {generator.numerics.mode} numerics; /help lists the commands, Ctrl-D leaves"
+            )
+        commands = [f"/{name}" for name in COMMANDS]
+        for question in questions(reader(cache_folder() / "chat_history", commands)):
+            _answer(talk, question)
+    generator.close()
+
+
+def _answer(talk: "Chat", question: str) -> None:
+    """Answer a question or run a command; whatever is refused is said, and the chat goes on."""
+    from specdec.chat.commands import run
+    from specdec.chat.session import OutgrownError
+
+    try:
+        if question.startswith("/"):
+            run(question, talk)
+            return
+        try:
+            talk.stage.show(talk.session.ask(question))
+        except OutgrownError as error:
+            talk.stage.say(f"{error}.")
+            if talk.session.conversation.turns and _agrees("Forget the oldest turns and go on?"):
+                talk.stage.say(f"forgotten: {talk.session.drop_oldest()}; the newer ones stay")
+                _answer(talk, question)
+    except SpecdecError as error:
+        talk.stage.say(f"error: {error}")
+
+
+class Screen:
+    """A chat in a terminal, or in the pipe that stands in its place: answers to standard output, the rest beside it."""
+
+    def __init__(self, session: "Session", has_colours: bool) -> None:
+        self._session, self.has_colours = session, has_colours
+        self._console, self._beside = Console(highlight=False), Console(stderr=True, highlight=False)
+
+    def say(self, line: str) -> None:
+        """Show a line that isn't the model's."""
+        self._beside.print(line, style="dim", markup=False, soft_wrap=not self._beside.is_terminal)
+
+    def show(self, chunks: Iterator["Chunk"]) -> None:
+        """Show an answer as it is decoded; Ctrl-C ends it."""
+        from specdec.chat.commands import figures
+        from specdec.cli.answers import writing
+
+        shown = None
+        with status("reading") as vanish, _stopping(self._session.stop):
+            try:
+                for chunk in chunks:
+                    vanish()
+                    shown = shown or writing(self._console, self.has_colours)
+                    shown.add(chunk)
+            finally:
+                if shown is not None:
+                    shown.end()
+        latest = self._session.latest
+        self.say(figures(latest) if latest and latest.tokens else "stopped before its first token")
+
+
+@contextmanager
+def _stopping(stop: Callable[[], None]) -> Iterator[None]:
+    """Ctrl-C asks for an end, which comes behind the pass under way: what that writes stays whole."""
+    before = signal.signal(signal.SIGINT, lambda *_: stop())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _agrees(question: str) -> bool:
+    """The user's word on it; without a terminal, yes."""
+    if not sys.stdin.isatty():
+        return True
+    try:
+        return input(f"{question} [Y/n] ").strip().lower() in {"", "y", "yes"}
+    except (EOFError, KeyboardInterrupt):
+        return False

@@ -1,0 +1,141 @@
+"""Commands of a chat: what they set is what the next answer is decoded with, and what they refuse changes nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from specdec import Generator, SpecdecError
+from specdec.chat.commands import COMMANDS, Chat, figures, run
+from specdec.chat.session import Session
+
+
+class Heard:
+    """A stage that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.has_colours = False
+        self.lines: list[str] = []
+        self.answers: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+
+    def show(self, chunks: Iterator[Any]) -> None:
+        self.answers.append("".join(chunk.text for chunk in chunks))
+
+
+@pytest.fixture(name="chat")
+def _chat(built_in: tuple[Any, Any]) -> Iterator[Chat]:
+    generator = Generator(*built_in, proposer="autoregressive")
+    session = Session(generator, Random(0), "autoregressive", max_new_tokens=16)
+    yield Chat(session, Heard())
+    session.close()
+    generator.close()
+
+
+def heard(chat: Chat) -> Heard:
+    assert isinstance(chat.stage, Heard)
+    return chat.stage
+
+
+def ask(chat: Chat, question: str) -> str:
+    chat.stage.show(chat.session.ask(question))
+    return heard(chat).answers[-1]
+
+
+def test_settings_hold_for_the_answers_to_come(chat: Chat) -> None:
+    for line in ("/proposer jacobi:n=3", "/temperature 0.5", "/seed 7", "/tokens 5", "/system Be brief."):
+        run(line, chat)
+    ask(chat, "What is bread?")
+    last = chat.session.last
+    assert last is not None
+    assert last.settings == {"proposer": "jacobi:n=3", "temperature": 0.5, "seed": 7, "max_new_tokens": 5}
+    assert last.conversation.asking("x")[0] == {"role": "system", "content": "Be brief."}
+    for line in ("/seed", "/system", "/proposer", "/temperature", "/tokens", "/colours"):
+        run(line, chat)
+    assert chat.session.seed is None
+    assert chat.session.conversation.system is None
+    assert heard(chat).lines[-4:] == [
+        "strategy: jacobi:n=3",
+        "temperature: 0.5",
+        "at most 5 tokens an answer",
+        "colours: on",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/nothing", r"/nothing is no command: there are /proposer, .*/help"),
+        ("/", r"/ is no command"),
+        ("/proposer nothing", "nothing"),
+        ("/proposer jacobi:m=3", "jacobi"),
+        ("/temperature warm", "'warm'.*valid number"),
+        ("/temperature -1", "temperature"),
+        ("/temperature nan", "temperature"),
+        ("/seed x", "seed"),
+        ("/seed -1", "seed"),
+        ("/tokens 0", "max_new_tokens"),
+        ("/tokens 1.5", "max_new_tokens"),
+        ("/undo", "nothing has been said yet"),
+        ("/undo 3", "takes nothing behind its name, but '3'"),
+        ("/retry", "nothing has been said yet"),
+        ("/plain", "ask something first"),
+        ("/save", "a file's name is missing"),
+        ("/load", "a file's name is missing"),
+        ("/load no_such_file", "can't be read"),
+    ],
+)
+def test_what_is_refused_changes_nothing(chat: Chat, line: str, said: str) -> None:
+    before = vars(chat.session) | {"settings": dict(chat.session.settings)}
+    with pytest.raises(SpecdecError, match=said):
+        run(line, chat)
+    assert vars(chat.session) == before
+    assert heard(chat).lines == []
+
+
+def test_plain_decoding_is_said_with_both_speeds(chat: Chat) -> None:
+    run("/proposer prompt_lookup", chat)
+    answer = ask(chat, "What is bread?")
+    run("/plain", chat)
+    assert heard(chat).answers[-1] == answer
+    assert "tokens/s, prompt_lookup" in heard(chat).lines[-1]
+    assert heard(chat).lines[-1].endswith("; the same text ✓")
+    assert len(chat.session.conversation.turns) == 1
+
+
+def test_undo_retry_save_and_load(chat: Chat, tmp_path: Path) -> None:
+    first = ask(chat, "What is bread?")
+    run(f"/save {tmp_path}/my talk.json", chat)
+    ask(chat, "And butter?")
+    run("/undo", chat)
+    assert heard(chat).lines[-1] == "taken back: And butter?"
+    run("/retry", chat)
+    assert heard(chat).answers[-1] == first
+    assert "always the same" in heard(chat).lines[-1]
+    run("/undo", chat)
+    run(f"/load {tmp_path}/my talk.json", chat)
+    assert heard(chat).lines[-2:] == ["loaded: 1 turn", f"the last: What is bread?\n{first}"]
+    assert ask(chat, "And butter?") == heard(chat).answers[1]
+
+
+def test_help_has_a_line_for_each_command(chat: Chat) -> None:
+    run("/help", chat)
+    assert [line.split()[0] for line in heard(chat).lines[:-1]] == [f"/{name}" for name in COMMANDS]
+
+
+def test_figures_say_how_an_answer_ended(chat: Chat) -> None:
+    ask(chat, "What is bread?")
+    last = chat.session.last
+    assert last is not None
+    assert figures(last).startswith("16 tokens, ")
+    assert figures(last).endswith("ms; cut at its most tokens: see /tokens")
+    chunks = chat.session.ask("And butter?")
+    next(chunks)
+    chunks.close()  # type: ignore[attr-defined]  # a generator
+    assert chat.session.last is not None
+    assert figures(chat.session.last).startswith("1 tokens, in one step, 1.00 a step")
+    assert figures(chat.session.last).endswith("; stopped")

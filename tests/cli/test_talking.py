@@ -1,0 +1,148 @@
+"""The chat command: piped, and how answers and lines of a terminal are handled."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from specdec.cli.answers import Coloured, Rendered, writing
+from specdec.cli.lines import questions
+from specdec.decoding.result import Chunk
+
+PIECES = ["# Ti", "tle\n", "\nSome **bo", "ld** text\n\n", "```python\nx = 1\n", "\ny = 2\n```\n\n- o", "ne\n- two"]
+
+
+def test_without_a_terminal_lines_are_questions(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "talk.json"
+    lines = f"What is bread?\n\n/temperature x\n/save {path}\nAnd butter?\n"
+    code, out, err = run("chat", "--max-new-tokens", "8", "--proposer", "jacobi:n=2", stdin=lines)
+    assert code == 0
+    assert len(out.splitlines()) >= 2
+    assert err.count(" tokens, ") == 2
+    assert "error: settings refused: temperature='x'" in err
+    code, again, _ = run("chat", "--max-new-tokens", "8", "--load", str(path), stdin="And butter?")
+    assert code == 0
+    assert out.endswith(again)
+    assert "\x1b" not in out + err
+
+
+def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(run: Any) -> None:
+    lines = "\n".join(f"Tell me everything about number {number}, please." for number in range(60))
+    code, _, err = run("chat", "--max-new-tokens", "32", "--proposer", "prompt_lookup", stdin=lines)
+    assert code == 0
+    assert err.count(" a step, ") == 60
+    assert "forgotten: " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--proposer", "nothing"), "nothing"),
+        (("--temperature", "-1"), "temperature"),
+        (("--load", "no_such_file"), "no_such_file can't be read"),
+        (("--model", "no/such/folder"), "no/such/folder"),
+    ],
+)
+def test_what_cannot_be_is_said_before_the_model_is_loaded(run: Any, arguments: tuple[str, ...], said: str) -> None:
+    code, out, err = run("chat", *arguments, stdin="Hello\n")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_model_without_a_template_is_refused(run: Any, built_in: tuple[Any, Any], monkeypatch: Any) -> None:
+    monkeypatch.setattr(built_in[1], "chat_template", None)
+    code, _, err = run("chat", stdin="Hello\n")
+    assert code == 2
+    assert "has no chat template" in err
+
+
+def lines_of(*lines: str | type[BaseException]) -> Any:
+    given: Iterator[str | type[BaseException]] = iter(lines)
+
+    def read(mark: str) -> str:
+        line = next(given, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["one", "", "  ", " two "], ["one", "two"]),
+        (["one", KeyboardInterrupt, "two"], ["one", "two"]),
+        (['"""one', "", 'two"""', "three"], ["one\n\ntwo", "three"]),
+        (['"""one"""'], ["one"]),
+        (['"""one', KeyboardInterrupt, "two"], ["two"]),
+        (['"""one', "two"], []),
+    ],
+)
+def test_lines_become_questions(lines: list[Any], expected: list[str]) -> None:
+    assert list(questions(lines_of(*lines))) == expected
+
+
+def shown(pieces: list[str], width: int = 40, has_colours: bool = False, height: int = 10) -> str:
+    """What a terminal of that size has on its lines at the end."""
+    pyte = pytest.importorskip("pyte")
+    screen = pyte.HistoryScreen(width, height, history=1000)
+    screen.set_mode(pyte.modes.LNM)
+    stream = pyte.Stream(screen)
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=width, height=height)
+    writer = writing(console, has_colours)
+    for piece in pieces:
+        writer.add(Chunk((1, 2), piece))
+    writer.end()
+    stream.feed(file.getvalue())
+    above = ["".join(line[x].data for x in range(width)).rstrip() for line in screen.history.top]
+    return "\n".join([*above, *(line.rstrip() for line in screen.display)]).strip("\n")
+
+
+def test_markdown_is_rendered_block_by_block_and_nothing_is_shown_twice() -> None:
+    text = shown(PIECES)
+    assert "**" not in text
+    assert "```" not in text
+    for part in ("Title", "Some bold text", "x = 1", "y = 2", "one", "two"):
+        assert text.count(part) == 1
+
+
+def test_a_block_longer_than_the_screen_is_whole_at_the_end() -> None:
+    words = [f"word{number:03} " for number in range(150)]
+    text = shown(words)
+    assert all(text.count(word.strip()) == 1 for word in words)
+
+
+def test_colours_show_the_text_as_it_is() -> None:
+    assert shown(PIECES, has_colours=True).split() == "".join(PIECES).split()
+
+
+def test_a_pipe_gets_the_text_to_the_letter() -> None:
+    file = io.StringIO()
+    writer = writing(Console(file=file), has_colours=False)
+    for piece in PIECES:
+        writer.add(Chunk((1,), piece))
+    writer.end()
+    assert file.getvalue() == "".join(PIECES) + "\n"
+
+
+def test_steps_of_several_tokens_take_turns_in_colour() -> None:
+    file = io.StringIO()
+    writer = Coloured(Console(file=file, force_terminal=True, color_system="standard"))
+    for number, text in ((2, "a"), (1, "b"), (3, "c")):
+        writer.add(Chunk(tuple(range(number)), text))
+    writer.end()
+    assert file.getvalue() == "\x1b[36ma\x1b[0mb\x1b[35mc\x1b[0m\n"
+
+
+def test_an_answer_that_is_stopped_early_shows_what_there_is() -> None:
+    file = io.StringIO()
+    writer = Rendered(Console(file=file, force_terminal=True, width=40))
+    writer.end()
+    assert "None" not in file.getvalue()
