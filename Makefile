@@ -1,13 +1,15 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches a larger model,
-# `make openvino` installs that plug-in and tests it.
+# `make openvino` installs that plug-in and tests it,
+# `make docs` builds the documentation in build/site.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
 CONVERTS := $(VENV)/converts
 HAS_OPENVINO := $(VENV)/has-openvino
+WRITES_DOCS := $(VENV)/writes-docs
 
-.PHONY: demo test lint benchmark real-model openvino clean
+.PHONY: demo test lint docs benchmark real-model openvino clean
 
 demo: $(INSTALLED)
 	$(BIN)/specdec demo
@@ -24,6 +26,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(WRITES_DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 benchmark: $(INSTALLED)
 	$(BIN)/python -m benchmarks compare
 
@@ -34,6 +39,10 @@ $(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.t
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable plugins/specdec-example
+	touch $@
+
+$(WRITES_DOCS): $(INSTALLED)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	touch $@
 
 $(HAS_OPENVINO): $(INSTALLED) plugins/specdec-openvino/pyproject.toml

@@ -32,9 +32,10 @@ def test_the_public_names_are_few() -> None:
 
 
 def test_the_names_that_the_documentation_imports_are_public() -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    root = Path(__file__).parent.parent
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in [root / "README.md", *(root / "docs").glob("*.md")])
     documented = {
-        name for names in re.findall(r"^from specdec import (.*)$", readme, re.MULTILINE) for name in names.split(", ")
+        name for names in re.findall(r"^from specdec import (.*)$", pages, re.MULTILINE) for name in names.split(", ")
     }
     assert {"Engine", "Generator", "Host", "Proposer", "hookimpl"} <= documented
     told = {"JacobiProposer", "PromptLookupProposer", "SpecdecError"}

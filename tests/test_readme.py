@@ -1,49 +1,57 @@
-"""The README runs: its Python in order, its commands as they stand, and its example is the plug-in's code."""
+"""The README and the pages of docs/ run: their Python in order, their commands as they stand, and their links lead on."""
 
 import ast
 import importlib.util
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from specdec.cli import app
+from specdec.demo import smollm2 as real
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]}
+HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)```", PAGES[page], flags=re.DOTALL | re.MULTILINE)
 
 
-def test_the_session_runs_and_prints_what_the_readme_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, object] = {"__name__": "readme"}
-    session, *rest = blocks("python")
-    exec(compile(session, "README.md", "exec"), names)
-    assert capsys.readouterr().out == blocks("text")[0]
-    for block in rest:
-        exec(compile(block, "README.md", "exec"), names)
+@pytest.fixture(name="runnable")
+def _runnable() -> Callable[[str], str]:
+    """Code with a hub's model replaced by one that is here: the same if it was fetched, else the built-in one."""
+    folder = real.checkpoint("bfloat16") if real.home().exists() else ROOT / "specdec" / "demo" / "model"
+    return lambda code: code.replace(HUB_NAME, str(folder))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "```python" in PAGES[page]])
+def test_the_code_of_a_page_runs_in_order(page: str, runnable: Callable[[str], str]) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page, "python"):
+        exec(compile(runnable(block), page, "exec"), names)
+        for name in [name for name in names if name.startswith("test_")]:
+            names.pop(name)()
+
+
+def test_the_first_code_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(blocks("index.md", "python")[0], "index.md", "exec"), {})
+    assert capsys.readouterr().out == blocks("index.md", "text")[0]
 
 
 def test_the_example_is_the_plug_ins_code_and_is_under_forty_lines() -> None:
-    example = next(block for block in blocks("python") if "SuccessorProposer(Proposer)" in block)
+    example = blocks("plugin.md", "python")[0]
     plugin = (ROOT / "plugins/specdec-example/specdec_example.py").read_text(encoding="utf-8")
     assert without_docstrings(example) == without_docstrings(plugin)
     assert sum(bool(line.strip()) for line in example.splitlines()) < 40
-
-
-def test_the_example_goes_on_to_wants_bind_and_the_check_for_plug_in_authors() -> None:
-    further = next(block for block in blocks("python") if "(SuccessorProposer)" in block)
-    for shown in (
-        "def wants(self)",
-        "def bind(self, host: Host) -> Engine:",
-        "learns_across_requests",
-        "\ncheck_proposer(",
-    ):
-        assert shown in further
+    short = next(block for block in blocks("README.md", "python") if "(Proposer)" in block)
+    strategy = short[short.index("class ") : short.index("repeating =")]
+    assert sum(bool(line.strip()) for line in strategy.splitlines()) <= 20
 
 
 def without_docstrings(source: str) -> str:
@@ -66,27 +74,49 @@ SHORT = {"compare": [*FEW, "--repeats", "1"], "bench": FEW, "tune": [*FEW, "--mi
 PROMPTS = '{"prompt": "# heapq", "category": "code"}\n{"turns": ["What is bread?"], "category": "qa"}\n'
 
 
-def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def commands(page: str) -> list[str]:
+    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    wanted = [line for line in lines if line.startswith(("specdec", "echo"))]
+    if importlib.util.find_spec("specdec_openvino") is None:
+        wanted = [line for line in wanted if "openvino" not in line]
+    return wanted
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
+def test_the_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("prompts.jsonl", "spec_bench.jsonl"):
         (tmp_path / name).write_text(PROMPTS)
-    commands = [line for block in blocks("bash") for line in block.splitlines() if line.startswith(("specdec", "echo"))]
-    assert len(commands) >= 12
-    if importlib.util.find_spec("specdec_openvino") is None:
-        commands = [line for line in commands if "openvino" not in line]
-    for line in commands:
+    for line in commands(page):
         text, piped, command = line.rpartition(" | ")
         given = shlex.split(text)[1] if piped else None
         _, *arguments = shlex.split(command)
         result = CliRunner().invoke(app, [*arguments, *SHORT.get(arguments[0], [])], input=given)
         assert result.exit_code == 0, (line, result.output)
         assert result.output.strip()
-    written = {path.name for path in tmp_path.iterdir()}
-    assert {"report.html", "runs.jsonl", "trade-off.svg", "mask.svg", "trace.html"} <= written
+        written = {path.name for path in tmp_path.iterdir()}
+        assert {name for name in arguments if name.endswith((".html", ".svg", ".jsonl"))} <= written
 
 
-def test_make_knows_the_two_commands() -> None:
+def test_make_knows_the_commands() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for command in ("demo", "test"):
-        assert f"make {command}" in README
+    for command in ("demo", "test", "docs"):
+        assert f"make {command}" in PAGES["README.md"]
         assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files_and_headings(page: str) -> None:
+    folder = ROOT if page == "README.md" else ROOT / "docs"
+    links = re.findall(r'\]\(([^)\s]+)\)|src="([^"]+)"', PAGES[page])
+    for target in (inline or source for inline, source in links):
+        path, _, anchor = target.partition("#")
+        file = folder / path if path else folder / page
+        assert file.exists(), target
+        assert not anchor or anchor in headings(file.read_text(encoding="utf-8")), target
+
+
+def headings(text: str) -> set[str]:
+    """The anchors that sites make of a page's headings."""
+    found = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}

@@ -4,7 +4,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from random import SystemRandom
 from typing import TYPE_CHECKING, Annotated, Any
@@ -106,7 +106,8 @@ class Screen:
         from specdec.cli.answers import writing
 
         shown = None
-        with status("reading") as vanish, _stopping(self._session.stop):
+        may_stop = _stopping(self._session.stop) if sys.stdin.isatty() else nullcontext()
+        with status("reading") as vanish, may_stop:
             try:
                 for chunk in chunks:
                     vanish()

@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import typer
 from rich.console import Console
 
 _MARK = "> "
@@ -73,7 +74,10 @@ def reader(history: Path, commands: list[str]) -> Reader:
 
 
 def _piped(mark: str) -> str:
-    line = sys.stdin.readline()
+    try:
+        line = sys.stdin.readline()
+    except KeyboardInterrupt:  # nobody is there to write another
+        raise typer.Abort from None
     if not line:
         raise EOFError
     return line.rstrip("\n")
