@@ -1,4 +1,4 @@
-"""The README and the pages of docs/ run: their Python in order, their commands as they stand, and their links lead on."""
+"""The README and the pages of docs/ run: their Python in order, their commands as they stand; their links lead on."""
 
 import ast
 import importlib.util
