@@ -1,14 +1,15 @@
 """Answers in a terminal as they are decoded: rendered Markdown, tokens in colours, or the bare text in a pipe."""
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.live import Live
 from rich.markdown import Markdown
 from rich.text import Text
 
-from specdec.decoding.result import Chunk
+if TYPE_CHECKING:
+    from specdec.decoding.result import Chunk
 
 _FENCES = "```", "~~~"
 _COLOURS = "cyan", "magenta", "green", "yellow", "blue"
@@ -17,7 +18,7 @@ _COLOURS = "cyan", "magenta", "green", "yellow", "blue"
 class Writing(Protocol):
     """An answer's way to the terminal."""
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: "Chunk") -> None:
         """Show what a step brought."""
 
     def end(self) -> None:
@@ -30,7 +31,7 @@ class Bare:
     def __init__(self, console: Console) -> None:
         self._file = console.file
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: "Chunk") -> None:
         self._file.write(chunk.text)
         self._file.flush()
 
@@ -45,7 +46,7 @@ class Coloured:
     def __init__(self, console: Console) -> None:
         self._console, self._num_steps = console, 0
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: "Chunk") -> None:
         style = ""
         if len(chunk.token_ids) > 1:
             style, self._num_steps = _COLOURS[self._num_steps % len(_COLOURS)], self._num_steps + 1
@@ -68,7 +69,7 @@ class Rendered:
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._live.start()
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: "Chunk") -> None:
         self._unfinished += chunk.text
         while (end := _end_of_block(self._unfinished)) is not None:
             block, self._unfinished = self._unfinished[:end], self._unfinished[end:].lstrip("\n")

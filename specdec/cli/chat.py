@@ -35,8 +35,9 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     load: Annotated[Path | None, typer.Option(help="go on with a conversation that /save has written")] = None,
     colours: Annotated[bool, typer.Option("--colours", help="tokens that came together in one colour")] = False,
 ) -> None:
-    """Talk with a chat model in the terminal; /help lists what can be done.
+    """Talk with a chat model in the terminal.
 
+    /help lists what can be done.
     Without a terminal, each line of standard input is a question, and its answer goes to standard output.
     """
     settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens}

@@ -128,8 +128,8 @@ def test_a_conversation_that_outgrows_the_model_is_refused_until_turns_are_dropp
     assert most is not None
 
     def talk() -> None:
-        for number in range(1000):
-            said(session.ask(f"Tell me more about number {number}, please."))
+        for number in range(100):
+            said(session.ask(f"Tell me {'more and ' * 300} more about number {number}."))
 
     with pytest.raises(OutgrownError, match=f"tokens with this question, of the {most} that"):
         talk()
