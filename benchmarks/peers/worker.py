@@ -88,7 +88,7 @@ def serve(
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--method", default="", help="what to decode with, by the worker's own rules")
     arguments = Arguments(**vars(parser.parse_args()))
-    _end_with_parent()
+    end_with_parent()
     replies = _take_output()
     torch.set_num_threads(arguments.threads)
     model = load(arguments)
@@ -103,7 +103,7 @@ def serve(
         _send(replies, {**vars(decoded), "seconds": seconds, "peak_bytes": memory.peak_bytes()})
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """However the parent ends, on Linux; elsewhere the end of the input comes after the request in hand."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

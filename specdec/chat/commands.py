@@ -59,8 +59,9 @@ def plain(chat: Chat, text: str) -> None:
     again = chat.session.again
     if first is None or again is None or not again.tokens:
         return
-    same = "the same text ✓" if chat.session.is_same else f"another text{_reason(first)}"
-    chat.stage.say(f"plain {_speed(again)}, {first.settings['proposer']} {_speed(first)}; {same}")
+    same = "the same text ✓" if chat.session.is_same else _difference(first, again)
+    mode = chat.session.generator.numerics.mode
+    chat.stage.say(f"plain {_speed(again)}, {first.settings['proposer']} {_speed(first)}, in {mode} numerics; {same}")
 
 
 def temperature(chat: Chat, text: str) -> None:
@@ -170,7 +171,8 @@ def figures(answer: Answer) -> str:
     """The line behind an answer: its speeds, and how it ended."""
     ended = "" if answer.result is not None else "; stopped"
     if answer.result is not None and answer.result.finish_reason == "length":
-        ended = "; cut at its most tokens: see /tokens"
+        is_short = len(answer.tokens) < answer.settings["max_new_tokens"]
+        ended = "; cut where the model's positions end" if is_short else "; cut at its most tokens: see /tokens"
     if answer.result is not None and not answer.result.lossless:
         ended += "; LOSSY: not what the model alone would write"
     return (
@@ -184,9 +186,13 @@ def _speed(answer: Answer) -> str:
     return "in one step" if speed is None else f"{speed:.0f} tokens/s"
 
 
-def _reason(answer: Answer) -> str:
-    ties = answer.result is not None and answer.result.ties
-    return ": its first other token is a tie within rounding (--numerics exact has none)" if ties else ""
+def _difference(first: Answer, again: Answer) -> str:
+    pairs = zip(first.tokens, again.tokens, strict=False)
+    place = next((index for index, (one, other) in enumerate(pairs) if one != other), -1)
+    ties = {tie for answer in (first, again) if answer.result is not None for tie in answer.result.ties}
+    if place in ties:
+        return f"another text from token {place} on, a tie within rounding (--numerics exact has none)"
+    return "ANOTHER TEXT, which no tie explains: `specdec audit` tells more"
 
 
 def _setting(name: str, text: str) -> Any:
@@ -196,7 +202,10 @@ def _setting(name: str, text: str) -> Any:
 def _path(text: str) -> Path:
     if not text:
         raise RequestError("a file's name is missing: /save talk.json, /load talk.json")
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise RequestError(f"{text}: {error}") from error
 
 
 def _refuse(text: str) -> None:

@@ -61,11 +61,12 @@ class Conversation(BaseModel):
         Raises:
             RequestError: for a file that can't be written.
         """
-        unfinished = path.with_name(f"{path.name}.unfinished")
+        unfinished = path.parent / f"{path.name}.unfinished"
         try:
             unfinished.write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
             os.replace(unfinished, path)
         except (OSError, ValueError) as error:
+            unfinished.unlink(missing_ok=True)
             raise RequestError(f"{path} can't be written: {in_one_line(error)}") from error
 
     @classmethod
@@ -76,8 +77,11 @@ class Conversation(BaseModel):
             RequestError: for a file that can't be read, or holds something else.
         """
         try:
-            return cls.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
+            found = cls.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
         except ValidationError as error:
             raise RequestError(f"{path} holds no conversation that /save has written ({in_one_line(error)})") from error
         except (OSError, ValueError) as error:
             raise RequestError(f"{path} can't be read: {in_one_line(error)}") from error
+        if "format" not in found.model_fields_set:
+            raise RequestError(f"{path} holds no conversation that /save has written (it doesn't say its format)")
+        return found

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -164,10 +164,23 @@ class Session:
         """End the answer that is under way at the next pass; its iterator ends, and what came is kept."""
         self._is_stopping = True
 
-    def drop_oldest(self) -> int:
-        """Forget the oldest turns, half of them at least, and return how many they were."""
-        num_dropped = (len(self.conversation.turns) + 1) // 2
-        self.conversation = self.conversation.without_oldest(num_dropped)
+    def drop_oldest(self, question: str) -> int:
+        """Forget the oldest half of the turns, or as many more as leave room to answer a question; return how many.
+
+        Raises:
+            OutgrownError: where the question alone is too long; no turn is forgotten then.
+        """
+        num_turns = len(self.conversation.turns)
+        for num_dropped in range((num_turns + 1) // 2, num_turns + 1):
+            shorter = self.conversation.without_oldest(num_dropped)
+            try:
+                self._room(shorter.asking(question), self.settings["max_new_tokens"])
+            except OutgrownError:
+                if num_dropped == num_turns:
+                    raise
+            else:
+                break
+        self.conversation = shorter
         return num_dropped
 
     def close(self) -> None:
@@ -190,20 +203,17 @@ class Session:
         return self.conversation.turns[-1]
 
     def _decoded(self, answer: Answer, **options: Any) -> Iterator[Chunk]:
-        self.latest = answer
-        messages, self._is_stopping = answer.conversation.asking(answer.question), False
+        self.latest, self._is_stopping = answer, False
+        began, spent = time.perf_counter(), 0.0
+        messages = answer.conversation.asking(answer.question)
         settings = answer.settings | {"max_new_tokens": self._room(messages, answer.settings["max_new_tokens"])}
-        began = time.perf_counter()
         chunks = self.generator.stream(messages, on_step=self._check, **settings, **options)
-        try:
-            with closing(chunks):  # type: ignore[type-var]  # a generator
-                for chunk in chunks:
-                    answer.add(chunk, time.perf_counter() - began)
-                    yield chunk
-                    if self._is_stopping:
-                        return
-        except _Stopped:
-            return
+        with closing(chunks), suppress(_Stopped):  # type: ignore[type-var]  # a generator
+            while not self._is_stopping and (chunk := next(chunks, None)) is not None:
+                spent += time.perf_counter() - began
+                answer.add(chunk, spent)
+                yield chunk
+                began = time.perf_counter()  # showing it isn't decoding
 
     def _check(self, record: StepRecord) -> None:
         """Leave the reading of a prompt; an answer's own steps are kept before it ends."""

@@ -1,8 +1,9 @@
 """Answers in a terminal as they are decoded: rendered Markdown, tokens in colours, or the bare text in a pipe."""
 
-from collections.abc import Iterator
+import re
 from typing import TYPE_CHECKING, Protocol
 
+from markdown_it import MarkdownIt
 from rich.console import Console
 from rich.live import Live
 from rich.markdown import Markdown
@@ -11,7 +12,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from specdec.decoding.result import Chunk
 
-_FENCES = "```", "~~~"
+_FENCE = re.compile("(`{3,}|~{3,})[^`]*")
 _COLOURS = "cyan", "magenta", "green", "yellow", "blue"
 
 
@@ -86,7 +87,7 @@ class Rendered:
         self._live.update(Text(""))
         if self._has_blocks:
             self._console.print()
-        self._console.print(Markdown(block.rstrip()))
+        self._console.print(_markdown(block.rstrip()))
         self._has_blocks = True
 
     def _last_lines(self) -> Text:
@@ -101,21 +102,31 @@ def writing(console: Console, has_colours: bool) -> Writing:
     return Coloured(console) if has_colours else Rendered(console)
 
 
+def _markdown(text: str) -> Markdown:
+    """The text rendered, with tags of HTML as they stand: rich would drop them, and what is between."""
+    rendered = Markdown(text)
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    rendered.parsed = parser.parse(text)
+    return rendered
+
+
 def _end_of_block(text: str) -> int | None:
-    """The place behind the first complete block: at a blank line that no fence of code holds; None if it goes on."""
-    fence, place = "", 0
-    for line in _whole_lines(text):
+    """The place behind the first complete block; None if it may go on.
+
+    A blank line ends a block, unless a fence of code holds it or the next line is indented, as in a list.
+    """
+    fence, place, end = "", 0, None
+    for line in text.split("\n"):
+        if end is not None and line.strip():
+            if not line[0].isspace():
+                return end
+            end = None
         bare = line.strip()
         if fence:
-            fence = "" if bare.startswith(fence) else fence
-        elif bare.startswith(_FENCES):
-            fence = bare[:3]
-        elif not bare and text[:place].strip():
-            return place
-        place += len(line)
+            fence = "" if bare.startswith(fence) and not bare.strip(fence[0]) else fence
+        elif opened := _FENCE.fullmatch(bare):
+            fence = opened[1]
+        elif not bare and end is None and text[:place].strip():
+            end = place
+        place += len(line) + 1
     return None
-
-
-def _whole_lines(text: str) -> Iterator[str]:
-    """The lines that have ended."""
-    return (line for line in text.splitlines(keepends=True) if line.endswith("\n"))

@@ -46,7 +46,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.chat.commands import COMMANDS, Chat
         from specdec.chat.conversation import Conversation
         from specdec.chat.session import Session, check_template
-        from specdec.cli.lines import questions, reader
+        from specdec.cli.lines import is_terminal, questions, reader
         from specdec.generator import Generator
 
         conversation = Conversation() if load is None else Conversation.load(load)
@@ -57,23 +57,24 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         with status("trying the model out"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* is lossy|.*not what the model")  # it stands in the figures
             generator = Generator(model, tokenizer, proposer=proposer, **choice.stages)
-    with closing(Session(generator, SystemRandom(), proposer, **settings)) as session:
+    # a strategy may have something to save when the generator is closed
+    with closing(generator), closing(Session(generator, SystemRandom(), proposer, **settings)) as session:
         session.conversation, session.seed = conversation, seed
         talk = Chat(session, Screen(session, colours))
-        if sys.stdin.isatty():
+        if is_terminal(sys.stdin):
             talk.stage.say(
                 f"{choice.model}, {generator.numerics.mode} numerics; /help lists the commands, Ctrl-D leaves"
             )
         commands = [f"/{name}" for name in COMMANDS]
         for question in questions(reader(cache_folder() / "chat_history", commands)):
             _answer(talk, question)
-    generator.close()
 
 
 def _answer(talk: "Chat", question: str) -> None:
     """Answer a question or run a command; whatever is refused is said, and the chat goes on."""
     from specdec.chat.commands import run
     from specdec.chat.session import OutgrownError
+    from specdec.cli.lines import is_terminal
 
     try:
         if question.startswith("/"):
@@ -84,10 +85,13 @@ def _answer(talk: "Chat", question: str) -> None:
         except OutgrownError as error:
             talk.stage.say(f"{error}.")
             if talk.session.conversation.turns and _agrees("Forget the oldest turns and go on?"):
-                talk.stage.say(f"forgotten: {talk.session.drop_oldest()}; the newer ones stay")
-                _answer(talk, question)
+                talk.stage.say(f"forgotten: {talk.session.drop_oldest(question)}; the newer ones stay")
+                talk.stage.show(talk.session.ask(question))
     except SpecdecError as error:
         talk.stage.say(f"error: {error}")
+    except KeyboardInterrupt:
+        if not is_terminal(sys.stdin):
+            raise
 
 
 class Screen:
@@ -105,10 +109,11 @@ class Screen:
         """Show an answer as it is decoded; Ctrl-C ends it."""
         from specdec.chat.commands import figures
         from specdec.cli.answers import writing
+        from specdec.cli.lines import is_terminal, unseen
 
         shown = None
-        may_stop = _stopping(self._session.stop) if sys.stdin.isatty() else nullcontext()
-        with status("reading") as vanish, may_stop:
+        may_stop = _stopping(self._session.stop) if is_terminal(sys.stdin) else nullcontext()
+        with status("reading") as vanish, may_stop, unseen():
             try:
                 for chunk in chunks:
                     vanish()
@@ -133,7 +138,9 @@ def _stopping(stop: Callable[[], None]) -> Iterator[None]:
 
 def _agrees(question: str) -> bool:
     """The user's word on it; without a terminal, yes."""
-    if not sys.stdin.isatty():
+    from specdec.cli.lines import is_terminal
+
+    if not is_terminal(sys.stdin):
         return True
     try:
         return input(f"{question} [Y/n] ").strip().lower() in {"", "y", "yes"}

@@ -2,12 +2,16 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TextIO
 
 import typer
 from rich.console import Console
+
+from specdec.errors import RequestError
 
 _MARK = "> "
 _QUOTES = '"""'  # begin and end a question of several lines
@@ -22,13 +26,17 @@ def questions(read: Reader) -> Iterator[str]:
 
     Ctrl-C gives up a line, the end of the input ends them.
     """
-    while True:
+    has_ended = False
+    while not has_ended:
+        line = ""
         try:
             line = read(_MARK)
             while line.startswith(_QUOTES) and not (len(line) > len(_QUOTES) and line.endswith(_QUOTES)):
                 line = f"{line}\n{read('… ')}"
         except EOFError:
-            return
+            if not line.startswith(_QUOTES):
+                return
+            has_ended = True  # between quotes
         except KeyboardInterrupt:
             continue
         question = line.removeprefix(_QUOTES).removesuffix(_QUOTES) if line.startswith(_QUOTES) else line
@@ -38,7 +46,7 @@ def questions(read: Reader) -> Iterator[str]:
 
 def reader(history: Path, commands: list[str]) -> Reader:
     """Lines with editing, history and completion in a terminal; without prompt_toolkit, those that Python has."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
         return _piped
     try:
         from prompt_toolkit import PromptSession
@@ -73,11 +81,42 @@ def reader(history: Path, commands: list[str]) -> Reader:
     return partial(session.prompt)
 
 
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Keep what is typed meanwhile for the next line, and off the screen, where an answer is being drawn."""
+    if not is_terminal(sys.stdin) or find_spec("termios") is None:  # a pipe, or no Unix
+        yield
+        return
+    import termios
+
+    before = termios.tcgetattr(sys.stdin)
+    silent = [*before]
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return True if somebody sits there; a stream that was closed is None."""
+    return stream is not None and stream.isatty()
+
+
 def _piped(mark: str) -> str:
+    if sys.stdin is None:
+        raise EOFError
+    if is_terminal(sys.stdin):  # and the answers go elsewhere
+        print(mark, end="", file=sys.stderr, flush=True)  # noqa: T201
     try:
         line = sys.stdin.readline()
-    except KeyboardInterrupt:  # nobody is there to write another
-        raise typer.Abort from None
+    except UnicodeError as error:
+        raise RequestError("standard input is not UTF-8 text: convert it first") from error
+    except KeyboardInterrupt:
+        if is_terminal(sys.stdin):
+            raise
+        raise typer.Abort from None  # nobody is there to write another
     if not line:
         raise EOFError
     return line.rstrip("\n")

@@ -1,6 +1,7 @@
 """Commands of a chat: what they set is what the next answer is decoded with, and what they refuse changes nothing."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -87,6 +88,8 @@ def test_settings_hold_for_the_answers_to_come(chat: Chat) -> None:
         ("/save", "a file's name is missing"),
         ("/load", "a file's name is missing"),
         ("/load no_such_file", "can't be read"),
+        ("/save /", "can't be written"),
+        ("/save ~no_such_user/talk.json", "no_such_user"),
     ],
 )
 def test_what_is_refused_changes_nothing(chat: Chat, line: str, said: str) -> None:
@@ -105,6 +108,24 @@ def test_plain_decoding_is_said_with_both_speeds(chat: Chat) -> None:
     assert "tokens/s, prompt_lookup" in heard(chat).lines[-1]
     assert heard(chat).lines[-1].endswith("; the same text ✓")
     assert len(chat.session.conversation.turns) == 1
+
+
+def test_another_text_is_a_tie_only_where_one_lies_at_the_difference(chat: Chat, monkeypatch: Any) -> None:
+    ask(chat, "What is bread?")
+    original = chat.session.plain
+    for ties, said in (((), "ANOTHER TEXT"), ((3,), "ANOTHER TEXT"), ((2,), "from token 2 on, a tie")):
+        assert chat.session.last is not None
+        assert chat.session.last.result is not None
+        chat.session.last.result = replace(chat.session.last.result, ties=ties)
+
+        def other() -> Iterator[Any]:
+            yield from original()
+            assert chat.session.again is not None
+            chat.session.again.tokens[2] += 1
+
+        monkeypatch.setattr(chat.session, "plain", other)
+        run("/plain", chat)
+        assert said in heard(chat).lines[-1]
 
 
 def test_undo_retry_save_and_load(chat: Chat, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
         b"",
         b"{",
         b"[]",
+        b"{}",
         b"{}\xff",
         b'{"format": "specdec chat 2", "turns": []}',
         b'{"turns": [{"question": "Who?"}]}',
@@ -62,6 +63,8 @@ def test_a_file_that_cannot_be_read_or_written_is_refused_and_the_old_one_stays(
         Conversation().save(tmp_path / "no" / "talk.json")
     with pytest.raises(RequestError, match="can't be written"):
         Conversation().save(tmp_path)
+    with pytest.raises(RequestError, match="can't be written"):
+        Conversation().save(Path("/"))
     path = tmp_path / "talk.json"
     path.write_text("old")
     with pytest.raises(RequestError, match="can't be written"):

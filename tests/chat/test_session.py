@@ -135,7 +135,11 @@ def test_a_conversation_that_outgrows_the_model_is_refused_until_turns_are_dropp
         talk()
     num_turns = len(session.conversation.turns)
     assert num_turns > 2
-    assert session.drop_oldest() == (num_turns + 1) // 2
+    before = session.conversation
+    with pytest.raises(OutgrownError):
+        session.drop_oldest("more and " * most)
+    assert session.conversation == before
+    assert session.drop_oldest(QUESTIONS[0]) == (num_turns + 1) // 2
     assert len(session.conversation.turns) == num_turns // 2
     assert said(session.ask(QUESTIONS[0]))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specdec.cli.answers import Coloured, Rendered, writing
+from specdec.cli.answers import Coloured, Rendered, _end_of_block, writing
 from specdec.cli.lines import questions
 from specdec.decoding.result import Chunk
 
@@ -61,6 +61,16 @@ def test_a_model_without_a_template_is_refused(run: Any, built_in: tuple[Any, An
     assert "has no chat template" in err
 
 
+def test_input_that_is_no_text_is_one_line(run: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("io.StringIO", lambda _: io.TextIOWrapper(io.BytesIO(b"Hello\xff\n"), encoding="utf-8"))
+    code, _, err = run("chat", "--max-new-tokens", "4", stdin="")
+    assert code == 1
+    assert "not UTF-8" in err
+    monkeypatch.setattr("io.StringIO", lambda _: None)
+    code, _, err = run("chat", "--max-new-tokens", "4", stdin="")
+    assert code == 0
+
+
 def lines_of(*lines: str | type[BaseException]) -> Any:
     given: Iterator[str | type[BaseException]] = iter(lines)
 
@@ -81,14 +91,14 @@ def lines_of(*lines: str | type[BaseException]) -> Any:
         (['"""one', "", 'two"""', "three"], ["one\n\ntwo", "three"]),
         (['"""one"""'], ["one"]),
         (['"""one', KeyboardInterrupt, "two"], ["two"]),
-        (['"""one', "two"], []),
+        (['"""one', "two"], ["one\ntwo"]),
     ],
 )
 def test_lines_become_questions(lines: list[Any], expected: list[str]) -> None:
     assert list(questions(lines_of(*lines))) == expected
 
 
-def shown(pieces: list[str], width: int = 40, has_colours: bool = False, height: int = 10) -> str:
+def shown(pieces: list[str], width: int = 40, has_colours: bool = False, height: int = 10, num_above: int = 0) -> str:
     """What a terminal of that size has on its lines at the end."""
     pyte = pytest.importorskip("pyte")
     screen = pyte.HistoryScreen(width, height, history=1000)
@@ -100,17 +110,45 @@ def shown(pieces: list[str], width: int = 40, has_colours: bool = False, height:
     for piece in pieces:
         writer.add(Chunk((1, 2), piece))
     writer.end()
-    stream.feed(file.getvalue())
+    stream.feed("\n" * num_above + file.getvalue())
     above = ["".join(line[x].data for x in range(width)).rstrip() for line in screen.history.top]
     return "\n".join([*above, *(line.rstrip() for line in screen.display)]).strip("\n")
 
 
-def test_markdown_is_rendered_block_by_block_and_nothing_is_shown_twice() -> None:
-    text = shown(PIECES)
+@pytest.mark.parametrize("num_above", [0, 9, 30])
+def test_markdown_is_rendered_block_by_block_and_nothing_is_shown_twice(num_above: int) -> None:
+    text = shown([letter for piece in PIECES for letter in piece], num_above=num_above)
     assert "**" not in text
     assert "```" not in text
     for part in ("Title", "Some bold text", "x = 1", "y = 2", "one", "two"):
         assert text.count(part) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<think>\nhm\n\n", "a vector<int> of <b>x</b>\n\n", "press </kbd> twice", "<div>\nin it\n</div>\n\nlast"],
+)
+def test_tags_are_text(text: str) -> None:
+    assert shown([text]).split() == text.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "block"),
+    [
+        ("one\n\ntwo", "one\n"),
+        ("one\n\n", None),
+        ("\n\none\n\ntwo", "\n\none\n"),
+        ("1. a\n\n    - b\n\n2. c", "1. a\n\n    - b\n"),
+        ("```\na\n\nb\n", None),
+        ("```\na\n\nb\n```\n\nc", "```\na\n\nb\n```\n"),
+        ("````\n```\n\nx\n```\n\n````\n\nc", "````\n```\n\nx\n```\n\n````\n"),
+        ("```x``` y\n\nz", "```x``` y\n"),
+        ("one\u2028two\x0bx\n\nz", "one\u2028two\x0bx\n"),
+    ],
+)
+def test_blocks_end_at_blank_lines_outside_of_code_and_lists(text: str, block: str | None) -> None:
+    end = _end_of_block(text)
+    assert (None if end is None else text[:end]) == block
 
 
 def test_a_block_longer_than_the_screen_is_whole_at_the_end() -> None:
