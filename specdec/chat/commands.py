@@ -176,7 +176,7 @@ def figures(answer: Answer) -> str:
     if answer.result is not None and not answer.result.lossless:
         ended += "; LOSSY: not what the model alone would write"
     return (
-        f"{len(answer.tokens)} tokens, {_speed(answer)}, {answer.tokens_per_step:.2f} a step, "
+        f"{len(answer.tokens)} token{'' if len(answer.tokens) == 1 else 's'}, {_speed(answer)}, {answer.tokens_per_step:.2f} a step, "
         f"the first after {1000 * answer.seconds_to_first:.0f} ms{ended}"
     )
 

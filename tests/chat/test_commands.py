@@ -158,5 +158,5 @@ def test_figures_say_how_an_answer_ended(chat: Chat) -> None:
     next(chunks)
     chunks.close()  # type: ignore[attr-defined]  # a generator
     assert chat.session.last is not None
-    assert figures(chat.session.last).startswith("1 tokens, in one step, 1.00 a step")
+    assert figures(chat.session.last).startswith("1 token, in one step, 1.00 a step")
     assert figures(chat.session.last).endswith("; stopped")
