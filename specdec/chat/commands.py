@@ -175,8 +175,9 @@ def figures(answer: Answer) -> str:
         ended = "; cut where the model's positions end" if is_short else "; cut at its most tokens: see /tokens"
     if answer.result is not None and not answer.result.lossless:
         ended += "; LOSSY: not what the model alone would write"
+    num_tokens = len(answer.tokens)
     return (
-        f"{len(answer.tokens)} token{'' if len(answer.tokens) == 1 else 's'}, {_speed(answer)}, {answer.tokens_per_step:.2f} a step, "
+        f"{num_tokens} token{'' if num_tokens == 1 else 's'}, {_speed(answer)}, {answer.tokens_per_step:.2f} a step, "
         f"the first after {1000 * answer.seconds_to_first:.0f} ms{ended}"
     )
 

@@ -21,6 +21,7 @@ from specdec.errors import SpecdecError
 if TYPE_CHECKING:
     from specdec.chat.commands import Chat
     from specdec.chat.session import Session
+    from specdec.cli.lines import Line
     from specdec.decoding.result import Chunk
 
 
@@ -66,27 +67,27 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
                 f"{choice.model}, {generator.numerics.mode} numerics; /help lists the commands, Ctrl-D leaves"
             )
         commands = [f"/{name}" for name in COMMANDS]
-        for question in questions(reader(cache_folder() / "chat_history", commands)):
-            _answer(talk, question)
+        for line in questions(reader(cache_folder() / "chat_history", commands)):
+            _answer(talk, line)
 
 
-def _answer(talk: "Chat", question: str) -> None:
+def _answer(talk: "Chat", line: "Line") -> None:
     """Answer a question or run a command; whatever is refused is said, and the chat goes on."""
     from specdec.chat.commands import run
     from specdec.chat.session import OutgrownError
     from specdec.cli.lines import is_terminal
 
     try:
-        if question.startswith("/"):
-            run(question, talk)
+        if line.text.startswith("/") and not line.is_quoted:
+            run(line.text, talk)
             return
         try:
-            talk.stage.show(talk.session.ask(question))
+            talk.stage.show(talk.session.ask(line.text))
         except OutgrownError as error:
             talk.stage.say(f"{error}.")
             if talk.session.conversation.turns and _agrees("Forget the oldest turns and go on?"):
-                talk.stage.say(f"forgotten: {talk.session.drop_oldest(question)}; the newer ones stay")
-                talk.stage.show(talk.session.ask(question))
+                talk.stage.say(f"forgotten: {talk.session.drop_oldest(line.text)}; the newer ones stay")
+                talk.stage.show(talk.session.ask(line.text))
     except SpecdecError as error:
         talk.stage.say(f"error: {error}")
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 import typer
 from rich.console import Console
@@ -21,7 +21,14 @@ _QUOTES = '"""'  # begin and end a question of several lines
 Reader = Callable[[str], str]
 
 
-def questions(read: Reader) -> Iterator[str]:
+class Line(NamedTuple):
+    """A question or a command."""
+
+    text: str
+    is_quoted: bool  # and so no command, whatever it begins with
+
+
+def questions(read: Reader) -> Iterator[Line]:
     """Questions and commands, one after another; those between triple quotes have several lines.
 
     Ctrl-C gives up a line, the end of the input ends them.
@@ -39,9 +46,10 @@ def questions(read: Reader) -> Iterator[str]:
             has_ended = True  # between quotes
         except KeyboardInterrupt:
             continue
-        question = line.removeprefix(_QUOTES).removesuffix(_QUOTES) if line.startswith(_QUOTES) else line
-        if question.strip():
-            yield question.strip()
+        is_quoted = line.startswith(_QUOTES)
+        text = line.removeprefix(_QUOTES).removesuffix(_QUOTES) if is_quoted else line
+        if text.strip():
+            yield Line(text.strip(), is_quoted)
 
 
 def reader(history: Path, commands: list[str]) -> Reader:

@@ -15,6 +15,13 @@ from specdec.decoding.result import Chunk
 PIECES = ["# Ti", "tle\n", "\nSome **bo", "ld** text\n\n", "```python\nx = 1\n", "\ny = 2\n```\n\n- o", "ne\n- two"]
 
 
+def test_a_quoted_line_is_no_command(run: Any) -> None:
+    code, out, err = run("chat", "--max-new-tokens", "4", stdin='"""/etc/passwd, what is it?"""\n')
+    assert code == 0
+    assert out.strip()
+    assert "no command" not in err
+
+
 def test_without_a_terminal_lines_are_questions(run: Any, tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     lines = f"What is bread?\n\n/temperature x\n/save {path}\nAnd butter?\n"
@@ -95,7 +102,7 @@ def lines_of(*lines: str | type[BaseException]) -> Any:
     ],
 )
 def test_lines_become_questions(lines: list[Any], expected: list[str]) -> None:
-    assert list(questions(lines_of(*lines))) == expected
+    assert [line.text for line in questions(lines_of(*lines))] == expected
 
 
 def shown(pieces: list[str], width: int = 40, has_colours: bool = False, height: int = 10, num_above: int = 0) -> str:
