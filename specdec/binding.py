@@ -1,7 +1,7 @@
 """A generator's parts, made for a model in its present state."""
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -49,29 +49,36 @@ class Strategies:
 
     def __init__(self, host: Host, own: Proposer) -> None:
         self._host = host
-        self._bound: list[tuple[Proposer, Strategy]] = []
-        self.own = self.of(own)
+        self._bound: list[tuple[Proposer, Host, Strategy]] = []
+        self.own_proposer, self.own = own, self.of(own)
 
-    def of(self, proposer: Proposer) -> Strategy:
-        """The strategy that a proposer makes; an equal one makes its own, since what it holds may change."""
-        for known, strategy in self._bound:
-            if known is proposer:
+    def of(self, proposer: Proposer, verifier: Verifier | None = None) -> Strategy:
+        """The strategy that a proposer makes; an equal one makes its own, since what it holds may change.
+
+        Args:
+            verifier: the rule that decides about its drafts; by default the generator's.
+        """
+        host = self._host
+        if verifier is not None:
+            host = replace(host, reads_q=verifier.reads_q, is_keyed=verifier.is_keyed)
+        for known, told, strategy in self._bound:
+            if known is proposer and (told.reads_q, told.is_keyed) == (host.reads_q, host.is_keyed):
                 return strategy
-        strategy = _bound_to(self._host, proposer)
-        self._bound.append((proposer, strategy))
+        strategy = _bound_to(host, proposer)
+        self._bound.append((proposer, host, strategy))
         return strategy
 
     def forget(self) -> None:
         """Have every strategy forget the texts of earlier requests; nothing may be decoding."""
-        for _, strategy in self._bound:
+        for *_, strategy in self._bound:
             strategy.engine.forget()
 
-    def trim(self) -> None:
-        """Close all but the generator's own and the last few; nothing may be decoding."""
-        others = [strategy for _, strategy in self._bound[1:]]
+    def trim(self, in_use: Set[Strategy] = frozenset()) -> None:
+        """Close all but the generator's own and the last few; those ``in_use``, by requests, stay as well."""
+        others = [strategy for *_, strategy in self._bound[1:] if strategy not in in_use]
         with_models = [strategy for strategy in others if strategy.targets]
         stale = {*others[:-_MOST_STRATEGIES], *with_models[:-_MOST_WITH_MODELS]}
-        self._bound = [(proposer, strategy) for proposer, strategy in self._bound if strategy not in stale]
+        self._bound = [bound for bound in self._bound if bound[-1] not in stale]
         for strategy in stale:
             try:
                 strategy.close()
@@ -81,7 +88,7 @@ class Strategies:
     def close(self) -> None:
         """Release what the strategies hold; none is bound any more."""
         bound, self._bound = self._bound, []
-        _close(strategy for _, strategy in bound)
+        _close(strategy for *_, strategy in bound)
 
 
 def _close(strategies: Iterable[Strategy]) -> None:

@@ -2,9 +2,9 @@
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as ReadOnly
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from typing import Any, NoReturn, Self, overload
 
@@ -12,16 +12,13 @@ from specdec.attached import AttachedModel
 from specdec.binding import Bound, Choice, backend_for, read_model
 from specdec.costs import Costs
 from specdec.decoding.contexts import Context
-from specdec.decoding.plan import Strategy
-from specdec.decoding.record import Outcome, StepRecord
-from specdec.decoding.result import Chunk, Result, chunk_of
-from specdec.decoding.scheduler import Scheduler
-from specdec.decoding.sequence import Sequence
+from specdec.decoding.record import StepRecord
+from specdec.decoding.result import Chunk, Result
 from specdec.decoding.stats import Stats
 from specdec.errors import RequestError
 from specdec.layout import Compiler, Shapes
-from specdec.machine import free_bytes
 from specdec.numerics import Mode, Numerics, checked_mode
+from specdec.open_batch import OpenBatch
 from specdec.plugins.registry import load_plugins
 from specdec.renamed import RENAMED
 from specdec.requests.asked import Asked, asked
@@ -37,7 +34,6 @@ from specdec.weights.modes import checked_weights
 Strategic = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
 OnStep = Callable[[StepRecord], None]
 Each = ReadOnly[Mapping[str, Any]] | None
-_SHARE_OF_MEMORY = 0.7
 _MOST_NAMED = 64  # proposers made of text that are kept, each with a few options
 
 
@@ -329,6 +325,32 @@ class Generator:
                 raise chunk.result.error
             yield chunk
 
+    @contextmanager
+    def open_batch(self, *, max_batch_size: int | None = None, max_prefix_bytes: int = 0) -> Iterator[OpenBatch]:
+        """Decode requests that come one by one, as a server does: see ``OpenBatch``.
+
+        The generator serves nothing else until the batch is closed.
+
+        Args:
+            max_batch_size: requests decoded side by side; by default the generator's.
+            max_prefix_bytes: of keys and values that are kept for requests which begin with the same tokens.
+
+        Raises:
+            RequestError: while it decodes.
+        """
+        with (
+            self._attached.alone() as bound,
+            OpenBatch(
+                bound,
+                self.verifier,
+                self._take_notes,
+                max_batch_size=max_batch_size or self._max_batch_size,
+                max_cache_bytes=self._max_cache_bytes,
+                max_prefix_bytes=max_prefix_bytes,
+            ) as batch,
+        ):
+            yield batch
+
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:
         """Return the error with which ``generate`` would refuse each prompt, None if none; nothing is decoded.
 
@@ -364,27 +386,25 @@ class Generator:
     ) -> Iterator[Chunk]:
         if any(context is not None and context.owner is not self for context in question.contexts):
             raise RequestError("a context of another generator was given: each has its own cache")
-        with self._attached.alone() as bound:
-            requests = bound.intake.sequences(question, self._strategies(bound, proposer), wants_text)
-            numerics = bound.driven.numerics_now()
+        with self.open_batch() as batch:
+            requests = batch.add(question, self._proposers(proposer), wants_text=wants_text)
             for index, request in enumerate(requests):
                 if isinstance(request, Exception):
-                    yield Chunk((), "", index, Result((), None, "error", Stats(), 0, numerics, request))
+                    yield Chunk((), "", index, Result((), None, "error", Stats(), 0, self.numerics, request))
             with streaming(question.streamer, requests) as tell:
-                for record in self._run(bound, requests):
+                while (record := batch.advance()) is not None:
                     if on_step is not None:
                         on_step(record)
                     for outcome in record.outcomes:
                         tell(outcome.tokens)
                         if record.kind != "chunk" or outcome.finish_reason is not None:
-                            yield self._chunk(bound, outcome)
+                            yield batch.chunk(outcome)
 
-    def _strategies(self, bound: Bound, proposer: Strategic) -> list[Strategy]:
-        """Bind the strategies of a call: one for all prompts, or one for each."""
-        if proposer is None:
-            return [bound.strategies.own]
-        each = proposer if isinstance(proposer, list | tuple) else [proposer]
-        return [bound.strategies.of(self._made(one)) for one in each]
+    def _proposers(self, given: Strategic) -> list[Proposer]:
+        """Return the proposers of a call: none for the generator's own, one for all prompts, or one for each."""
+        if given is None:
+            return []
+        return [self._made(one) for one in (given if isinstance(given, list | tuple) else [given])]
 
     def _made(self, proposer: Proposer | str) -> Proposer:
         """Return a proposer; the same one for the same text."""
@@ -393,36 +413,6 @@ class Generator:
         made: Proposer = self._registry.make("proposers", proposer)
         return made
 
-    def _run(self, bound: Bound, requests: Iterable[Sequence | Exception]) -> Iterator[StepRecord]:
-        """Decode requests, as many side by side as fit; whatever is under way when the caller stops is cancelled."""
-        scheduler = Scheduler(
-            bound.target,
-            bound.fallback,
-            max_batch_size=self._max_batch_size,
-            max_cache_bytes=self._max_cache_bytes or _share_of_free(bound.target),
-            flags_ties=bound.driven.numerics.noise > 0.0,
-            contexts=bound.contexts,
-        )
-        for request in requests:
-            if isinstance(request, Sequence):
-                scheduler.add(request)
-        try:
-            while (record := scheduler.advance()) is not None:
-                yield record
-        finally:
-            scheduler.close()
-            bound.strategies.trim()
-
-    def _chunk(self, bound: Bound, outcome: Outcome) -> Chunk:
-        """Return the chunk that a step committed, with the result where that was the end."""
-        return chunk_of(
-            outcome,
-            self.tokenizer,
-            numerics=bound.driven.numerics_now(),
-            lossless=self.verifier.lossless and not bound.weights.lossy and not bound.target.backend.lossy,
-            notes=(*self._take_notes(bound), *outcome.request.notes) if outcome.finish_reason is not None else (),
-        )
-
     def _take_notes(self, bound: Bound) -> tuple[str, ...]:
         """Packed weights, and the settings of the model's own that were left out, for the first result."""
         if self._has_noted:
@@ -430,9 +420,3 @@ class Generator:
         self._has_noted = True
         weights = (f"weights {bound.weights}",) if bound.weights.is_worth_a_note else ()
         return weights + OwnSettings.of(self.model, bound.target.shapes.vocab_size).notes
-
-
-def _share_of_free(target: Target) -> int | None:
-    """Return the bytes that keys and values may take; the rest is for what a pass computes."""
-    free = free_bytes(target.shapes.device)
-    return None if free is None else int((free + target.backend.cache_bytes(())) * _SHARE_OF_MEMORY)

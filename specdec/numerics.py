@@ -76,14 +76,13 @@ class Driven:
         target = self.target
         if target.backend.costs is not None:
             return target.backend.costs
-        if target.is_decoding:
-            raise RequestError("costs can't be measured while something is decoded: ask for them while binding")
-        question = "costs", *_driven_by(target)
-        return remembered(
-            self.model,
-            question,
-            lambda: measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD),
-        )
+
+        def measured() -> Costs:
+            if target.is_decoding:
+                raise RequestError("costs can't be measured while something is decoded: ask for them while binding")
+            return measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD)
+
+        return remembered(self.model, ("costs", *_driven_by(target)), measured)
 
     def successors(self, first: int, seconds: float) -> Successors:
         """Return what the target thinks likely behind each token alone, as far as it is known after so many seconds.
@@ -95,12 +94,15 @@ class Driven:
         Raises:
             RequestError: while something is decoded.
         """
-        if self.target.is_decoding:
-            raise RequestError("a vocabulary can't be gone through while something is decoded: do so while binding")
         if seconds <= 0:
             return Successors.unknown()
-        question = "successors", *_driven_by(self.target), first
-        return remembered(self.model, question, lambda: work_out_successors(self.target, first, seconds))
+
+        def worked_out() -> Successors:
+            if self.target.is_decoding:
+                raise RequestError("a vocabulary can't be gone through while something is decoded: do so while binding")
+            return work_out_successors(self.target, first, seconds)
+
+        return remembered(self.model, ("successors", *_driven_by(self.target), first), worked_out)
 
     def prepare(self, first: int, on_progress: Callable[[int, int], object]) -> None:
         """Work out what ``successors`` leaves unknown, for those too that were given it already."""

@@ -6,7 +6,7 @@ from numbers import Integral
 from typing import Any, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator, model_validator
 
 from specdec.errors import RequestError
 
@@ -52,6 +52,7 @@ _OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_
 class Settings(BaseModel):
     """One generation's settings, checked.
 
+    ``frequency_penalty``, ``presence_penalty`` and ``logit_bias``, pairs or a mapping by token id, are OpenAI's.
     ``max_length`` counts the prompt as well; ``max_new_tokens`` goes before it. ``temperature`` 0 is the argmax.
     ``eos_token_id`` of None means the model's own; an empty tuple, none at all.
     ``stop`` strings cut the text where they start. ``seed`` of None draws a fresh one, which the result reports.
@@ -71,6 +72,9 @@ class Settings(BaseModel):
     top_p: float | None = Field(None, gt=0.0, le=1.0)
     min_p: float | None = Field(None, gt=0.0, le=1.0)
     repetition_penalty: float = Field(1.0, gt=0.0, allow_inf_nan=False)
+    frequency_penalty: float = Field(0.0, allow_inf_nan=False)
+    presence_penalty: float = Field(0.0, allow_inf_nan=False)
+    logit_bias: tuple[tuple[int, FiniteFloat], ...] = ()
     no_repeat_ngram_size: int | None = Field(None, ge=1)
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
@@ -97,6 +101,11 @@ class Settings(BaseModel):
     def _off_is_none(cls, value: object, info: Any) -> object:
         """transformers' neutral values (top_k=0, top_p=1.0, …) mean 'not set'."""
         return None if isinstance(value, int | float) and value == _OFF[info.field_name] else value
+
+    @field_validator("logit_bias", mode="before")
+    @classmethod
+    def _as_pairs(cls, value: object) -> object:
+        return tuple(value.items()) if isinstance(value, Mapping) else value
 
     @field_validator("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", mode="before")
     @classmethod

@@ -7,7 +7,7 @@ while others come and go.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specdec.backends.base import Backend, OutputRow
+from specdec.backends.base import Backend, Held, OutputRow
 from specdec.errors import PluginError
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import ROOT, DraftTree, Role
@@ -171,6 +171,15 @@ class Target:
         """Take a row's committed tokens back to the first ``length``."""
         self.backend.rollback(self._rows.index(row), length)
         row.length = length
+
+    def hold(self, row: Row, start: int, stop: int) -> Held:
+        """A copy of the keys and values of some of a row's committed tokens."""
+        return self.backend.hold(self._rows.index(row), start, stop)
+
+    def put(self, row: Row, held: Sequence[Held], num_tokens: int) -> None:
+        """Commit copies of so many tokens' keys and values to an empty row, as if it had read their text."""
+        self.backend.put(self._rows.index(row), held)
+        row.length = num_tokens
 
     def clear(self, row: Row) -> None:
         """Overwrite what a row's dropped nodes left behind, where a mask can't hide it: NaN reaches any sum."""

@@ -139,6 +139,18 @@ class OutputRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """Keys and values of a stretch of text, apart from any row; ``parts`` are the backend's own."""
+
+    parts: tuple[torch.Tensor, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it takes."""
+        return sum(part.nbytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
 class Deviation:
     """The first kind of pass with other bits than plain steps ("" for none), and the greatest difference of a logit."""
 
@@ -167,10 +179,12 @@ class Backend(ABC):
         costs: what its passes cost, where that needs no measuring.
         is_settled: False after a pass such that others like it will be faster later, once the backend knows them.
         runs_layers: True where it calls the model's own layers, which may have packed weights then.
+        holds_prefixes: True where it defines ``hold`` and ``put``.
     """
 
     Options: ClassVar[type[BackendOptions]] = BackendOptions
     runs_layers: ClassVar[bool] = False
+    holds_prefixes: ClassVar[bool] = False
 
     options: BackendOptions = NO_OPTIONS
     lossy: str = ""
@@ -243,6 +257,17 @@ class Backend(ABC):
     @abstractmethod
     def release(self, row: int) -> None:
         """Close a row; those behind it move up by one."""
+
+    def hold(self, row: int, start: int, stop: int) -> Held:
+        """A copy of the keys and values of a row's committed tokens from ``start`` to ``stop``."""
+        raise NotImplementedError
+
+    def put(self, row: int, held: Sequence[Held]) -> None:
+        """Commit copies of keys and values, one behind another, to an empty row.
+
+        The row is then as if it had read the text that they were copied from, which began as a text does.
+        """
+        raise NotImplementedError
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         """Bytes held for keys and values once rows of these capacities are open; of none, those that are held now.

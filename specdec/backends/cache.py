@@ -160,6 +160,24 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
                 layer.is_initialized = False
                 layer.keys = layer.values = None
 
+    def hold(self, row: int, start: int, stop: int) -> tuple[torch.Tensor, ...]:
+        """Copies of each layer's keys and values of some committed tokens, (heads, tokens, width)."""
+        held = [layer for layer in self.layers if layer.is_initialized]
+        return tuple(buffer[row, :, start:stop].clone() for layer in held for buffer in (layer.keys, layer.values))
+
+    def put(self, row: int, parts: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        """Commit such copies, one behind another, to an empty row."""
+        num_tokens = sum(part[0].shape[1] for part in parts)
+        for number, layer in enumerate(self.layers):
+            keys = torch.cat([part[2 * number] for part in parts], 1)
+            values = torch.cat([part[2 * number + 1] for part in parts], 1)
+            if not layer.is_initialized:
+                layer.lazy_initialization(keys[None], values[None])
+            layer.reserve(max(self.placement.num_rows, row + 1), max(self.placement.num_slots, num_tokens))
+            layer.keys[row, :, :num_tokens] = keys
+            layer.values[row, :, :num_tokens] = values
+        self.lengths[row] = num_tokens
+
     def clear(self, row: int) -> None:
         """Clear what lies behind a row's committed slots."""
         for layer in self.layers:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from specdec.backends import grouped
 from specdec.backends.architecture import shapes_of
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Output
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held, Output
 from specdec.backends.cache import RaggedCache
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
@@ -42,6 +42,7 @@ class HFBackend(Backend):
     """
 
     runs_layers: ClassVar[bool] = True
+    holds_prefixes: ClassVar[bool] = True
     no_chains: ClassVar[str] = ""
     widths: ClassVar[tuple[int, ...]] = ()
 
@@ -194,6 +195,14 @@ class HFBackend(Backend):
     def clear(self, row: int) -> None:
         with without_gradients(self._is_inference):
             self._cache.clear(row)
+
+    def hold(self, row: int, start: int, stop: int) -> Held:
+        with without_gradients(self._is_inference):
+            return Held(self._cache.hold(row, start, stop))
+
+    def put(self, row: int, held: Sequence[Held]) -> None:
+        with without_gradients(self._is_inference):
+            self._cache.put(row, [each.parts for each in held])
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         return self._cache.bytes_for(capacities)

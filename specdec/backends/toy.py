@@ -4,11 +4,12 @@ It reads its context out of the layout's visibility, as attention would, so a wr
 """
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Output
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held, Output
 from specdec.costs import Costs
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout, Shapes
@@ -41,6 +42,8 @@ class ToyModel:
 
 class ToyBackend(Backend):
     """Looks up the distribution behind each node's visible context; its passes cost the same, whatever their size."""
+
+    holds_prefixes: ClassVar[bool] = True
 
     costs: Costs = Costs(sizes=(1, 2), seconds=(1.0, 1.0), plain=1.0)
 
@@ -91,6 +94,12 @@ class ToyBackend(Backend):
 
     def release(self, row: int) -> None:
         del self._rows[row]
+
+    def hold(self, row: int, start: int, stop: int) -> Held:
+        return Held((torch.tensor(self._rows[row][start:stop]),))
+
+    def put(self, row: int, held: Sequence[Held]) -> None:
+        self._rows[row] = [token for each in held for token in each.parts[0].tolist()]
 
     @property
     def num_rows(self) -> int:

@@ -11,6 +11,7 @@ from itertools import takewhile
 from types import TracebackType
 from typing import Protocol, Self
 
+from specdec.decoding.prefixes import Prefixes
 from specdec.target import Row, Target
 
 _MOST_PARKED = 16  # rows; a pass covers those that lie between its own
@@ -54,11 +55,16 @@ class Context:
 
 
 class Contexts:
-    """The contexts whose rows wait in a target's cache, least recently used first."""
+    """The contexts whose rows wait in a target's cache, least recently used first, and the prefixes of any request.
 
-    def __init__(self, target: Target) -> None:
+    Attributes:
+        prefixes: what other requests have read, where that is kept.
+    """
+
+    def __init__(self, target: Target, prefixes: Prefixes | None = None) -> None:
         self._target = target
         self._parked: list[Context] = []
+        self.prefixes = prefixes
 
     @property
     def num_parked(self) -> int:
@@ -83,6 +89,15 @@ class Contexts:
             self.drop(context)
             raise
         return self._take(context)
+
+    def let_go(self, row: Row, tokens: Sequence[int], context: Context | None) -> None:
+        """Take the row of a request that has ended: for its context, for whoever begins alike, or for nobody."""
+        if self.prefixes is not None:
+            self.prefixes.save(row, tokens)
+        if context is None:
+            self._target.release(row)
+        else:
+            self.park(context, row, tokens[: row.length])
 
     def park(self, context: Context, row: Row, tokens: Sequence[int]) -> None:
         """Keep a request's row for its context; ``tokens`` are those that the row holds."""

@@ -23,6 +23,8 @@ def begin(sequence: Sequence, target: Target, contexts: Contexts) -> None:
             sequence.row = contexts.row_for(sequence.context, sequence.tokens)
         if sequence.row is None:
             sequence.row = target.open(sequence.capacity)
+            if contexts.prefixes is not None and may_go_on(sequence):
+                contexts.prefixes.fill(sequence.row, sequence.tokens)
         sequence.row.capacity = max(sequence.row.capacity, sequence.capacity)
         sequence.stats.num_reused = sequence.row.length
     if sequence.is_finished:

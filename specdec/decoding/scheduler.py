@@ -126,6 +126,8 @@ class Scheduler:
             self._reading = None
             self._decoding.append(request)
             record = self._step([request])
+            if request.row is not None and self._contexts.prefixes is not None:
+                self._contexts.prefixes.save(request.row, request.tokens)
         self._num_read += max(num_tokens, record.width)  # which has the first draft's nodes too
         return record
 

@@ -261,7 +261,7 @@ def learn(record: StepRecord) -> None:
 def leave(ended: ReadOnly[Sequence], target: Target, contexts: Contexts | None) -> int:
     """Take requests that have ended out of the cache, and stop their drafting; the bytes that each row held.
 
-    The row of one that has a context waits there for the next, unless it failed.
+    What a row holds may be kept for the requests that follow, unless its own failed.
     """
     row_bytes = 0
     if ended:
@@ -272,8 +272,8 @@ def leave(ended: ReadOnly[Sequence], target: Target, contexts: Contexts | None) 
         sequence.row = sequence.drafter = None
         if row is not None:
             with guard(target.author, [sequence]):
-                if contexts is not None and sequence.context is not None and sequence.error is None:
-                    contexts.park(sequence.context, row, sequence.tokens[: row.length])
+                if contexts is not None and sequence.error is None:
+                    contexts.let_go(row, sequence.tokens, sequence.context)
                 else:
                     target.release(row)
         if drafter is not None:

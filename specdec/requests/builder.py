@@ -73,6 +73,7 @@ class Intake:
         eos = own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
         _check_ids("eos_token_id", eos, vocab_size)
         _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
+        _check_ids("logit_bias", (token for token, _ in settings.logit_bias), vocab_size)
         _check_ids("bad_words_ids", chain.from_iterable(settings.bad_words_ids), vocab_size)
         settings = settings.model_copy(update={"eos_token_id": eos})
         if settings.stop and self.tokenizer is None:

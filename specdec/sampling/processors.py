@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from specdec.sampling.penalties import Bias, CountPenalty
 from specdec.settings import Processor, Settings
 
 # transformers' processors whose scores are a function of the path they are given. Those that keep state between calls
@@ -68,10 +69,14 @@ def _processed(path: Sequence[int], logits: torch.Tensor, processors: Sequence[P
 
 
 def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int], device: str) -> list[Processor]:
-    """Penalties and forbidden tokens: transformers' own processors, so that they mean the same."""
+    """Biases, penalties and forbidden tokens: transformers' own processors where it has them."""
     from transformers.generation import logits_process as hf
 
     chosen: list[Processor] = []
+    if settings.logit_bias:
+        chosen.append(Bias(dict(settings.logit_bias), device))
+    if settings.frequency_penalty or settings.presence_penalty:
+        chosen.append(CountPenalty(settings.frequency_penalty, settings.presence_penalty, prompt_length))
     if settings.repetition_penalty != 1.0:
         chosen.append(hf.RepetitionPenaltyLogitsProcessor(settings.repetition_penalty))
     if settings.no_repeat_ngram_size is not None:

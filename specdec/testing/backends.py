@@ -43,6 +43,7 @@ def check_backend(
             case.decode()
             case.take_back()
             case.leave()
+            case.copy()
             case.begin(int(case.rng.integers(1, _LONGEST)))
         case.renumber()
     finally:
@@ -95,6 +96,22 @@ class _Case:
         del self.texts[row]
         num_rows = self.target.backend.num_rows
         assert num_rows == len(self.texts), f"{num_rows} rows are open where {len(self.texts)} should be"
+
+    def copy(self) -> None:
+        """A row is filled with copies of another's beginning, where the backend makes any, and goes on from there."""
+        if not self.target.backend.holds_prefixes:
+            return
+        source, row = self._one(), self.target.open(capacity=1)
+        length = int(self.rng.integers(len(self.texts[source]) + 1))
+        cut = int(self.rng.integers(length + 1))
+        held = [self.target.hold(source, start, stop) for start, stop in ((0, cut), (cut, length)) if start < stop]
+        if held:
+            self.target.put(row, held, length)
+        self.texts[row] = self.texts[source][:length]
+        tree = self._tree(self._tokens(1)[0])
+        planned = self.target.compile({row: tree})
+        self._hold(self.texts[row], tree, self.target.forward(planned)[row], "behind a copied prefix")
+        self._keep(planned, {row: tree}, [row])
 
     def renumber(self) -> None:
         """Passes by the backend's own numbers, with the first row and without: those behind a closed one move up."""

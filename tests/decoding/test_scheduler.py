@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, RequestError, ToyModel
-from specdec import generator as generator_module
+from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, RequestError, ToyModel, open_batch
 from specdec.backends import hf as hf_module
 from specdec.backends.hf import HFBackend
 from specdec.binding import Bound
@@ -336,10 +335,10 @@ def test_what_a_static_cache_holds_between_calls_counts_as_free() -> None:
     target = generator._attached.bound.target
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in target.backend._cache.layers)  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(generator_module, "free_bytes", lambda _: 0)
-        assert 0 < (generator_module._share_of_free(target) or 0) <= held
-        patched.setattr(generator_module, "free_bytes", lambda _: None)
-        assert generator_module._share_of_free(target) is None
+        patched.setattr(open_batch, "free_bytes", lambda _: 0)
+        assert 0 < (open_batch._share_of_free(target) or 0) <= held
+        patched.setattr(open_batch, "free_bytes", lambda _: None)
+        assert open_batch._share_of_free(target) is None
 
 
 def test_requests_are_added_and_cancelled_from_other_threads(toy: Rig) -> None:

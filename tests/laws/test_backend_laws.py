@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specdec import ToyModel
 from specdec.backends import hf as hf_module
-from specdec.backends.base import Backend, Output
+from specdec.backends.base import Backend, Held, Output
 from specdec.backends.hf import HFBackend
 from specdec.backends.static import StaticBackend
 from specdec.backends.toy import ToyBackend
@@ -80,6 +80,9 @@ class Careless(ToyBackend):
     def release(self, row: int) -> None:
         super().release(row if self.broken != "release" else self.num_rows - 1)
 
+    def hold(self, row: int, start: int, stop: int) -> Held:
+        return super().hold(row, start, stop if self.broken != "hold" else stop - 1)
+
     def forward(self, layout: Layout) -> Output:
         if self.broken == "first":
             layout = replace(layout, first=0)
@@ -89,7 +92,7 @@ class Careless(ToyBackend):
         return output
 
 
-@pytest.mark.parametrize("broken", ["keep", "rollback", "release", "first", "rows"])
+@pytest.mark.parametrize("broken", ["keep", "rollback", "release", "hold", "first", "rows"])
 def test_a_backend_that_breaks_a_law_is_found_out(broken: str) -> None:
     model = ToyModel.random(vocab_size=families.VOCAB, order=4, seed=3)
 
