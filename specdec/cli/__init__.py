@@ -16,6 +16,7 @@ from specdec.cli.evaluate import bench, compare, report
 from specdec.cli.index import index
 from specdec.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
 from specdec.cli.prepare import prepare
+from specdec.cli.serve import serve
 from specdec.cli.show import mask, race, trace
 from specdec.cli.tuning import tune
 from specdec.errors import SpecdecError
@@ -27,7 +28,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (demo, generate, chat, plugins, compare, bench, tune, report, audit, mask, trace, race, index, prepare):
+for command in (
+    demo,
+    generate,
+    chat,
+    serve,
+    plugins,
+    compare,
+    bench,
+    tune,
+    report,
+    audit,
+    mask,
+    trace,
+    race,
+    index,
+    prepare,
+):
     app.command()(command)
 
 

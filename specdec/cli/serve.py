@@ -1,0 +1,117 @@
+"""The command that serves a model over HTTP."""
+
+from pathlib import PurePath
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.cli.options import ProposerOption, Threads, Verifier, before_anything_runs, check_request, use_threads
+from specdec.cli.progress import status
+from specdec.errors import RequestError
+
+_LOOPBACK = "127.0.0.1", "localhost", "::1"
+
+
+@takes_model
+def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
+    choice: ModelChoice = USUAL,
+    proposer: ProposerOption = "auto",
+    verifier: Verifier = "match",
+    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 for every one")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free")] = 8000,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="SPECDEC_API_KEY", help="a key that requests must have; may be repeated"),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="the model's name in requests; that of its folder without it")
+    ] = None,
+    offer: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=STRATEGY: a strategy with files or models, under a name for requests; may be repeated"),
+    ] = None,
+    max_batch_size: Annotated[int, typer.Option(min=1, help="texts decoded side by side")] = 32,
+    max_queue: Annotated[int, typer.Option(min=0, help="texts that wait; more are refused")] = 256,
+    cache_mb: Annotated[int | None, typer.Option(min=1, help="keys and values of texts; most of what is free")] = None,
+    prefix_mb: Annotated[int, typer.Option(min=0, help="keys and values kept for texts that begin alike")] = 1024,
+    max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="of a prompt; what the model takes")] = None,
+    max_body_mb: Annotated[int, typer.Option(min=1, help="of a request's body")] = 4,
+    max_n: Annotated[int, typer.Option(min=1, help="most texts of one prompt")] = 16,
+    timeout: Annotated[float, typer.Option(min=0.001, help="seconds that a request may take")] = 600.0,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="an origin whose pages may read answers; may be repeated")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
+    log_prompts: Annotated[
+        bool, typer.Option("--log-prompts", help="prompts and answers go to the log as well")
+    ] = False,
+    threads: Threads = None,
+) -> None:
+    """Serve the model over HTTP, as OpenAI's API does; its first page is a playground.
+
+    A request may name its own strategy. The log goes to standard error, a line of JSON for each request.
+    """
+    with before_anything_runs():
+        check_request(proposer, verifier=verifier, **choice.stages, settings={})
+        offered = dict(map(_offered, offer or ()))
+        for text in offered.values():
+            check_request(text, settings={})
+        if log_level not in {"debug", "info", "warning", "error"}:
+            raise RequestError(f"--log-level {log_level!r}: it must be debug, info, warning or error")
+        try:
+            import fastapi  # noqa: F401 - the extra is there
+            import prometheus_client  # noqa: F401
+            import uvicorn  # noqa: F401
+        except ImportError as error:
+            raise RequestError(f"the server needs {error.name}: pip install 'specdec[serve]'") from None
+        from specdec.generator import Generator
+        from specdec.serving.options import ServerOptions
+        from specdec.serving.running import serve as run
+        from specdec.serving.running import warm_up
+
+        use_threads(threads)
+        model, tokenizer = choice.load()
+        if tokenizer is None:
+            raise RequestError("the model has no tokenizer, and requests are texts")
+        options = ServerOptions(
+            name=name or PurePath(choice.model).name,
+            api_keys=tuple(api_key or ()),
+            origins=tuple(cors_origin or ()),
+            offered=offered,
+            max_batch_size=max_batch_size,
+            max_queue=max_queue,
+            max_prefix_bytes=prefix_mb << 20,
+            max_body_bytes=max_body_mb << 20,
+            max_n=max_n,
+            max_prompt_tokens=max_prompt_tokens,
+            timeout=timeout,
+            logs_prompts=log_prompts,
+        )
+    console = Console(stderr=True, highlight=False)
+    if host not in _LOOPBACK and not api_key:
+        console.print("warning: anyone who reaches this address can use the model: give --api-key", style="dim")
+    with status("trying the model out"):
+        generator = Generator(
+            model,
+            tokenizer,
+            proposer=proposer,
+            verifier=verifier,
+            max_cache_bytes=None if cache_mb is None else cache_mb << 20,
+            **choice.stages,
+        )
+        warm_up(generator, [*offered.values()])
+    shown = f"[{host}]" if ":" in host else host
+    console.print(f"{options.name}, {generator.numerics.mode} numerics: http://{shown}:{port}", markup=False)
+    try:
+        run(generator, options, proposer, host, port, log_level)
+    finally:
+        generator.close()
+
+
+def _offered(text: str) -> tuple[str, str]:
+    name, equals, strategy = text.partition("=")
+    if not (name and equals and strategy):
+        raise RequestError(f"--offer {text!r}: give NAME=STRATEGY, such as drafts=draft_model:model=…")
+    return name, strategy

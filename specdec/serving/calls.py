@@ -1,0 +1,175 @@
+"""From a request's body to a call: prompts as token ids, and settings, checked against the model and the bounds."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specdec.errors import RequestError
+from specdec.generator import Generator
+from specdec.requests.prompts import encode
+from specdec.serving.errors import ApiError
+from specdec.serving.offers import Offers
+from specdec.serving.options import ServerOptions
+from specdec.serving.schemas import ChatBody, CompletionBody, Sampling
+from specdec.strategies.base import Proposer
+from specdec.verifiers.base import Verifier
+
+_COMPLETION_TOKENS = 16  # OpenAI's, where nothing is said
+# Options of transformers' apply_chat_template that aren't the template's own.
+_NOT_THE_TEMPLATES = {
+    "chat_template", "conversation", "tokenize", "tools", "documents", "add_generation_prompt",
+    "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    "return_assistant_tokens_mask", "tokenizer_kwargs",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, ready to be decoded.
+
+    Attributes:
+        prompts: token ids, each as often as texts were asked for.
+        settings: of all of them, by their names in ``Settings``.
+        seeds: one for each.
+        strategy: the strategy as the request, or the server's operator, named it.
+        proposer, verifier: None for the server's own.
+        num_logprobs: the likeliest tokens to tell of beside each; None where no log-probabilities are wanted.
+        tells_steps: each step's draft is wanted as well.
+    """
+
+    prompts: Sequence[list[int]]
+    settings: Mapping[str, Any]
+    seeds: Sequence[int]
+    strategy: str
+    proposer: Proposer | None
+    verifier: Verifier | None
+    num_logprobs: int | None
+    tells_steps: bool
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompts, each counted as often as it is read."""
+        return sum(map(len, self.prompts))
+
+
+class Intake:
+    """What turns bodies into calls.
+
+    Args:
+        generator: whose model and strategy serve.
+        tokenizer: one that no other thread uses.
+        offers: the strategies that a request may name.
+        options: the server's bounds.
+        own_strategy: the name of the generator's.
+    """
+
+    def __init__(
+        self, generator: Generator, tokenizer: Any, offers: Offers, options: ServerOptions, own_strategy: str
+    ) -> None:
+        self._generator, self._tokenizer = generator, tokenizer
+        self._offers, self._options, self._own_strategy = offers, options, own_strategy
+        self._shapes = generator.shapes
+
+    def completion(self, body: CompletionBody) -> Call:
+        """The call of a completion; raises ApiError where it is refused."""
+        if body.best_of not in (None, body.n or 1):
+            raise ApiError(400, "best_of must equal n: specdec ranks no texts.", "best_of", "unsupported_value")
+        self._check(body, len(body.prompt))
+        prompts = [self._encoded(prompt, "prompt") for prompt in body.prompt]
+        most = body.max_tokens or _COMPLETION_TOKENS
+        return self._call(body, prompts, most, body.logprobs, "max_tokens" if body.max_tokens else "prompt")
+
+    def chat(self, body: ChatBody) -> Call:
+        """The call of a chat answer; raises ApiError where it is refused."""
+        if body.top_logprobs is not None and not body.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
+        if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
+            raise ApiError(400, "max_tokens and max_completion_tokens differ: give one.", "max_tokens", "invalid_value")
+        self._check(body, 1)
+        template: dict[str, Any] = dict(body.chat_template_kwargs or {})
+        if refused := sorted(_NOT_THE_TEMPLATES & {*template}):
+            message = f"{', '.join(refused)}: not an option of the template's own."
+            raise ApiError(400, message, "chat_template_kwargs", "invalid_value")
+        if body.tools and body.tool_choice != "none":
+            template["tools"] = body.tools
+        messages = [
+            message.model_dump(exclude_none=True) | {"content": message.content or ""} for message in body.messages
+        ]
+        for message in messages:
+            message["role"] = {"developer": "system"}.get(message["role"], message["role"])
+        prompt = self._encoded(messages, "messages", template)
+        asked = body.max_completion_tokens or body.max_tokens
+        room = self._most_positions() - len(prompt)
+        most = asked or max(1, min(self._options.default_max_tokens, room))
+        num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if asked else "messages"
+        return self._call(body, [prompt], most, num_logprobs, named)
+
+    def _check(self, body: Sampling, num_prompts: int) -> None:
+        """Refuse what costs too much before anything is encoded."""
+        options, count = self._options, body.n or 1
+        if body.model != options.name:
+            message = f"The model `{body.model}` does not exist: this server has `{options.name}`."
+            raise ApiError(404, message, "model", "model_not_found")
+        if count > options.max_n:
+            raise ApiError(400, f"n={count} is above this server's limit of {options.max_n}.", "n", "invalid_value")
+        if count * num_prompts > options.max_texts:
+            message = (
+                f"{num_prompts} prompts with n={count} are {num_prompts * count} texts, above {options.max_texts}."
+            )
+            raise ApiError(400, message, "prompt", "invalid_value")
+        if body.stream_options is not None and not body.stream:
+            raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
+
+    def _encoded(self, prompt: Any, param: str, template: Mapping[str, Any] | None = None) -> list[int]:
+        try:
+            ids = encode(prompt, self._tokenizer, self._shapes.vocab_size, template or {})
+        except RequestError as error:
+            raise ApiError(400, str(error), param, "invalid_value") from None
+        most = self._options.max_prompt_tokens
+        if most is not None and len(ids) > most:
+            message = f"The prompt has {len(ids)} tokens, and this server takes {most}."
+            raise ApiError(400, message, param, "context_length_exceeded")
+        return ids
+
+    def _most_positions(self) -> int:
+        return self._shapes.max_positions or 1 << 30
+
+    def _call(self, body: Sampling, prompts: list[list[int]], most: int, num_logprobs: int | None, param: str) -> Call:
+        longest, positions = max(map(len, prompts)), self._most_positions()
+        if longest + most > positions:
+            message = (
+                f"This model's maximum context length is {positions} tokens. However, you requested {longest + most} "
+                f"tokens ({longest} in the prompt, {most} in the completion)."
+            )
+            raise ApiError(400, message, param, "context_length_exceeded")
+        count = body.n or 1
+        seed = secrets.randbits(48) if body.seed is None else body.seed % 2**62
+        repeated = [prompt for prompt in prompts for _ in range(count)]
+        settings = self._settings(body) | {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
+        return Call(
+            prompts=repeated,
+            settings=settings,
+            seeds=[seed + number for number in range(len(repeated))],
+            strategy=body.proposer or self._own_strategy,
+            proposer=None if body.proposer is None else self._offers.proposer(body.proposer),
+            verifier=None if body.verifier is None else self._offers.verifier(body.verifier),
+            num_logprobs=num_logprobs,
+            tells_steps=bool(body.include_steps),
+        )
+
+    def _settings(self, body: Sampling) -> dict[str, Any]:
+        temperature = 1.0 if body.temperature is None else body.temperature  # OpenAI's, where nothing is said
+        settings: dict[str, Any] = {
+            "temperature": temperature,
+            "stop": tuple(body.stop or ()),
+            "logit_bias": dict(body.logit_bias or {}),
+            "frequency_penalty": body.frequency_penalty or 0.0,
+            "presence_penalty": body.presence_penalty or 0.0,
+        }
+        if temperature < 1e-6 or body.top_p == 0:  # what is left is the likeliest token
+            return settings | {"temperature": 0.0}
+        if body.top_k is not None and body.top_k > 0:
+            settings["top_k"] = body.top_k
+        return settings | {"top_p": body.top_p or None, "min_p": body.min_p or None}

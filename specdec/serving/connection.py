@@ -1,0 +1,89 @@
+"""A client's connection: work goes on while it holds, and an answer is streamed as server-sent events."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+Value = TypeVar("Value")
+
+
+class ClientGone(Exception):  # noqa: N818 - it isn't an error
+    """The client has closed the connection."""
+
+
+class Json(Response):
+    """JSON in ASCII, so that half of a surrogate pair, which a client may send and be told of, does no harm."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return as_json(content)
+
+
+def as_json(content: Any) -> bytes:
+    """JSON without spaces."""
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, Value]) -> Value:
+    """Do work whose client waits for it.
+
+    Raises:
+        ClientGone: once the client has gone; the work is cancelled then.
+    """
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone
+    finally:
+        for task in (working, leaving):
+            task.cancel()
+        for task in (working, leaving):
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events, sent as they come; the last says that it is the last, as OpenAI's does.
+
+    Args:
+        events: each batch of them goes out together; closed when the client has gone.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[list[Mapping[str, Any]]],
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+        self.headers["Content-Type"] = "text/event-stream; charset=utf-8"
+        del self.headers["Content-Length"]
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(ClientGone):
+            await while_connected(receive, self._send_all(send))
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for events in self._events:
+                body = b"".join(b"data: " + as_json(event) + b"\n\n" for event in events)
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+        finally:
+            close = getattr(self._events, "aclose", None)
+            if close is not None:
+                await close()

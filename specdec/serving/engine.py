@@ -1,0 +1,240 @@
+"""The engine: the one thread that decodes. Others leave it orders, and hear of each step on their event loop."""
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from specdec.decoding.record import Outcome, StepRecord
+from specdec.decoding.result import Result
+from specdec.decoding.sequence import Sequence as Handle
+from specdec.errors import SpecdecError, in_one_line
+from specdec.generator import Generator
+from specdec.open_batch import OpenBatch
+from specdec.requests.asked import Asked
+from specdec.serving.calls import Call
+from specdec.serving.errors import ApiError
+from specdec.serving.figures import Figures
+from specdec.serving.logprobs import TokenLogprob, logprobs_of
+from specdec.serving.told import StepTold, tell
+
+_MOST_FAILURES = 3  # of the engine itself, one after another
+
+Observer = Callable[[StepRecord, OpenBatch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The part of a step that is one text's.
+
+    Attributes:
+        index: the text's place among the call's.
+        logprobs: of the tokens, where they are wanted.
+        step: the draft and what became of it, where that is wanted.
+        result, figures: with the last.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...] = ()
+    step: StepTold | None = None
+    result: Result | None = None
+    figures: Figures | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One text of a job, while it is decoded."""
+
+    job: "Job"
+    index: int
+    figures: Figures
+
+
+class Job:
+    """A call on its way through the engine, and what its sender hears of it: on the sender's event loop alone.
+
+    Attributes:
+        is_over: nothing more will be heard.
+    """
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.is_over = False
+        self._events = deque[Progress | Exception]()
+        self._has_news = asyncio.Event()
+        self._num_open = len(call.prompts)
+
+    def hear(self, event: Progress | Exception) -> None:
+        """Take an event; an error ends the job."""
+        if self.is_over:
+            return
+        self._events.append(event)
+        self._has_news.set()
+        if isinstance(event, Exception):
+            self.is_over = True
+        elif event.result is not None:
+            self._num_open -= 1
+            self.is_over = self._num_open == 0
+
+    async def news(self) -> AsyncIterator[list[Progress]]:
+        """What has come since the last time, until all texts have ended; raises the error that ends it."""
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            events, is_over = [*self._events], self.is_over
+            self._events.clear()
+            if progress := [event for event in events if isinstance(event, Progress)]:
+                yield progress
+            for event in events:
+                if isinstance(event, Exception):
+                    raise event
+            if is_over:
+                return
+
+
+Order = tuple[Job, bool]  # a job, and True to take it up or False to give it up
+
+
+class Engine:
+    """Decodes the calls of a server, each whatever else is under way.
+
+    Args:
+        generator: nobody else decodes with it meanwhile.
+        max_batch_size, max_prefix_bytes: of the batch.
+        observe: called on the engine's thread with each step's record.
+    """
+
+    def __init__(self, generator: Generator, *, max_batch_size: int, max_prefix_bytes: int, observe: Observer) -> None:
+        self._generator = generator
+        self._bounds = {"max_batch_size": max_batch_size, "max_prefix_bytes": max_prefix_bytes}
+        self._observe = observe
+        self._orders = queue.SimpleQueue[Order | None]()
+        self._texts: dict[Handle, Text] = {}  # the engine thread's own
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="specdec-engine", daemon=True)
+        self._log = logging.getLogger("specdec.serving")
+        self.fault = ""  # why it doesn't decode any more
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin; jobs hear of their steps on this loop."""
+        self._loop = loop
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Have a job decoded."""
+        if self.fault:
+            job.hear(ApiError(503, self.fault, code="engine_failed"))
+        self._orders.put((job, True))
+
+    def cancel(self, job: Job) -> None:
+        """End a job's texts before the next pass; its sender hears of those that have not ended."""
+        self._orders.put((job, False))
+
+    def stop(self) -> None:
+        """End whatever is under way, and the thread."""
+        self._orders.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        num_failures, goes_on = 0, True
+        while goes_on and num_failures < _MOST_FAILURES:
+            try:
+                with self._generator.open_batch(**self._bounds) as batch:
+                    while goes_on := self._take_orders(batch):
+                        record = batch.advance()
+                        if record is not None:
+                            self._observe(record, batch)
+                            self._tell(batch, record)
+                            num_failures = 0
+            except Exception as error:  # nothing that a request does should come here; the next may fare better
+                num_failures += 1
+                self._log.exception("the engine failed", extra={"event": "engine_failed"})
+                self._fail(ApiError(500, f"the engine failed: {in_one_line(error)}", code="engine_failed"))
+        if goes_on:
+            self.fault = "the engine has failed too often: the server must be restarted"
+        self._fail(ApiError(503, self.fault or "the server is shutting down", code="shutting_down"))
+        while not self._orders.empty():
+            order = self._orders.get()
+            if order is not None:
+                self._say([(order[0], ApiError(503, self.fault or "the server is shutting down"))])
+
+    def _take_orders(self, batch: OpenBatch) -> bool:
+        """Carry out what was ordered, waiting for it where nothing is under way; False once the engine is to stop."""
+        is_idle = not self._texts
+        while is_idle or not self._orders.empty():
+            order = self._orders.get()
+            is_idle = False
+            if order is None:
+                return False
+            job, begins = order
+            if begins:
+                self._begin(batch, job)
+            else:
+                for handle in [handle for handle, text in self._texts.items() if text.job is job]:
+                    batch.cancel(handle)
+        return True
+
+    def _begin(self, batch: OpenBatch, job: Job) -> None:
+        if job.is_over:  # its sender has gone
+            return
+        call = job.call
+        question = Asked([*call.prompts], {**call.settings, "seed": [*call.seeds]})
+        proposers = [] if call.proposer is None else [call.proposer]
+        try:
+            handles = batch.add(question, proposers, call.verifier, wants_text=True)
+        except SpecdecError as error:
+            self._say([(job, ApiError(400, str(error), code="invalid_value"))])
+            return
+        for index, handle in enumerate(handles):
+            if isinstance(handle, Handle):
+                self._texts[handle] = Text(job, index, Figures())
+            else:
+                self._say([(job, ApiError(400, str(handle), "prompt", "invalid_value"))])
+                for other in handles:
+                    if isinstance(other, Handle):
+                        batch.cancel(other)
+
+    def _tell(self, batch: OpenBatch, record: StepRecord) -> None:
+        """Tell each sender what the step brought."""
+        told: list[tuple[Job, Progress | Exception]] = []
+        for outcome in record.outcomes:
+            has_ended = outcome.finish_reason is not None
+            text = self._texts.pop(outcome.request) if has_ended else self._texts[outcome.request]
+            text.figures.note(outcome)
+            if has_ended or record.kind != "chunk":
+                told.append((text.job, self._progress(batch, record, outcome, text)))
+        self._say(told)
+
+    def _progress(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
+        call, chunk = text.job.call, batch.chunk(outcome)
+        if chunk.result is not None and chunk.result.error is not None:
+            return ApiError(500, str(chunk.result.error), code="decoding_failed")
+        return Progress(
+            index=text.index,
+            text=chunk.text,
+            token_ids=chunk.token_ids,
+            logprobs=logprobs_of(outcome, self._generator.tokenizer, call.num_logprobs),
+            step=tell(record, outcome, self._generator.tokenizer) if call.tells_steps else None,
+            result=chunk.result,
+            figures=text.figures if chunk.result is not None else None,
+        )
+
+    def _fail(self, error: ApiError) -> None:
+        jobs = {text.job for text in self._texts.values()}
+        self._texts.clear()
+        self._say([(job, error) for job in jobs])
+
+    def _say(self, told: "list[tuple[Job, Progress | Exception]]") -> None:
+        """Have jobs hear of events, all of a step at once."""
+        if told and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_hear, told)
+
+
+def _hear(told: "list[tuple[Job, Progress | Exception]]") -> None:
+    for job, event in told:
+        job.hear(event)

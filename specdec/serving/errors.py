@@ -1,0 +1,55 @@
+"""Errors in the shape that OpenAI's clients read."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec.errors import SpecdecError
+
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+class ApiError(SpecdecError):
+    """A request's refusal or failure: a status, and what its sender is told.
+
+    Attributes:
+        param: the field at fault, where it is one.
+        code: a word for programs.
+        headers: that go with the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The answer's body."""
+        kind = "server_error" if self.status >= 500 else _TYPES.get(self.status, "invalid_request_error")
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+
+def busy(message: str, seconds: float) -> ApiError:
+    """A refusal for now, with the time after which to try again."""
+    return ApiError(429, message, code="queue_full", headers={"Retry-After": str(max(1, round(seconds)))})
+
+
+def of_validation(faults: Sequence[Mapping[str, Any]]) -> ApiError:
+    """The refusal of a body by what pydantic found wrong with it, the first fault's field named."""
+    fault = faults[0]
+    places = [place for place in fault["loc"] if place != "body"]
+    param = "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places).lstrip(".") or None
+    if fault["type"] == "extra_forbidden":
+        return ApiError(400, f"Unrecognized request argument supplied: {param}", param, "unknown_parameter")
+    if fault["type"] == "missing" and param:
+        return ApiError(400, f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if param is None:
+        return ApiError(400, f"The body is not a JSON object of this endpoint's: {message}", code="invalid_body")
+    return ApiError(400, f"Invalid value for '{param}': {message}.", param, "invalid_value")

@@ -1,0 +1,101 @@
+"""The strategies and rules that requests may ask for: by name with numbers and choices, or by a name of the operator's.
+
+An option that is text may name a file or a model, so a request can't give one. Numbers are bounded, since some say how
+much memory a strategy takes.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Literal, get_args, get_origin
+
+from specdec.errors import PluginError, SpecdecError
+from specdec.plugins.registry import Registry, options_of, read_value
+from specdec.serving.errors import ApiError
+from specdec.strategies.base import Proposer
+from specdec.verifiers.base import Verifier
+
+_MOST_KEPT = 64
+_MOST = 1024  # of a number that is given, unless the strategy's own default is more
+OFF = "off"
+
+
+class Offers:
+    """Strategies and rules by what a request calls them; the same text gives the same object, which keeps its state."""
+
+    def __init__(self, registry: Registry, offered: Mapping[str, str]) -> None:
+        self._registry = registry
+        self._offered = {name: registry.make("proposers", text) for name, text in offered.items()}
+        self._made = lru_cache(_MOST_KEPT)(self._make)
+
+    def proposer(self, name: str) -> Proposer:
+        """The strategy that a request names.
+
+        Raises:
+            ApiError: for one that isn't installed, or options that a request can't give.
+        """
+        found = self._offered.get(name) or self._made("proposers", "autoregressive" if name == OFF else name)
+        assert isinstance(found, Proposer), "the registry makes what it is asked for"
+        return found
+
+    def verifier(self, name: str) -> Verifier:
+        """The acceptance rule that a request names; raises as ``proposer`` does."""
+        found = self._made("verifiers", name)
+        assert isinstance(found, Verifier), "the registry makes what it is asked for"
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """The strategies that requests may name, without options."""
+        installed = [self._registry.name_of(plugin) for plugin in self._registry.of_kind("proposers")]
+        return [OFF, *self._offered, *(name for name in installed if self._is_whole(name))]
+
+    def _is_whole(self, name: str) -> bool:
+        """True for a strategy that needs no file and no model to be named."""
+        try:
+            made = self._registry.make("proposers", name)
+        except SpecdecError:
+            return False
+        return not any(
+            _may_name_a_file(type(made), option) and getattr(made, option) for option in options_of(type(made))
+        )
+
+    def _make(self, kind: str, text: str) -> Proposer | Verifier:
+        param = kind[:-1]
+        try:
+            parts = text.split("+") if kind == "proposers" else [text]
+            for part in parts:
+                self._check(kind, part.strip())
+            made: Proposer | Verifier = self._registry.make(kind, text)
+        except PluginError as error:
+            raise ApiError(400, str(error).splitlines()[0], param, "invalid_value") from None
+        return made
+
+    def _check(self, kind: str, text: str) -> None:
+        """Refuse options that are the operator's to give."""
+        name, _, options = text.partition(":")
+        cls = self._registry.find(kind, name.strip())
+        if kind == "proposers" and not self._is_whole(name.strip()):
+            offered = f"; it offers {', '.join(self._offered)}" if self._offered else ""
+            raise PluginError(
+                f"{name.strip()} needs a file or a model, which only the server's operator can name{offered}"
+            )
+        for pair in options.split(","):
+            option, _, value = (part.strip() for part in pair.partition("="))
+            if option not in options_of(cls):
+                continue  # the registry says so better
+            if _may_name_a_file(cls, option):
+                raise PluginError(f"{name}: option {option} is text, which only the server's operator can give")
+            _check_size(option, read_value(value), options_of(cls)[option])
+
+
+def _may_name_a_file(cls: type, option: str) -> bool:
+    """True for an option that is neither a number, nor true or false, nor one of a few words."""
+    annotation: Any = cls.model_fields[option].annotation  # type: ignore[attr-defined]  # plug-ins with options have them
+    kinds = get_args(annotation) if get_origin(annotation) not in (None, Literal) else (annotation,)
+    return any(get_origin(kind) is not Literal and kind not in (int, float, bool, type(None)) for kind in kinds)
+
+
+def _check_size(option: str, value: object, default: object) -> None:
+    most = max(_MOST, default if isinstance(default, int | float) else 0)
+    if isinstance(value, int | float) and value > most:
+        raise PluginError(f"{option}={value} is more than a request may ask for, {most}")

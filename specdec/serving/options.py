@@ -1,0 +1,43 @@
+"""The server's options: what it answers to, and the bounds that no request gets past."""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ServerOptions(BaseModel):
+    """What a server is told, besides the generator that it serves.
+
+    Attributes:
+        name: the model's, as requests call it.
+        api_keys: any of which a request must have; with none, all are served.
+        origins: whose pages may read answers (CORS).
+        offered: strategies under names of the operator's, which may name files and models, as requests can't.
+        max_batch_size: texts decoded side by side.
+        max_queue: texts that wait; more are refused.
+        max_prefix_bytes: of keys and values kept for requests that begin alike.
+        max_body_bytes, max_n, max_texts: of one request; texts are its prompts times its ``n``.
+        max_prompt_tokens: of one prompt; None for what the model takes.
+        default_max_tokens: new tokens of a chat answer that names no number.
+        timeout: seconds from a request's arrival, after which it ends with what it has.
+        body_timeout: seconds in which a body must have come.
+        logs_prompts: prompts and answers go to the log as well.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    api_keys: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    offered: Mapping[str, str] = Field(default_factory=dict)
+    max_batch_size: int = Field(32, ge=1)
+    max_queue: int = Field(256, ge=0)
+    max_prefix_bytes: int = Field(1 << 30, ge=0)
+    max_body_bytes: int = Field(4 << 20, ge=1)
+    max_n: int = Field(16, ge=1)
+    max_texts: int = Field(64, ge=1)
+    max_prompt_tokens: int | None = Field(None, ge=1)
+    default_max_tokens: int = Field(1024, ge=1)
+    timeout: float = Field(600.0, gt=0.0)
+    body_timeout: float = Field(30.0, gt=0.0)
+    logs_prompts: bool = False

@@ -1,0 +1,176 @@
+"""The shapes of answers, as OpenAI's API reference gives them, for completions and for chat."""
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from specdec.serving.calls import Call
+from specdec.serving.engine import Progress
+from specdec.serving.figures import Figures
+from specdec.serving.logprobs import TokenLogprob
+
+_FINISHED = {"stop": "stop", "length": "length", "time": "length", "cancelled": "length"}
+
+
+class Shape(ABC):
+    """The shape of one answer; ``name`` is the model's."""
+
+    prefix: ClassVar[str]
+    whole: ClassVar[str]  # the kind of object that an answer is
+    part: ClassVar[str]  # … and a part of a streamed one
+
+    def __init__(self, call: Call, name: str, fingerprint: str) -> None:
+        self._call = call
+        self._head = {
+            "id": f"{self.prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": name,
+            "system_fingerprint": fingerprint,
+        }
+        self._texts = [""] * len(call.prompts)
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in call.prompts]
+        self._finish: list[str | None] = [None] * len(call.prompts)
+        self._figures: list[Figures] = []
+        self._num_tokens = 0
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts so far."""
+        return self._texts
+
+    def note(self, progress: Progress) -> None:
+        """Take what a step brought."""
+        self._texts[progress.index] += progress.text
+        self._logprobs[progress.index] += progress.logprobs
+        self._num_tokens += len(progress.token_ids)
+        if progress.result is not None:
+            self._finish[progress.index] = progress.result.finish_reason
+        if progress.figures is not None:
+            self._figures.append(progress.figures)
+
+    def usage(self) -> dict[str, Any]:
+        """The tokens, and the figures of speculation."""
+        figures = Figures.of(self._figures)
+        num_prompt = self._call.num_prompt_tokens
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": self._num_tokens,
+            "total_tokens": num_prompt + self._num_tokens,
+            "prompt_tokens_details": {"cached_tokens": figures.num_copied},
+            "speculation": {
+                "strategy": self._call.strategy,
+                **figures.as_dict(),
+                "seed": self._call.seeds[0],
+                "ended_by": [*self._finish],
+            },
+        }
+
+    def answer(self) -> dict[str, Any]:
+        """The whole answer."""
+        choices = [
+            {"index": index, **self._whole_choice(text, logprobs), "finish_reason": _FINISHED[reason or "length"]}
+            for index, (text, logprobs, reason) in enumerate(
+                zip(self._texts, self._logprobs, self._finish, strict=True)
+            )
+        ]
+        return {**self._head, "object": self.whole, "choices": choices, "usage": self.usage()}
+
+    def beginning(self) -> list[dict[str, Any]]:
+        """The parts before the first text."""
+        return []
+
+    def chunk(self, progress: Progress) -> dict[str, Any]:
+        """The part of a streamed answer that a step brought."""
+        reason = None if progress.result is None else _FINISHED[progress.result.finish_reason]
+        choice = {"index": progress.index, **self._part(progress), "finish_reason": reason}
+        part = self._chunk([choice])
+        return part if progress.step is None else part | {"step": progress.step.as_dict()}
+
+    def end(self) -> dict[str, Any]:
+        """The part with the usage."""
+        return self._chunk([]) | {"usage": self.usage()}
+
+    def _chunk(self, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {**self._head, "object": self.part, "choices": choices}
+
+    @abstractmethod
+    def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """A choice, without its index and end."""
+
+    @abstractmethod
+    def _part(self, progress: Progress) -> dict[str, Any]:
+        """A choice of a part, likewise."""
+
+
+class ChatShape(Shape):
+    """Of /v1/chat/completions."""
+
+    prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def beginning(self) -> list[dict[str, Any]]:
+        return [
+            self._chunk([{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+            for index in range(len(self._texts))
+        ]
+
+    def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"message": message, "logprobs": self._told(logprobs)}
+
+    def _part(self, progress: Progress) -> dict[str, Any]:
+        delta = {"content": progress.text} if progress.text else {}
+        return {"delta": delta, "logprobs": self._told(progress.logprobs)}
+
+    def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        if self._call.num_logprobs is None:
+            return None
+        content = [
+            _entry(each.text, each.logprob) | {"top_logprobs": [_entry(*other) for other in each.top]}
+            for each in logprobs
+        ]
+        return {"content": content, "refusal": None}
+
+
+class CompletionShape(Shape):
+    """Of /v1/completions."""
+
+    prefix, whole, part = "cmpl", "text_completion", "text_completion"
+
+    def __init__(self, call: Call, name: str, fingerprint: str) -> None:
+        super().__init__(call, name, fingerprint)
+        self._offsets = [0] * len(call.prompts)
+
+    def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return {"text": text, "logprobs": self._told(logprobs, 0)[0]}
+
+    def _part(self, progress: Progress) -> dict[str, Any]:
+        told, self._offsets[progress.index] = self._told(progress.logprobs, self._offsets[progress.index])
+        return {"text": progress.text, "logprobs": told}
+
+    def _told(self, logprobs: Sequence[TokenLogprob], offset: int) -> tuple[dict[str, Any] | None, int]:
+        """The log-probabilities, and where the text behind them begins."""
+        if self._call.num_logprobs is None:
+            return None, offset
+        offsets = []
+        for each in logprobs:
+            offsets.append(offset)
+            offset += len(each.text)
+        return {
+            "tokens": [each.text for each in logprobs],
+            "token_logprobs": [_finite(each.logprob) for each in logprobs],
+            "top_logprobs": [{text: _finite(value) for text, value in each.top} for each in logprobs],
+            "text_offset": offsets,
+        }, offset
+
+
+def _entry(text: str, logprob: float) -> dict[str, Any]:
+    """A token as chat tells of it; the bytes of part of a character aren't known."""
+    known = "\N{REPLACEMENT CHARACTER}" not in text
+    return {"token": text, "logprob": _finite(logprob), "bytes": [*text.encode("utf-8", "replace")] if known else None}
+
+
+def _finite(logprob: float) -> float:
+    """A log-probability that JSON can say; OpenAI's own word for next to none is -9999."""
+    return max(logprob, -9999.0)
