@@ -14,6 +14,7 @@ from specdec.cli.chat import chat
 from specdec.cli.decode import demo, generate, plugins
 from specdec.cli.evaluate import bench, compare, report
 from specdec.cli.index import index
+from specdec.cli.load import bench_serve
 from specdec.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
 from specdec.cli.prepare import prepare
 from specdec.cli.serve import serve
@@ -28,23 +29,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (
-    demo,
-    generate,
-    chat,
-    serve,
-    plugins,
-    compare,
-    bench,
-    tune,
-    report,
-    audit,
-    mask,
-    trace,
-    race,
-    index,
+_COMMANDS = (
+    demo, generate, chat, serve, bench_serve, plugins, compare, bench, tune, report, audit, mask, trace, race, index,
     prepare,
-):
+)  # fmt: skip
+for command in _COMMANDS:
     app.command()(command)
 
 

@@ -25,9 +25,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         list[str] | None,
         typer.Option(envvar="SPECDEC_API_KEY", help="a key that requests must have; may be repeated"),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="the model's name in requests; that of its folder without it")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="the model in requests; its folder's name without it")] = None,
     offer: Annotated[
         list[str] | None,
         typer.Option(help="NAME=STRATEGY: a strategy with files or models, under a name for requests; may be repeated"),
@@ -44,9 +42,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         list[str] | None, typer.Option(help="an origin whose pages may read answers; may be repeated")
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
-    log_prompts: Annotated[
-        bool, typer.Option("--log-prompts", help="prompts and answers go to the log as well")
-    ] = False,
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="the log has prompts and answers too")] = False,
     threads: Threads = None,
 ) -> None:
     """Serve the model over HTTP, as OpenAI's API does; its first page is a playground.

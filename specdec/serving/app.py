@@ -130,7 +130,7 @@ class Server:
                 return Response(status_code=499)
         # The status is known once the first token is: until then, a refusal has one of its own.
         try:
-            first = await while_connected(request.receive, anext(parts))  # type: ignore[arg-type]  # a coroutine
+            first = await while_connected(request.receive, _first(parts))
         except ClientGone:
             await parts.aclose()  # type: ignore[attr-defined]  # it is a generator
             return Response(status_code=499)
@@ -185,6 +185,10 @@ class Server:
             told["first_token_seconds"] = round(watch.seconds_to_first, 4)
         if self.options.logs_prompts:
             told["texts_written"] = answer.texts
+
+
+async def _first(parts: AsyncIterator[list[Progress]]) -> list[Progress]:
+    return await anext(parts)
 
 
 def _was_cancelled(progress: Progress) -> bool:

@@ -16,6 +16,7 @@ from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 
 _COMPLETION_TOKENS = 16  # OpenAI's, where nothing is said
+_ROLES = {"developer": "system"}  # of which templates don't know
 # Options of transformers' apply_chat_template that aren't the template's own.
 _NOT_THE_TEMPLATES = {
     "chat_template", "conversation", "tokenize", "tools", "documents", "add_generation_prompt",
@@ -94,10 +95,10 @@ class Intake:
         if body.tools and body.tool_choice != "none":
             template["tools"] = body.tools
         messages = [
-            message.model_dump(exclude_none=True) | {"content": message.content or ""} for message in body.messages
+            message.model_dump(exclude_none=True)
+            | {"content": message.content or "", "role": _ROLES.get(message.role, message.role)}
+            for message in body.messages
         ]
-        for message in messages:
-            message["role"] = {"developer": "system"}.get(message["role"], message["role"])
         prompt = self._encoded(messages, "messages", template)
         asked = body.max_completion_tokens or body.max_tokens
         room = self._most_positions() - len(prompt)

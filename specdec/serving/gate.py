@@ -71,7 +71,7 @@ class Gate:
             self._log.info("request", extra=record)
 
     def _check(self, scope: Scope) -> None:
-        headers = {name: value for name, value in scope["headers"]}
+        headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1").rsplit(":", 1)[0]
         if self._hosts and host not in self._hosts:
             raise ApiError(403, "This server is reached by its own address alone.", code="unknown_host")

@@ -1,0 +1,1 @@
+"""Load on any OpenAI-compatible server: requests that come as they come, and what their senders had to wait."""

@@ -1,0 +1,156 @@
+"""One streamed request to an OpenAI-compatible server, and the times at which its parts came."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from specdec.comparison.prompts import EvaluationPrompt
+from specdec.errors import RequestError
+
+
+@dataclass(slots=True)
+class Answered:
+    """A request that was sent, and what came back.
+
+    Attributes:
+        prompt: its name.
+        due: seconds since the run's beginning at which it was to be sent; it waits from then on.
+        arrivals: seconds since then at which parts with text came.
+        num_tokens: as the server counts them; the number of parts where it doesn't.
+        seconds: until the end.
+        status: of HTTP; 0 where there was no answer.
+        error: why it failed, "" where it didn't.
+    """
+
+    prompt: str
+    due: float
+    arrivals: list[float] = field(default_factory=list)
+    num_tokens: int = 0
+    text: str = ""
+    seconds: float = 0.0
+    status: int = 0
+    error: str = ""
+
+    @property
+    def has_succeeded(self) -> bool:
+        """True for an answer with text."""
+        return not self.error and bool(self.arrivals)
+
+    @property
+    def first(self) -> float:
+        """Seconds to the first text."""
+        return self.arrivals[0]
+
+    @property
+    def per_token(self) -> float | None:
+        """Seconds for each token behind the first part's; None for an answer of one part or token."""
+        took = self.arrivals[-1] - self.arrivals[0]
+        return took / (self.num_tokens - 1) if len(self.arrivals) > 1 and self.num_tokens > 1 else None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds between parts."""
+        return [later - earlier for earlier, later in zip(self.arrivals, self.arrivals[1:], strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server, and what every request to it says.
+
+    Attributes:
+        url: up to ``/v1``, which may be left out.
+        chat: prompts go to /chat/completions, as a user's message unless they are messages.
+        fields: of every body, besides the prompt.
+    """
+
+    url: str
+    chat: bool
+    fields: Mapping[str, Any]
+    api_key: str = ""
+
+    @property
+    def base(self) -> str:
+        """The address up to and with ``/v1``."""
+        url = self.url.rstrip("/")
+        return url if url.endswith("/v1") else f"{url}/v1"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The key, where there is one."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+    def body(self, prompt: EvaluationPrompt) -> dict[str, Any]:
+        """The body of a request."""
+        given = prompt.prompt
+        common = {"stream": True, "stream_options": {"include_usage": True}, **self.fields}
+        if self.chat:
+            messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
+            return {"messages": messages, **common}
+        return {"prompt": given, **common}
+
+
+async def first_model(client: httpx.AsyncClient, address: Address) -> str:
+    """The first model that a server names.
+
+    Raises:
+        RequestError: where it names none.
+    """
+    try:
+        answer = await client.get(f"{address.base}/models", headers=address.headers)
+        answer.raise_for_status()
+        return str(answer.json()["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+        raise RequestError(f"{address.base}/models names no model ({error}): give --model") from None
+
+
+async def send(
+    client: httpx.AsyncClient, address: Address, prompt: EvaluationPrompt, began: float, due: float
+) -> Answered:
+    """Send a request, and note when its parts come; a failure is noted as well."""
+    answered = Answered(prompt.name, due)
+    path = "chat/completions" if address.chat else "completions"
+    try:
+        request = client.stream("POST", f"{address.base}/{path}", json=address.body(prompt), headers=address.headers)
+        async with request as response:
+            answered.status = response.status_code
+            if response.status_code != 200:
+                answered.error = _said(await response.aread())
+            else:
+                async for line in response.aiter_lines():
+                    if line.startswith("data:"):
+                        _note(answered, line[5:].strip(), time.perf_counter() - began - due)
+    except httpx.HTTPError as error:
+        answered.error = f"{type(error).__name__}: {error}"
+    answered.seconds = time.perf_counter() - began - due
+    answered.num_tokens = answered.num_tokens or len(answered.arrivals)
+    return answered
+
+
+def _note(answered: Answered, data: str, now: float) -> None:
+    if data == "[DONE]":
+        return
+    part = json.loads(data)
+    if "error" in part:
+        answered.error = str(part["error"].get("message", part["error"]))
+        return
+    usage = part.get("usage")
+    if usage:
+        answered.num_tokens = int(usage["completion_tokens"])
+    for choice in part.get("choices") or ():
+        text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+        if text:
+            answered.arrivals.append(now)
+            answered.text += text
+
+
+def _said(body: bytes) -> str:
+    """The message of an error, in one line."""
+    try:
+        said = json.loads(body)["error"]["message"]
+    except (ValueError, LookupError, TypeError):
+        said = body.decode(errors="replace")
+    return " ".join(str(said).split())[:200] or "no message"
