@@ -120,6 +120,10 @@ class Intake:
                 f"{num_prompts} prompts with n={count} are {num_prompts * count} texts, above {options.max_texts}."
             )
             raise ApiError(400, message, "prompt", "invalid_value")
+        unknown = [token for token in body.logit_bias or () if token >= self._shapes.vocab_size]
+        if unknown:
+            message = f"logit_bias: {unknown[0]} is outside the vocabulary of {self._shapes.vocab_size}."
+            raise ApiError(400, message, "logit_bias", "invalid_value")
         if body.stream_options is not None and not body.stream:
             raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
 

@@ -1,0 +1,56 @@
+"""A server on a free port of this machine, in a thread of the test's own process."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import uvicorn
+from openai import OpenAI
+
+from specdec import Generator, demo
+from specdec.serving.app import Server, application
+from specdec.serving.options import ServerOptions
+
+
+@dataclass
+class Served:
+    """A running server, and what decodes for it."""
+
+    server: Server
+    url: str
+    generator: Generator
+
+    def openai(self, key: str = "none") -> OpenAI:
+        """OpenAI's own client of it, which doesn't try twice."""
+        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60.0)
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        """A bare request."""
+        return httpx.post(f"{self.url}{path}", json=body, timeout=60.0, **options)
+
+
+@contextmanager
+def serving(generator: Generator | None = None, **options: Any) -> Iterator[Served]:
+    """Serve the demo model, or another, with some of the server's options."""
+    if generator is None:
+        generator = Generator(*demo.load(), proposer="auto")
+    server = Server(generator, ServerOptions(**{"name": "demo", **options}), "auto")
+    config = uvicorn.Config(application(server, is_loopback=True), host="127.0.0.1", port=0, log_config=None)
+    process = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(process.serve()), daemon=True)
+    thread.start()
+    while not process.started:
+        thread.join(0.01)
+        assert thread.is_alive(), "the server has not started"
+    port = process.servers[0].sockets[0].getsockname()[1]
+    try:
+        yield Served(server, f"http://127.0.0.1:{port}", generator)
+    finally:
+        process.should_exit = True
+        thread.join(60)
+        assert not thread.is_alive()
+        generator.close()
