@@ -46,6 +46,10 @@ PEERS: dict[str, list[tuple[str, ...]]] = {  # modules of the environment's Pyth
         ("pip", "install", "torch", "transformers==4.34.1", "numpy<2", "sentencepiece"),
         ("pip", "install", "--no-deps", "lade==0.0.2"),
     ],
+    "serving": [  # transformers' own server
+        _TORCH,
+        ("pip", "install", *_CONSTRAINED, "transformers[serving]"),
+    ],
     "llamacpp": [  # seven minutes on two cores; the script that converts checkpoints stays with the sources
         _TORCH,
         ("pip", "install", *_CONSTRAINED, "transformers", "gguf", "sentencepiece"),

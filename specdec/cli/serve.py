@@ -63,10 +63,10 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         except ImportError as error:
             raise RequestError(f"the server needs {error.name}: pip install 'specdec[serve]'") from None
         from specdec.generator import Generator
+        from specdec.serving import running
         from specdec.serving.options import ServerOptions
-        from specdec.serving.running import serve as run
-        from specdec.serving.running import warm_up
 
+        listening = running.listen(host, port)
         use_threads(threads)
         model, tokenizer = choice.load()
         if tokenizer is None:
@@ -97,11 +97,12 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             max_cache_bytes=None if cache_mb is None else cache_mb << 20,
             **choice.stages,
         )
-        warm_up(generator, [*offered.values()])
+        running.warm_up(generator, [*offered.values()])
     shown = f"[{host}]" if ":" in host else host
-    console.print(f"{options.name}, {generator.numerics.mode} numerics: http://{shown}:{port}", markup=False)
+    address = f"http://{shown}:{listening.getsockname()[1]}"
+    console.print(f"{options.name}, {generator.numerics.mode} numerics: {address}", markup=False)
     try:
-        run(generator, options, proposer, host, port, log_level)
+        running.serve(generator, options, proposer, listening, log_level)
     finally:
         generator.close()
 

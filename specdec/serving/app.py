@@ -77,12 +77,12 @@ class Server:
 
     @asynccontextmanager
     async def running(self, app: object) -> AsyncIterator[None]:
-        """Decode from here to the end."""
-        self.engine.start(asyncio.get_running_loop())
+        """Connect the engine, which another thread runs, to the event loop, and stop it at the end."""
+        self.engine.speak_on(asyncio.get_running_loop())
         try:
             yield
         finally:
-            await asyncio.to_thread(self.engine.stop)
+            self.engine.stop()
             self._encoder.shutdown()
 
     async def chat(self, body: ChatBody, request: Request) -> Response:

@@ -1,9 +1,12 @@
-"""The engine: the one thread that decodes. Others leave it orders, and hear of each step on their event loop."""
+"""The engine: the one thread that decodes. Others leave it orders, and hear of each step on their event loop.
+
+It had better be the thread that loaded the model. OpenMP keeps threads for each thread that computes, and once there
+are more of them than cores, they no longer wait actively for one another: on two cores a step takes 1.4 times as long.
+"""
 
 import asyncio
 import logging
 import queue
-import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -116,14 +119,12 @@ class Engine:
         self._orders = queue.SimpleQueue[Order | None]()
         self._texts: dict[Handle, Text] = {}  # the engine thread's own
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="specdec-engine", daemon=True)
         self._log = logging.getLogger("specdec.serving")
         self.fault = ""  # why it doesn't decode any more
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin; jobs hear of their steps on this loop."""
+    def speak_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let jobs hear of their steps on this loop."""
         self._loop = loop
-        self._thread.start()
 
     def submit(self, job: Job) -> None:
         """Have a job decoded."""
@@ -136,11 +137,11 @@ class Engine:
         self._orders.put((job, False))
 
     def stop(self) -> None:
-        """End whatever is under way, and the thread."""
+        """Have ``run`` end, and whatever is under way."""
         self._orders.put(None)
-        self._thread.join()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Decode until ``stop`` is called."""
         num_failures, goes_on = 0, True
         while goes_on and num_failures < _MOST_FAILURES:
             try:

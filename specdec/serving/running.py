@@ -2,12 +2,18 @@
 
 import json
 import logging
+import signal
+import socket
 import sys
+import threading
+from collections.abc import Iterable
+from ipaddress import ip_address
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.serving.app import Server, application
 from specdec.serving.options import ServerOptions
@@ -39,49 +45,77 @@ def log_to(stream: Any, level: str) -> None:
 
 
 class Process(uvicorn.Server):
-    """uvicorn's server, which on a signal goes on answering until what was accepted is done.
-
-    A second signal ends it at once.
-    """
+    """uvicorn's server on a thread of its own, which ends once what was accepted is done."""
 
     def __init__(self, config: uvicorn.Config, server: Server) -> None:
         super().__init__(config)
         self._server = server
-        self._is_draining = False
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Refuse what comes from now on, and end once nothing is under way."""
-        if self._is_draining:
+    def drain(self, sig: int, frame: FrameType | None) -> None:
+        """Refuse what comes from now on, and end once nothing is under way; called again, end at once."""
+        admission = self._server.admission
+        if admission.is_closed:
             self.should_exit = self.force_exit = True
-            return
-        self._is_draining = self._server.admission.is_closed = True
+            self._server.engine.stop()
+        admission.is_closed = True
         logging.getLogger("specdec.serving").info("draining", extra={"event": "draining", "signal": sig})
 
     async def on_tick(self, counter: int) -> bool:
         """uvicorn's own housekeeping, ten times a second; True to end."""
-        if self._is_draining and not self._server.admission.num_texts:
+        if self._server.admission.is_closed and not self._server.admission.num_texts:
             self.should_exit = True
         return await super().on_tick(counter)
 
 
-def warm_up(generator: Generator, offered: list[Any]) -> None:
+def warm_up(generator: Generator, offered: Iterable[str]) -> None:
     """Measure what strategies ask to be measured, which can't be done while anything is decoded."""
     generator.costs()
     for proposer in ("auto", *offered):
         generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
 
 
-def serve(generator: Generator, options: ServerOptions, strategy: str, host: str, port: int, log_level: str) -> None:
-    """Serve until a signal comes.
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
 
     Raises:
-        SpecdecError: where a strategy that is offered can't be bound.
-        OSError: where the address can't be had.
+        RequestError: for an address that can't be had.
     """
+    try:
+        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+    except OSError as error:
+        raise RequestError(
+            f"{host}:{port} can't be listened on ({error.strerror}): give another --host or --port"
+        ) from None
+    return listening
+
+
+def serve(
+    generator: Generator, options: ServerOptions, strategy: str, listening: socket.socket, log_level: str
+) -> None:
+    """Serve until a signal comes; this thread decodes, and HTTP has one of its own."""
     log_to(sys.stderr, log_level)
     server = Server(generator, options, strategy)
-    app = application(server, is_loopback=host in {"127.0.0.1", "localhost", "::1"})
-    config = uvicorn.Config(
-        app, host=host, port=port, log_config=None, access_log=False, server_header=False, timeout_keep_alive=30
+    app = application(server, is_loopback=ip_address(listening.getsockname()[0]).is_loopback)
+    process = Process(
+        uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=30), server
     )
-    Process(config, server).run()
+
+    def speak() -> None:
+        try:
+            process.run(sockets=[listening])
+        finally:
+            server.engine.stop()
+
+    speaking = threading.Thread(target=speak, name="specdec-http")
+    handled = {each: signal.signal(each, process.drain) for each in (signal.SIGINT, signal.SIGTERM)}
+    speaking.start()
+    try:
+        server.engine.run()
+    finally:
+        process.should_exit = True
+        speaking.join()
+        for each, before in handled.items():
+            signal.signal(each, before)

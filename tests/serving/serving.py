@@ -42,7 +42,9 @@ def serving(generator: Generator | None = None, **options: Any) -> Iterator[Serv
     config = uvicorn.Config(application(server, is_loopback=True), host="127.0.0.1", port=0, log_config=None)
     process = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(process.serve()), daemon=True)
+    engine = threading.Thread(target=server.engine.run, daemon=True)
     thread.start()
+    engine.start()
     while not process.started:
         thread.join(0.01)
         assert thread.is_alive(), "the server has not started"
@@ -51,6 +53,7 @@ def serving(generator: Generator | None = None, **options: Any) -> Iterator[Serv
         yield Served(server, f"http://127.0.0.1:{port}", generator)
     finally:
         process.should_exit = True
-        thread.join(60)
-        assert not thread.is_alive()
+        for each in (thread, engine):
+            each.join(60)
+            assert not each.is_alive()
         generator.close()
