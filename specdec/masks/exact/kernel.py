@@ -26,6 +26,7 @@ from transformers.masking_utils import sdpa_mask
 
 from specdec.errors import ModelError
 from specdec.masks.exact.regions import ATTENTION, Region, found_regions, with_regions
+from specdec.masks.exact.stacks import Stack, stacks_of
 from specdec.one_call import one_call
 
 _ROWS = 4  # products of fewer rows take other ways through the libraries, with other bits
@@ -119,12 +120,26 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     kind = _Kind(query.shape[3] ** -0.5 if scaling is None else scaling, softcap, s_aux)
     if len(query) == len(found) == 1 and found[0].nodes == slice(0, query.shape[2]):
         return _attend(query[0], key[0], value[0], found[0], kind).to(query.dtype).flatten(1, 2)[None], None
-    output = query.new_zeros(len(query), query.shape[2], num_groups, query.shape[1] // num_groups, value.shape[3])
+    num_heads = query.shape[1] // num_groups
+    output = query.new_zeros(len(query), query.shape[2], num_groups, num_heads, value.shape[3])
+    if len(found) > 1 and s_aux is None:
+        grouped = query.reshape(len(query), num_groups, num_heads, *query.shape[2:])
+        for stack in _stacks(attention_mask, found, num_heads):
+            stack.put(output, _attend_stacked(grouped, key, value, stack, kind))
+        return output.flatten(2, 3), None
     for region in found:
         attended = _attend(query[region.row, :, region.nodes], key[region.row], value[region.row], region, kind)
         # A slice is written to in place, converting on the way; numbered nodes have to be converted first.
         output[region.row, region.nodes] = attended if isinstance(region.nodes, slice) else attended.to(query.dtype)
     return output.flatten(2, 3), None
+
+
+def _stacks(mask: torch.Tensor, regions: tuple[Region, ...], num_heads: int) -> list[Stack]:
+    """The stacks of a pass: all its layers share them, with the mask."""
+    found: dict[int, list[Stack]] = mask.__dict__.setdefault("stacks", {})
+    if num_heads not in found:
+        found[num_heads] = stacks_of(regions, num_heads, _ROWS, _FEWEST_SLOTS)
+    return found[num_heads]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,20 +165,50 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, k
     values = _filled_up(region.take_open(v), _FEWEST_SLOTS)
     num_open = keys.shape[1]
     # The closed region counts as one slot more, whose score is its log-sum-exp; a sink as one that holds nothing.
-    scores = [_scores(rows, keys, kind, region.bias(num_heads, rows.shape[1], num_open))]
+    scores, closed = [_scores(rows, keys, kind, region.bias(num_heads, rows.shape[1], num_open))], None
     if region.closed.stop:
         closed, lse = _closed(rows, k[:, region.closed], v[:, region.closed], kind)
         scores.append(lse)
     if kind.sinks is not None:
         sinks = kind.sinks.float().view(num_groups, -1, 1).repeat_interleave(num_nodes, 1)
         scores.append(_filled_up(sinks, rows.shape[1]))
-    grid = _GRIDS[q.dtype]
+    sums = _joined(scores, values, closed, _GRIDS[q.dtype])
+    return sums[:, :num_rows].view(num_groups, num_heads, num_nodes, -1).permute(2, 0, 1, 3)
+
+
+def _attend_stacked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stack: Stack, kind: _Kind) -> torch.Tensor:
+    """A stack's attention, (regions, groups, rows of products, head size), float64.
+
+    Args:
+        q: (rows, groups, heads of a group, width, head size).
+        k, v: (rows, groups, slots, head size).
+    """
+    rows, keys, values = stack.take_rows(q), stack.take_open(k), stack.take_open(v)
+    num_regions, num_groups = rows.shape[:2]
+    bias = stack.bias.expand(-1, num_groups, -1, -1).flatten(0, 1)
+    scores = [_scores(rows.flatten(0, 1), keys.flatten(0, 1), kind, bias)]
+    closed = None
+    if any(region.closed.stop for region in stack.regions):
+        closed = rows.new_zeros(num_regions, num_groups, stack.num_rows, v.shape[3], dtype=torch.float32)
+        lse = rows.new_full((num_regions, num_groups, stack.num_rows, 1), -torch.inf, dtype=torch.float32)
+        for number, region in enumerate(stack.regions):
+            if region.closed.stop:
+                own_keys, own_values = k[region.row, :, region.closed], v[region.row, :, region.closed]
+                closed[number], lse[number] = _closed(rows[number], own_keys, own_values, kind)
+        scores.append(lse.flatten(0, 1))
+        closed = closed.flatten(0, 1)
+    sums = _joined(scores, values.flatten(0, 1), closed, _GRIDS[q.dtype])
+    return sums.reshape(num_regions, num_groups, *sums.shape[1:])
+
+
+def _joined(scores: list[torch.Tensor], values: torch.Tensor, closed: torch.Tensor | None, grid: _Grid) -> torch.Tensor:
+    """The sums over open slots and the closed region, by scores of both, (products, rows, head size), float64."""
+    num_open = values.shape[1]
     p = _softmax_weights(scores, grid)
     sums = _exact_sum(p[..., :num_open], values, grid)
-    if region.closed.stop:
+    if closed is not None:
         sums.addcmul_(p[..., num_open : num_open + 1], closed)
-    sums.div_(p.sum(-1, keepdim=True))
-    return sums[:, :num_rows].view(num_groups, num_heads, num_nodes, -1).permute(2, 0, 1, 3)
+    return sums.div_(p.sum(-1, keepdim=True))
 
 
 def _filled_up(states: torch.Tensor, num_rows: int) -> torch.Tensor:

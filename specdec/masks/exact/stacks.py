@@ -1,0 +1,104 @@
+"""Stacks: regions of several rows whose open slots are summed in the same products, since each product costs a call.
+
+What a region's own sums are isn't changed by that: slots that are filled up weigh nothing, and rows of products don't
+depend on one another, nor matrices of a batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from specdec.masks.exact.regions import Region
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stack:
+    """Regions with about as many nodes, and where their parts lie; heads are those of one group of keys.
+
+    Attributes:
+        num_rows: of each region's products, one for a head and a node; the last may be filled up.
+        sources: the row, head and node of each product's rows, (regions, 1) and twice (regions, num_rows).
+        slots: the row and slot of each region's open keys, (regions, 1) and (regions, slots).
+        bias: -inf where a row doesn't see a slot, else 0, (regions, 1, num_rows, slots).
+        taken: the region and row of each result that is wanted, and targets: its row, node and head in the output.
+    """
+
+    regions: tuple[Region, ...]
+    num_rows: int
+    sources: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    slots: tuple[torch.Tensor, torch.Tensor]
+    bias: torch.Tensor
+    taken: tuple[torch.Tensor, torch.Tensor]
+    targets: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+    def take_rows(self, query: torch.Tensor) -> torch.Tensor:
+        """The products' rows, (regions, groups, num_rows, size), of (rows, groups, heads, width, size)."""
+        rows, heads, nodes = self.sources
+        return query[rows, :, heads, nodes].transpose(1, 2).contiguous()
+
+    def take_open(self, states: torch.Tensor) -> torch.Tensor:
+        """The open slots' keys or values, (regions, groups, slots, size), of (rows, groups, slots, size)."""
+        rows, slots = self.slots
+        return states.transpose(1, 2)[rows, slots].transpose(1, 2).contiguous()
+
+    def put(self, output: torch.Tensor, results: torch.Tensor) -> None:
+        """Write results, (regions, groups, num_rows, size), to (rows, width, groups, heads, size)."""
+        rows, nodes, heads = self.targets
+        output[rows, nodes, :, heads] = results.transpose(1, 2)[self.taken].to(output.dtype)
+
+
+def stacks_of(regions: Sequence[Region], num_heads: int, multiple: int, fewest_slots: int) -> list[Stack]:
+    """The stacks of a pass, for so many heads of a group.
+
+    Args:
+        multiple: of the rows of a product.
+        fewest_slots: of a product.
+    """
+    by_size: dict[int, list[Region]] = {}
+    for region in regions:
+        num_rows = num_heads * len(region.hidden)
+        size = multiple
+        while size < num_rows:
+            size *= 2
+        by_size.setdefault(size, []).append(region)
+    return [_stack(tuple(alike), num_heads, size, fewest_slots) for size, alike in by_size.items()]
+
+
+def _stack(regions: tuple[Region, ...], num_heads: int, num_rows: int, fewest_slots: int) -> Stack:
+    device = regions[0].hidden.device
+    num_slots = max(fewest_slots, *(region.hidden.shape[1] for region in regions))
+    rows = torch.tensor([[region.row] for region in regions], device=device)
+    heads = torch.zeros(len(regions), num_rows, dtype=torch.long)
+    nodes, slots = torch.zeros_like(heads), torch.zeros(len(regions), num_slots, dtype=torch.long)
+    bias = torch.zeros(len(regions), 1, num_rows, num_slots)
+    wanted: list[tuple[torch.Tensor, ...]] = []
+    for number, region in enumerate(regions):
+        own = _nodes_of(region)
+        used = num_heads * len(own)
+        heads[number, :used] = torch.arange(num_heads).repeat_interleave(len(own))
+        nodes[number, :used] = own.repeat(num_heads)
+        nodes[number, used:] = own[0]
+        open_slots = torch.cat([torch.arange(piece.start, piece.stop) for piece in region.open])
+        slots[number, : len(open_slots)] = open_slots
+        slots[number, len(open_slots) :] = open_slots[0]  # which is seen, hence a number
+        bias[number, 0, :, len(open_slots) :] = -torch.inf
+        bias[number, 0, :used, : len(open_slots)] = region.hidden.cpu().repeat(num_heads, 1)
+        place = torch.arange(used)
+        regions_of_rows, target = torch.full_like(place, number), torch.full_like(place, region.row)
+        wanted.append((regions_of_rows, place, target, nodes[number, :used], heads[number, :used]))
+    parts = [torch.cat(part).to(device) for part in zip(*wanted, strict=True)]
+    return Stack(
+        regions=regions,
+        num_rows=num_rows,
+        sources=(rows, heads.to(device), nodes.to(device)),
+        slots=(rows, slots.to(device)),
+        bias=bias.to(device),
+        taken=(parts[0], parts[1]),
+        targets=(parts[2], parts[3], parts[4]),
+    )
+
+
+def _nodes_of(region: Region) -> torch.Tensor:
+    nodes = region.nodes
+    return torch.arange(nodes.start, nodes.stop) if isinstance(nodes, slice) else nodes.cpu()
