@@ -1,0 +1,113 @@
+"""The gate: keys, hosts, sizes, headers, and what is counted and logged."""
+
+import json
+import logging
+import re
+
+import httpx
+import openai
+import pytest
+
+from tests.serving.serving import Served, serving
+
+GOOD = {"model": "demo", "prompt": "# heapq", "max_tokens": 3, "temperature": 0}
+
+
+def test_with_keys_a_request_needs_one_of_them() -> None:
+    with serving(api_keys=("one", "tøo")) as locked:
+        for key in ("one", "tøo"):
+            headers = {"Authorization": f"Bearer {key}".encode()}
+            assert locked.post("/v1/completions", GOOD, headers=headers).status_code == 200
+        for headers in ({}, {"Authorization": "Bearer on"}, {"Authorization": "one"}, {"Authorization": "Basic one"}):
+            for answer in (
+                locked.post("/v1/completions", GOOD, headers=headers),
+                httpx.get(f"{locked.url}/v1/models", headers=headers),
+                httpx.get(f"{locked.url}/metrics", headers=headers),
+            ):
+                assert answer.status_code == 401
+                assert answer.json()["error"]["code"] == "invalid_api_key"
+        for path in ("/", "/health", "/playground.js"):
+            assert httpx.get(f"{locked.url}{path}").status_code == 200
+        with pytest.raises(openai.AuthenticationError):
+            locked.openai("wrong").models.list()
+        assert locked.openai("one").models.list().data
+
+
+def test_a_page_that_names_the_server_otherwise_isnt_served(served: Served) -> None:
+    assert httpx.get(f"{served.url}/v1/models", headers={"Host": "evil.example:80"}).status_code == 403
+    assert httpx.get(f"{served.url}/v1/models", headers={"Host": "localhost"}).status_code == 200
+
+
+def test_pages_of_other_origins_read_nothing_unless_named(served: Served) -> None:
+    origin = {"Origin": "https://page.example"}
+    assert "access-control-allow-origin" not in httpx.get(f"{served.url}/v1/models", headers=origin).headers
+    with serving(origins=("https://page.example",)) as open_to_one:
+        answer = httpx.get(f"{open_to_one.url}/v1/models", headers=origin)
+        assert answer.headers["access-control-allow-origin"] == "https://page.example"
+        other = httpx.get(f"{open_to_one.url}/v1/models", headers={"Origin": "https://other.example"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+def test_the_playground_may_load_nothing_from_elsewhere(served: Served) -> None:
+    answer = httpx.get(served.url)
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    page = answer.text + httpx.get(f"{served.url}/playground.js").text + httpx.get(f"{served.url}/playground.css").text
+    assert {*re.findall(r"https?://[^\s\"'`]+", page)} <= {"http://www.w3.org/2000/svg"}
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_health_and_metrics_tell_of_what_was_done() -> None:
+    with serving() as own:
+        assert httpx.get(f"{own.url}/health").json() == {"status": "ok"}
+        own.post("/v1/completions", {**GOOD, "max_tokens": 20})
+        own.post("/v1/completions", {**GOOD, "n": 0})
+        text = httpx.get(f"{own.url}/metrics").text
+        found = dict(re.findall(r"^(specdec_[^ ]+) (\S+)$", text, flags=re.MULTILINE))
+        assert found['specdec_requests_total{path="/v1/completions",status="200"}'] == "1.0"
+        assert found['specdec_requests_total{path="/v1/completions",status="400"}'] == "1.0"
+        assert found['specdec_new_tokens_total{strategy="AutoProposer"}'] == "20.0"
+        assert found["specdec_first_token_seconds_count"] == "1.0"
+        assert float(found["specdec_prompt_tokens_total"]) == len(own.generator.tokenizer("# heapq")["input_ids"])
+        own.server.admission.is_closed = True
+        assert httpx.get(f"{own.url}/health").status_code == 503
+        refused = own.post("/v1/completions", GOOD)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
+    from importlib.resources import files
+
+    from specdec.serving.metrics import Metrics
+
+    dashboard = json.loads(files("specdec.serving").joinpath("dashboard.json").read_text())
+    asked = {
+        name
+        for panel in dashboard["panels"]
+        for target in panel["targets"]
+        for name in re.findall(r"specdec_\w+", target["expr"])
+    }
+    kinds = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
+    page = Metrics().page().decode()
+    there = {
+        name.removesuffix("_total") + ending
+        for name, kind in re.findall(r"^# TYPE (specdec_\w+) (\w+)$", page, flags=re.MULTILINE)
+        for ending in kinds[kind]
+    }
+    assert asked <= there
+    assert len(asked) > 12
+
+
+def test_a_request_is_a_line_of_the_log_without_its_prompt(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("specdec.serving").propagate = True
+    caplog.set_level(logging.INFO, "specdec.serving")
+    for logs_prompts in (False, True):
+        caplog.clear()
+        with serving(logs_prompts=logs_prompts) as own:
+            answer = own.post("/v1/completions", {**GOOD, "prompt": "# secretword"})
+        (record,) = [vars(each) for each in caplog.records if getattr(each, "event", "") == "request"]
+        assert record["id"] == answer.headers["x-request-id"]
+        assert (record["status"], record["completion_tokens"], record["strategy"]) == (200, 3, "auto")
+        assert ("secretword" in str(record)) is logs_prompts
