@@ -12,6 +12,7 @@ from specdec.cli.progress import status
 from specdec.errors import RequestError
 
 _LOOPBACK = "127.0.0.1", "localhost", "::1"
+_MOST_CONNECTING = 2048
 
 
 @takes_model
@@ -66,7 +67,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.serving import running
         from specdec.serving.options import ServerOptions
 
-        listening = running.listen(host, port)
+        bound = running.bind(host, port)
         use_threads(threads)
         model, tokenizer = choice.load()
         if tokenizer is None:
@@ -99,10 +100,11 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         )
         running.warm_up(generator, [*offered.values()])
     shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listening.getsockname()[1]}"
+    bound.listen(_MOST_CONNECTING)  # from here on clients needn't be refused
+    address = f"http://{shown}:{bound.getsockname()[1]}"
     console.print(f"{options.name}, {generator.numerics.mode} numerics: {address}", markup=False)
     try:
-        running.serve(generator, options, proposer, listening, log_level)
+        running.serve(generator, options, proposer, bound, log_level)
     finally:
         generator.close()
 

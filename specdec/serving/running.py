@@ -74,38 +74,38 @@ def warm_up(generator: Generator, offered: Iterable[str]) -> None:
         generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address, and doesn't listen yet.
 
     Raises:
         RequestError: for an address that can't be had.
     """
     try:
         family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
+        bound = socket.socket(family, kind)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
     except OSError as error:
         raise RequestError(
             f"{host}:{port} can't be listened on ({error.strerror}): give another --host or --port"
         ) from None
-    return listening
+    return bound
 
 
 def serve(
-    generator: Generator, options: ServerOptions, strategy: str, listening: socket.socket, log_level: str
+    generator: Generator, options: ServerOptions, strategy: str, bound: socket.socket, log_level: str
 ) -> None:
-    """Serve until a signal comes; this thread decodes, and HTTP has one of its own."""
+    """Serve on a bound socket until a signal comes; this thread decodes, and HTTP has one of its own."""
     log_to(sys.stderr, log_level)
     server = Server(generator, options, strategy)
-    app = application(server, is_loopback=ip_address(listening.getsockname()[0]).is_loopback)
+    app = application(server, is_loopback=ip_address(bound.getsockname()[0]).is_loopback)
     process = Process(
         uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=30), server
     )
 
     def speak() -> None:
         try:
-            process.run(sockets=[listening])
+            process.run(sockets=[bound])
         finally:
             server.engine.stop()
 

@@ -27,7 +27,8 @@ def test_the_pages_commands_and_code_run(
     assert PORT in first
     arguments = shlex.split(first.replace(PORT, "0"))
     assert arguments[0] == "serve"
-    with subprocess.Popen([sys.executable, "-m", "specdec", *arguments], stderr=subprocess.PIPE, text=True) as started:
+    program = [sys.executable, "-m", "specdec", *arguments, "--threads", "1"]  # others test beside it
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as started:
         assert started.stderr is not None
         line = next(line for line in started.stderr if "http://" in line)
         port = line.strip().rpartition(":")[2]

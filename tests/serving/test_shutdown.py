@@ -24,7 +24,7 @@ def process() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def test_a_signal_lets_what_was_accepted_end_and_refuses_what_comes(process: tuple[subprocess.Popen[str], str]) -> None:
     started, url = process
-    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 200, "temperature": 0, "proposer": "off"}
+    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 450, "temperature": 0, "proposer": "off"}
     expected = httpx.post(f"{url}/v1/completions", json=body, timeout=120).json()["choices"][0]["text"]
     texts: list[str] = []
 

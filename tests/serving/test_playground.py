@@ -1,0 +1,146 @@
+"""The playground in a real browser: keyboard alone, both texts, their steps, and nothing that axe-core calls serious."""
+
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serving.serving import Served, serving
+
+
+@pytest.fixture(scope="module", name="browser")
+def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    webdriver = pytest.importorskip("selenium.webdriver")
+    service = pytest.importorskip("selenium.webdriver.chrome.service")
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver is None:
+        pytest.skip("chromium and chromedriver aren't installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for flag in (
+        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
+        "disable-component-update", "disable-sync", f"user-data-dir={tmp_path_factory.mktemp('profile')}",
+    ):  # fmt: skip
+        options.add_argument(f"--{flag}")
+    browser = webdriver.Chrome(options=options, service=service.Service(driver))
+    yield browser
+    browser.quit()
+
+
+def shown(browser: Any, selector: str) -> str:
+    """What an element says."""
+    text: str = browser.find_element("css selector", selector).get_property("textContent")
+    return text
+
+
+def until(browser: Any, selector: str, words: str) -> str:
+    """Wait for words."""
+    began = time.monotonic()
+    while words not in (text := shown(browser, selector)):
+        assert time.monotonic() - began < 60, text
+        time.sleep(0.05)
+    return text
+
+
+def press(browser: Any, *keys: str) -> None:
+    """Press keys wherever the focus is."""
+    browser.switch_to.active_element.send_keys(*keys)
+
+
+def test_by_keyboard_alone_both_texts_come_and_tell_of_their_steps(served: Served, browser: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(served.url)
+    until(browser, "#model", "demo")
+    press(browser, Keys.TAB)
+    assert browser.switch_to.active_element.get_attribute("id") == "prompt"
+    press(browser, "# heapq", Keys.CONTROL + Keys.ENTER)
+    until(browser, "#verdict", "same text ✓")
+    texts = [shown(browser, f"[data-column={column}] .text") for column in ("plain", "drafted")]
+    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 96, "temperature": 0, "proposer": "off"}
+    assert texts == [served.post("/v1/completions", body).json()["choices"][0]["text"]] * 2
+    figures = [shown(browser, f"[data-column={column}] .figures") for column in ("plain", "drafted")]
+    assert "tokens96" in figures[0]
+    assert "tokens/step1.00" in figures[0]
+    colours = {each.get_attribute("class") for each in browser.find_elements("css selector", ".token")}
+    assert len(colours) >= 6
+    while browser.switch_to.active_element.get_attribute("class") != "text":
+        press(browser, Keys.TAB)
+    press(browser, Keys.TAB)  # to the strategy's text
+    press(browser, Keys.END)
+    told = until(browser, "#told", "step ")
+    steps = len(browser.find_elements("css selector", "[data-column=drafted] .token.first"))
+    assert f"step {steps}" in told
+    for _ in range(95):
+        press(browser, Keys.ARROW_LEFT)
+        if "proposed by" in shown(browser, "#told"):
+            break
+    assert "and accepted" in shown(browser, "#told")
+    label = browser.find_element("css selector", "#tree svg").get_attribute("aria-label")
+    assert "accepted" in label
+    assert browser.find_elements("css selector", "#tree .node.accepted")
+    assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_hovering_tells_of_a_token(served: Served, browser: Any) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    first, other = browser.find_elements("css selector", "[data-column=plain] .token")[:2]
+    for token, step in ((first, "step 1"), (other, "step 2")):
+        ActionChains(browser).move_to_element(token).perform()
+        assert step in shown(browser, "#told")
+        assert "the model's own" in shown(browser, "#told")
+
+
+def test_what_the_server_refuses_is_said_and_the_page_goes_on(served: Served, browser: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    field = browser.find_element("id", "strategy")
+    field.clear()
+    field.send_keys("lookahaed", Keys.CONTROL + Keys.ENTER)
+    assert "did you mean" in until(browser, "#verdict", "unknown proposer")
+    field.clear()
+    field.send_keys("jacobi:n=4", Keys.CONTROL + Keys.ENTER)
+    until(browser, "#verdict", "same text ✓")
+    assert shown(browser, "#drafted-title") == "jacobi:n=4"
+
+
+def test_escape_stops_both(served: Served, browser: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    length = browser.find_element("id", "length")
+    length.clear()
+    length.send_keys("450", Keys.CONTROL + Keys.ENTER)
+    until(browser, "#verdict", "decoding")
+    time.sleep(0.2)
+    press(browser, Keys.ESCAPE)
+    until(browser, "#verdict", "stopped")
+    began = time.monotonic()
+    while served.server.admission.num_texts:
+        assert time.monotonic() - began < 20
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_nothing_runs_out_of_the_page(served: Served, browser: Any, width: int) -> None:
+    metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_key_is_asked_for_where_the_server_wants_one(browser: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    with serving(api_keys=("secret",)) as locked:
+        browser.get(locked.url)
+        until(browser, "#verdict", "No API key")
+        key = browser.find_element("id", "key")
+        assert key.is_displayed()
+        key.send_keys("secret")
+        browser.find_element("id", "prompt").send_keys("# heapq", Keys.CONTROL + Keys.ENTER)
+        until(browser, "#verdict", "same text ✓")
+        assert httpx.get(locked.url).status_code == 200
