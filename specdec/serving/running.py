@@ -92,9 +92,7 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(
-    generator: Generator, options: ServerOptions, strategy: str, bound: socket.socket, log_level: str
-) -> None:
+def serve(generator: Generator, options: ServerOptions, strategy: str, bound: socket.socket, log_level: str) -> None:
     """Serve on a bound socket until a signal comes; this thread decodes, and HTTP has one of its own."""
     log_to(sys.stderr, log_level)
     server = Server(generator, options, strategy)

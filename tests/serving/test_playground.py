@@ -1,4 +1,4 @@
-"""The playground in a real browser: keyboard alone, both texts, their steps, and nothing that axe-core calls serious."""
+"""The playground in a browser: keyboard alone, both texts and their steps, hovering, refusals, keys, narrow pages."""
 
 import shutil
 import time
