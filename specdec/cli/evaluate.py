@@ -69,7 +69,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     csv: Csv = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare strategies: speed, tokens per step, identity of texts.
+    """Compare strategies: speed, tokens per step, same texts.
 
     Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
     Speed-ups are over ordinary plain decoding, in fast numerics; texts are held against it in the strategies' own.
@@ -170,7 +170,7 @@ def report(
     csv: Csv = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put run files of one comparison together, and show the figures."""
+    """Put run files of one comparison together, and show them."""
     from specdec.comparison import Comparison
     from specdec.comparison.runfile import merge
 

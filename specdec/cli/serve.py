@@ -46,9 +46,10 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="the log has prompts and answers too")] = False,
     threads: Threads = None,
 ) -> None:
-    """Serve the model over HTTP, as OpenAI's API does; its first page is a playground.
+    """Serve a model over HTTP, to OpenAI's clients.
 
-    A request may name its own strategy. The log goes to standard error, a line of JSON for each request.
+    A request may name its own strategy, and the first page is a playground. The log goes to standard error, a line of
+    JSON for each request.
     """
     with before_anything_runs():
         check_request(proposer, verifier=verifier, **choice.stages, settings={})

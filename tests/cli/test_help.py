@@ -6,7 +6,9 @@ import pytest
 
 from specdec.cli import app
 
-NAMES = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
+NAMES = [
+    command.callback.__name__.replace("_", "-") for command in app.registered_commands if command.callback is not None
+]
 
 
 @pytest.fixture(name="help_of")

@@ -6,7 +6,9 @@ from specdec.cli import app
 from tests.fresh_process import modelling, run_commands
 
 SLOW_TO_IMPORT = {"torch", "transformers", "numpy", "matplotlib", "scipy"}
-COMMANDS = [command.callback.__name__ for command in app.registered_commands if command.callback is not None]
+COMMANDS = [
+    command.callback.__name__.replace("_", "-") for command in app.registered_commands if command.callback is not None
+]
 
 
 def test_help_and_misspelt_commands_and_options_import_no_library_that_takes_long() -> None:
