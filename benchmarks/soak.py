@@ -1,10 +1,12 @@
 """A server under moderate load for an hour: every answer compared, memory, files and threads watched.
 
     python -m benchmarks soak --minutes 60 --out benchmarks/results/soak.json
+    python -m benchmarks soak --minutes 1 --streams 32
 
 Requests of mixed lengths, strategies and temperatures come at random times, streamed and not; one in five leaves in the
-middle of its answer, one in ten is wrong. Each answer that ends is compared with the same request's alone, by the
-library, before the server starts.
+middle of its answer, one in ten is wrong. With ``--streams`` so many clients ask without a pause instead, and a signal
+ends the server while they do: what it has accepted must still be right. Each answer that ends is compared with the same
+request's alone, by the library, before the server starts.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,50 +94,89 @@ class Watched:
     def between(self, begin: float, end: float, name: str) -> float:
         """The median of a figure over a part of the time."""
         last = self.looks[-1]["seconds"]
-        return statistics.median(look[name] for look in self.looks if begin * last <= look["seconds"] <= end * last)
+        part = [look[name] for look in self.looks if begin * last <= look["seconds"] <= end * last]
+        return statistics.median(part or [self.looks[-1][name]])
 
 
-async def soak(
-    url: str, minutes: float, rate: float, bodies: list[dict[str, Any]], texts: list[str], watched: Watched
-) -> Counter[str]:
-    """Put the load on a server; how requests ended."""
-    ended, rng, began = Counter[str](), random.Random(1), time.monotonic()
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(timeout=120.0, limits=limits) as client, asyncio.TaskGroup() as tasks:
+class Load:
+    """Requests to a server, and how they ended."""
 
-        async def one(number: int, kind: str) -> None:
-            body = bodies[number]
-            try:
-                if kind == "wrong":
-                    answer = await client.post(url, json={**body, **_WRONG[number % len(_WRONG)]})
-                    ended["refused" if answer.status_code in (400, 404) else f"wrong: {answer.status_code}"] += 1
-                elif kind == "whole":
-                    answer = await client.post(url, json=body)
-                    text = answer.json()["choices"][0]["text"] if answer.status_code == 200 else None
-                    ended[judged(text, texts[number], answer.status_code)] += 1
-                else:
-                    ended[await streamed(client, url, body, texts[number], leaves=kind == "leaves")] += 1
-            except Exception as error:
-                ended[f"failed: {type(error).__name__}"] += 1
+    def __init__(self, address: str, bodies: list[dict[str, Any]], texts: list[str], client: httpx.AsyncClient) -> None:
+        self._url, self._bodies, self._texts, self._client = f"{address}/v1/completions", bodies, texts, client
+        self._rng = random.Random(1)
+        self.ended = Counter[str]()
+        self.is_stopping = False  # the server was told to end
 
-        looked = -_EVERY
-        while (now := time.monotonic() - began) < 60 * minutes:
-            if now - looked >= _EVERY:
-                looked = now
-                watched.look(now)
-            kind = rng.choices(["wrong", "whole", "streamed", "leaves"], [1, 3, 4, 2])[0]
-            tasks.create_task(one(rng.randrange(len(bodies)), kind))
-            await asyncio.sleep(rng.expovariate(rate))
+    async def one(self) -> None:
+        """Send a request of any kind."""
+        kind = self._rng.choices(["wrong", "whole", "streamed", "leaves"], [1, 3, 4, 2])[0]
+        number = self._rng.randrange(len(self._bodies))
+        try:
+            end = await self._end(self._bodies[number], self._texts[number], kind, number)
+        except httpx.ConnectError:
+            end = "turned away" if self.is_stopping else "failed: no connection"
+        except Exception as error:
+            end = f"failed: {type(error).__name__}"
+        self.ended[end] += 1
+
+    async def _end(self, body: dict[str, Any], text: str, kind: str, number: int) -> str:
+        if kind == "wrong":
+            answer = await self._client.post(self._url, json={**body, **_WRONG[number % len(_WRONG)]})
+            return "refused" if answer.status_code in (400, 404) else self._failed(answer.status_code)
+        if kind != "whole":
+            return await streamed(self._client, self._url, body, text, kind == "leaves", self._failed)
+        answer = await self._client.post(self._url, json=body)
+        if answer.status_code != 200:
+            return self._failed(answer.status_code)
+        return judged(answer.json()["choices"][0]["text"], text)
+
+    def _failed(self, status: int) -> str:
+        return "turned away" if status == 503 and self.is_stopping else f"failed: status {status}"
+
+    async def at_random(self, minutes: float, rate: float, watched: Watched) -> None:
+        """Send requests at random times."""
+        async with asyncio.TaskGroup() as tasks:
+            async for _ in looking(minutes, watched, lambda: self._rng.expovariate(rate)):
+                tasks.create_task(self.one())
+
+    async def without_pause(self, minutes: float, streams: int, watched: Watched, stop: Callable[[], None]) -> None:
+        """Send one request behind another, so many at a time, and tell the server to end in the middle."""
+
+        async def stream() -> None:
+            while not self.is_stopping:
+                await self.one()
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(streams):
+                tasks.create_task(stream())
+            async for _ in looking(minutes, watched, lambda: 1.0):
+                pass
+            self.is_stopping = True
+            stop()
+            for _ in range(streams):
+                tasks.create_task(self.one())
+
+
+async def looking(minutes: float, watched: Watched, pause: Callable[[], float]) -> AsyncIterator[None]:
+    """Wait again and again until the time is over, and look at the process now and then."""
+    began, looked = time.monotonic(), -_EVERY
+    while (now := time.monotonic() - began) < 60 * minutes:
+        if now - looked >= _EVERY:
+            looked = now
+            watched.look(now)
+        yield
+        await asyncio.sleep(pause())
     watched.look(time.monotonic() - began)
-    return ended
 
 
-async def streamed(client: httpx.AsyncClient, url: str, body: dict[str, Any], expected: str, leaves: bool) -> str:
+async def streamed(
+    client: httpx.AsyncClient, url: str, body: dict[str, Any], expected: str, leaves: bool, failed: Callable[[int], str]
+) -> str:
     """Ask for a stream, and leave after a part of it, or compare the whole."""
     text = ""
     async with client.stream("POST", url, json={**body, "stream": True}) as response:
         if response.status_code != 200:
-            return judged(None, expected, response.status_code)
+            return failed(response.status_code)
         async for line in response.aiter_lines():
             if line.startswith("data: {"):
                 part = json.loads(line[6:])
@@ -143,34 +185,53 @@ async def streamed(client: httpx.AsyncClient, url: str, body: dict[str, Any], ex
                 text += part["choices"][0]["text"]
                 if leaves:
                     return "left"
-    return judged(text, expected, 200)
+    return judged(text, expected)
 
 
-def judged(text: str | None, expected: str, status: int) -> str:
-    """How an answer ended."""
-    if text is None:
-        return f"failed: status {status}"
+def judged(text: str, expected: str) -> str:
+    """How an answer that came ended."""
     return "the same" if text == expected else "another text"
+
+
+async def put(
+    address: str,
+    bodies: list[dict[str, Any]],
+    texts: list[str],
+    given: argparse.Namespace,
+    server: Any,
+    watched: Watched,
+) -> Counter[str]:
+    """Put the load on a server; how requests ended."""
+    async with httpx.AsyncClient(timeout=120.0, limits=httpx.Limits(max_connections=None)) as client:
+        load = Load(address, bodies, texts, client)
+        if given.streams:
+            await load.without_pause(given.minutes, given.streams, watched, lambda: server.send_signal(signal.SIGTERM))
+        else:
+            await load.at_random(given.minutes, given.rate, watched)
+        return load.ended
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=2.0, help="requests a second")
+    parser.add_argument("--streams", type=int, help="clients without a pause, instead")
     parser.add_argument("--kinds", type=int, default=200, help="different requests")
+    parser.add_argument("--threads", type=int, default=2, help="of the server")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     bodies = kinds(0, given.kinds)
     texts = alone(bodies)
-    command = [sys.executable, "-m", "specdec", "serve", "--port", "0", "--log-level", "error", "--prefix-mb", "64"]
+    command = [sys.executable, "-m", "specdec", "serve", "--port", "0", "--log-level", "error"]
+    command += ["--prefix-mb", "64", "--threads", str(given.threads)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         assert server.stderr is not None
         url = next(line for line in server.stderr if "http://" in line)
         watched = Watched(server.pid)
         address = url[url.index("http://") :].strip()
-        ended = asyncio.run(soak(f"{address}/v1/completions", given.minutes, given.rate, bodies, texts, watched))
-        metrics = httpx.get(f"{address}/metrics").text
-        server.send_signal(signal.SIGTERM)
+        ended = asyncio.run(put(address, bodies, texts, given, server, watched))
+        if not given.streams:
+            server.send_signal(signal.SIGTERM)
         code = server.wait(60)
     figures = {
         "machine": facts(),
@@ -183,9 +244,6 @@ def main() -> None:
         },
         "files": {f"{begin:.0%} to {end:.0%}": watched.between(begin, end, "files") for begin, end in _PARTS},
         "threads": {f"{begin:.0%} to {end:.0%}": watched.between(begin, end, "threads") for begin, end in _PARTS},
-        "left_behind": [
-            line for line in metrics.splitlines() if line.startswith(("specdec_batch_texts", "specdec_queue_texts"))
-        ],
         "looks": watched.looks,
     }
     print(json.dumps({name: value for name, value in figures.items() if name != "looks"}, indent=1))
