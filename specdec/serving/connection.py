@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -30,7 +30,7 @@ def as_json(content: Any) -> bytes:
     return json.dumps(content, separators=(",", ":")).encode()
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, Value]) -> Value:
+async def while_connected(receive: Receive, work: Awaitable[Value]) -> Value:
     """Do work whose client waits for it.
 
     Raises:
@@ -59,31 +59,26 @@ class EventStream(Response):
     """Server-sent events, sent as they come; the last says that it is the last, as OpenAI's does.
 
     Args:
-        events: each batch of them goes out together; closed when the client has gone.
+        events: each list of them goes out together.
+        close: called at the end, and when the client has gone.
     """
 
-    def __init__(
-        self,
-        events: AsyncIterator[list[Mapping[str, Any]]],
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **(headers or {})})
+    def __init__(self, events: AsyncIterator[list[Mapping[str, Any]]], close: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self.headers["Content-Type"] = "text/event-stream; charset=utf-8"
         del self.headers["Content-Length"]
-        self._events = events
+        self._events, self._close = events, close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(ClientGone):
-            await while_connected(receive, self._send_all(send))
+        try:
+            with suppress(ClientGone):
+                await while_connected(receive, self._send_all(send))
+        finally:
+            await self._close()
 
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            async for events in self._events:
-                body = b"".join(b"data: " + as_json(event) + b"\n\n" for event in events)
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-            await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
-        finally:
-            close = getattr(self._events, "aclose", None)
-            if close is not None:
-                await close()
+        async for events in self._events:
+            body = b"".join(b"data: " + as_json(event) + b"\n\n" for event in events)
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})

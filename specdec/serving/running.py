@@ -15,8 +15,9 @@ import uvicorn
 
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.serving.app import Server, application
+from specdec.serving.app import application
 from specdec.serving.options import ServerOptions
+from specdec.serving.server import Server
 
 _LOGGED = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "color_message"}  # of every record
 

@@ -12,8 +12,9 @@ import uvicorn
 from openai import OpenAI
 
 from specdec import Generator, demo
-from specdec.serving.app import Server, application
+from specdec.serving.app import application
 from specdec.serving.options import ServerOptions
+from specdec.serving.server import Server
 
 
 @dataclass

@@ -1,0 +1,164 @@
+"""A model's server: what lies between a request's body and its answer."""
+
+import asyncio
+import copy
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import Request
+from starlette.responses import Response
+
+import specdec
+from specdec.generator import Generator
+from specdec.plugins.registry import load_plugins
+from specdec.serving.admission import Admission
+from specdec.serving.calls import Call, Intake
+from specdec.serving.connection import ClientGone, EventStream, Json, while_connected
+from specdec.serving.engine import Engine, Job, Progress
+from specdec.serving.errors import ApiError
+from specdec.serving.metrics import Metrics, Stopwatch
+from specdec.serving.offers import Offers
+from specdec.serving.options import ServerOptions
+from specdec.serving.schemas import ChatBody, CompletionBody
+from specdec.serving.shapes import ChatShape, CompletionShape, Shape
+
+_GONE = 499  # nginx's, for a client that has closed the connection: nobody reads it but the log
+Body = TypeVar("Body", ChatBody, CompletionBody)
+Parts = AsyncGenerator[list[Progress], None]
+
+
+class Server:
+    """A model's server: the parts that routes share, from start to shutdown.
+
+    Args:
+        generator: nobody else decodes with it meanwhile.
+        strategy: the name of the generator's strategy.
+    """
+
+    def __init__(self, generator: Generator, options: ServerOptions, strategy: str) -> None:
+        self.options, self.strategy = options, strategy
+        self.metrics = Metrics()
+        self.offers = Offers(load_plugins(), options.offered)
+        self.admission = Admission(options.max_batch_size, options.max_queue)
+        self.engine = Engine(
+            generator,
+            max_batch_size=options.max_batch_size,
+            max_prefix_bytes=options.max_prefix_bytes,
+            observe=self.metrics.observe,
+        )
+        # The engine decodes tokens while prompts are encoded, and a tokenizer may serve one thread only.
+        tokenizer = copy.deepcopy(generator.tokenizer)
+        self._intake = Intake(generator, tokenizer, self.offers, options, strategy)
+        self._encoder = ThreadPoolExecutor(1, "specdec-encoder")
+        self._fingerprint = f"specdec-{specdec.__version__}-{generator.numerics.mode}"
+        self._created = int(time.time())
+
+    @asynccontextmanager
+    async def running(self, app: object) -> AsyncIterator[None]:
+        """Connect the engine, which another thread runs, to the event loop, and stop it at the end."""
+        self.engine.speak_on(asyncio.get_running_loop())
+        try:
+            yield
+        finally:
+            self.engine.stop()
+            self._encoder.shutdown()
+
+    async def chat(self, body: ChatBody, request: Request) -> Response:
+        """Answer a conversation; raises ApiError where that is refused, or fails before its first token."""
+        return await self._answer(request, body, self._intake.chat, ChatShape)
+
+    async def completion(self, body: CompletionBody, request: Request) -> Response:
+        """Go on with prompts; raises as ``chat`` does."""
+        return await self._answer(request, body, self._intake.completion, CompletionShape)
+
+    def model(self) -> dict[str, Any]:
+        """The model as /v1/models tells of it."""
+        return {
+            "id": self.options.name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "specdec",
+            "strategy": self.strategy,
+            "strategies": self.offers.names,
+        }
+
+    async def _answer(self, request: Request, body: Body, make: Callable[[Body], Call], shape: type[Shape]) -> Response:
+        call = await asyncio.get_running_loop().run_in_executor(self._encoder, make, body)
+        told = request.state.told
+        told |= {"prompt_tokens": call.num_prompt_tokens, "texts": len(call.prompts), "strategy": call.strategy}
+        if self.options.logs_prompts:
+            told["body"] = body.model_dump(exclude_none=True)
+        answer = shape(call, self.options.name, self._fingerprint)
+        parts = self._parts(call, answer, request)
+        try:
+            if not body.stream:
+                await while_connected(request.receive, _exhaust(parts))
+                return Json(answer.answer())
+            # The status is known once the first token is: until then, a refusal has one of its own.
+            first = await while_connected(request.receive, anext(parts))
+        except ClientGone:
+            await parts.aclose()
+            return Response(status_code=_GONE)
+        include_usage = body.stream_options is not None and body.stream_options.include_usage
+        return EventStream(_streamed(first, parts, answer, include_usage), parts.aclose)
+
+    async def _parts(self, call: Call, answer: Shape, request: Request) -> Parts:
+        """A call's progress, decoded as long as somebody listens."""
+        with self.admission.of(len(call.prompts)) as place:
+            self.metrics.queue.set(self.admission.num_waiting)
+            job, watch = Job(call), Stopwatch(self.metrics, request.state.arrived)
+            self.engine.submit(job)
+            timer = asyncio.get_running_loop().call_later(self.options.timeout, self.engine.cancel, job)
+            try:
+                async for progress in job.news():
+                    if any(each.token_ids for each in progress):
+                        watch.tick()
+                    elif watch.seconds_to_first is None and any(_was_cancelled(each) for each in progress):
+                        raise self.admission.busy("The server is too busy: the request waited too long.")
+                    for each in progress:
+                        answer.note(each)
+                    yield progress
+                place.has_finished = True
+            finally:
+                timer.cancel()
+                if not job.is_over:
+                    job.is_over = True
+                    self.engine.cancel(job)
+                self._note_end(call, answer, watch, request)
+
+    def _note_end(self, call: Call, answer: Shape, watch: Stopwatch, request: Request) -> None:
+        usage, told = answer.usage(), request.state.told
+        self.metrics.count_prompts(call.num_prompt_tokens, usage["prompt_tokens_details"]["cached_tokens"])
+        self.metrics.whole.labels(request.url.path).observe(time.perf_counter() - request.state.arrived)
+        self.metrics.queue.set(self.admission.num_waiting)
+        told |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
+        if watch.seconds_to_first is not None:
+            told["first_token_seconds"] = round(watch.seconds_to_first, 4)
+        if self.options.logs_prompts:
+            told["texts_written"] = answer.texts
+
+
+async def _exhaust(parts: Parts) -> None:
+    async for _ in parts:
+        pass
+
+
+async def _streamed(
+    first: list[Progress], parts: Parts, answer: Shape, include_usage: bool
+) -> AsyncIterator[list[Mapping[str, Any]]]:
+    """The events of a streamed answer, those of a step together."""
+    try:
+        yield [*answer.beginning(), *map(answer.chunk, first)]
+        async for progress in parts:
+            yield [*map(answer.chunk, progress)]
+        if include_usage:
+            yield [answer.end()]
+    except ApiError as error:
+        yield [error.body]
+
+
+def _was_cancelled(progress: Progress) -> bool:
+    return progress.result is not None and progress.result.finish_reason == "cancelled"
