@@ -51,8 +51,9 @@ class Contender:
 CONTENDERS = {
     each.name: each
     for each in (
-        Contender("off", "specdec", {"proposer": "off"}),
-        Contender("auto", "specdec", {"proposer": "auto"}),
+        # a server each: on one, whoever is asked second finds the first's prompts computed
+        Contender("off", "specdec-off", {"proposer": "off"}),
+        Contender("auto", "specdec-auto", {"proposer": "auto"}),
         Contender("vllm", "vllm"),
         Contender("vllm-ngram", "vllm-ngram"),
         Contender("transformers", "transformers"),
@@ -63,7 +64,7 @@ CONTENDERS = {
 def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[str], dict[str, str]]:
     """The command that starts a server, and its environment's own variables."""
     model, own = str(smollm2.checkpoint(dtype)), {"OMP_NUM_THREADS": str(threads)}
-    if server == "specdec":
+    if server.startswith("specdec"):
         options = ["--model", "smollm2", "--dtype", dtype, "--port", str(port), "--threads", str(threads)]
         return [sys.executable, "-m", "specdec", "serve", *options, "--log-level", "warning"], own
     if server.startswith("vllm"):
@@ -155,7 +156,7 @@ def main() -> None:
                 for contender in order:
                     load = Load(rate, count, num_requests, seed=round_number)
                     address, most = addresses[contender.server], given.max_tokens
-                    name = "smollm2" if contender.server == "specdec" else str(smollm2.checkpoint(given.dtype))
+                    name = "smollm2" if contender.server.startswith("specdec") else str(smollm2.checkpoint(given.dtype))
                     summary = asyncio.run(asked(contender, address, load, chosen, most, name))
                     found.setdefault(f"{contender.name} {load}", []).append(summary.as_dict())
                     print(round_number, contender.name, line(summary), flush=True)
