@@ -147,16 +147,16 @@ MUTATIONS = (
         "open slots summed in the order of the tree",
         "specdec/masks/exact/kernel.py",
         (
-            ("return _round_to(p, grid.weights).double()", "return p"),
-            ("_round_to(values.float(), grid.values[0]).double()", "values.float()"),
-            ("torch.cat([high, low], -1).double()", "torch.cat([high, low], -1)"),
+            ("dtype=torch.float64, device=p.device", "dtype=torch.float32, device=p.device"),
+            ("return p.double()", "return p"),
+            ("_round_to(values.float(), grid.values).double()", "values.float()"),
         ),
         (EXACT,),
     ),
     Mutation(
         "weights that are on no grid",
         "specdec/masks/exact/kernel.py",
-        (("return _round_to(p, grid.weights).double()", "return p.double()"),),
+        (("p = _round_to(p, grid.weights[-1])", "p = p"),),
         (EXACT,),
     ),
     Mutation(
@@ -296,7 +296,7 @@ def main() -> None:
     unseen = []
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
-        for name in ("specdec", "tests", "benchmarks", "plugins"):
+        for name in ("specdec", "tests", "benchmarks", "plugins", "docs"):
             shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "CHANGELOG.md"):
             shutil.copy(ROOT / name, copy / name)

@@ -1,7 +1,7 @@
 """Preallocated keys and values for transformers models: a buffer per layer, rows of different lengths side by side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,6 +26,23 @@ class Placement:
     num_rows: int = 1  # to make room for
     num_slots: int = 0
     num_asked: int = 0
+    _lines: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
+
+    def move(self, first: int, starts: tuple[int, ...]) -> None:
+        """Let the next forward write elsewhere."""
+        self.first, self.starts = first, starts
+        self._lines.clear()
+
+    def lines(self, width: int, buffer: torch.Tensor) -> torch.Tensor:
+        """The lines that ``width`` nodes of each row are written to, of a buffer as a matrix; rows, nodes, heads."""
+        _, num_heads, num_slots, _ = buffer.shape
+        asked = width, num_heads, num_slots
+        if asked not in self._lines:
+            rows = torch.arange(self.first, self.first + len(self.starts))[:, None, None]
+            slots = torch.tensor(self.starts)[:, None, None] + torch.arange(width)[:, None]
+            lines = (rows * num_heads + torch.arange(num_heads)) * num_slots + slots
+            self._lines[asked] = lines.flatten().to(buffer.device)
+        return self._lines[asked]
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
@@ -60,10 +77,15 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         width = key_states.shape[2]
         slots = max(starts) + width
         self.reserve(max(self.placement.num_rows, first + len(starts)), max(self.placement.num_slots, slots))
-        for index, start in enumerate(starts):
-            self.keys[first + index, :, start : start + width] = key_states[index]
-            self.values[first + index, :, start : start + width] = value_states[index]
         rows = slice(first, first + len(starts))
+        if len(starts) == 1:
+            self.keys[first, :, starts[0] : slots] = key_states[0]
+            self.values[first, :, starts[0] : slots] = value_states[0]
+        else:  # in one call, however many rows there are
+            lines = self.placement.lines(width, self.keys)
+            for buffer, states in ((self.keys, key_states), (self.values, value_states)):
+                size = buffer.shape[3]
+                buffer.view(-1, size).index_copy_(0, lines, states.transpose(1, 2).reshape(-1, size))
         return self.keys[rows, :, :slots], self.values[rows, :, :slots]
 
     def reserve(self, num_rows: int, num_slots: int) -> None:
@@ -128,7 +150,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
 
     def place(self, first: int, starts: Sequence[int]) -> None:
         """Say where the next forward writes."""
-        self.placement.first, self.placement.starts = first, tuple(starts)
+        self.placement.move(first, tuple(starts))
 
     def keep(self, row: int, path: Sequence[int]) -> None:
         """Commit a path of the last forward, root first, in place; nothing moves where it is contiguous already."""

@@ -137,17 +137,23 @@ def test_sums_over_open_slots_are_exact(dtype: torch.dtype) -> None:
     scores = torch.randn(1, 1, 200, generator=rng) * 6
     magnitudes = 2.0 ** torch.randint(-30, 5, (1, 200, 3), generator=rng)
     values = (torch.randn(1, 200, 3, generator=rng) * magnitudes).to(dtype)
-    p = exact._softmax_weights([scores], grid)
-    assert torch.equal(p * 2.0**grid.weights, (p * 2.0**grid.weights).round())
-    sums = exact._exact_sum(p, values, grid)
-    finest = Fraction(1, 2 ** grid.values[-1])
+    expected = torch.exp(scores.double() - scores.max())
+    limbs = exact._softmax_weights([scores], grid)
+    assert torch.allclose(limbs.sum(1, keepdim=True), expected, rtol=0, atol=2.0 ** -(grid.weights[-1] - 1))
+    for limb, exponent in zip(limbs[0], grid.weights, strict=True):
+        assert torch.equal(limb * 2.0**exponent, (limb * 2.0**exponent).round())
+    sums = exact._exact_sum(limbs, values, grid)
+    finest = Fraction(1, 2 ** (grid.values + (dtype == torch.float32)))
     for column in range(3):
-        on_grid = [round(Fraction(float(v)) / finest) * finest for v in values[0, :, column]]
-        total = sum(Fraction(float(w)) * v for w, v in zip(p[0, 0], on_grid, strict=True))
-        # The sum of each limb is exact; adding the limbs' sums may round once.
-        assert abs(Fraction(float(sums[0, 0, column])) - total) <= abs(total) * Fraction(1, 2**52)
+        own_values = values[0, :, column].float()
+        rounded = exact._round_to(own_values, grid.values)
+        assert ((rounded - own_values).abs() <= (own_values.abs() * 2.0**-23).clamp(min=2.0**-grid.values)).all()
+        on_grid = [Fraction(float(v)) for v in rounded]
+        assert all(v % finest == 0 for v in on_grid)
+        for limb, own in zip(limbs[0], sums[0, :, column], strict=True):
+            assert Fraction(float(own)) == sum(Fraction(float(w)) * v for w, v in zip(limb, on_grid, strict=True))
     order = torch.randperm(200, generator=rng)
-    assert torch.equal(exact._exact_sum(p[..., order], values[:, order], grid), sums)
+    assert torch.equal(exact._exact_sum(limbs[..., order], values[:, order], grid), sums)
 
 
 def test_the_example_of_a_closed_region() -> None:

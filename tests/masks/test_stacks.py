@@ -8,6 +8,7 @@ from specdec import DraftTree
 from specdec.layout import Shapes, Window
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.exact.kernel import exact_attention
+from specdec.masks.exact.stacks import stacks_of
 from tests.masks.test_exact import DTYPES, KIND, random_tree
 
 PREFIXES = (0, 3, 31, 150, 158, 190, 254, 500)
@@ -45,6 +46,22 @@ def test_a_rows_bits_are_those_that_it_has_alone(dtype: torch.dtype, window: Win
             assert torch.equal(together[row, : len(tree)], alone[0, : len(tree)]), (seed, row)
             num_closed += length > 160 and window is None
     assert num_closed > 10 or window is not None
+
+
+def test_rows_that_differ_in_length_are_stacked_apart() -> None:
+    draws = torch.Generator().manual_seed(4)
+    shapes = Shapes(100, None, True, {KIND: None}, torch.float32, torch.device("cpu"))
+    lengths = [int(length) for length in torch.randint(5, 300, (24,), generator=draws)]
+    trees = [DraftTree(0) for _ in lengths]
+    states = [torch.randn(24, *shape, generator=draws) for shape in ((6, 1, 64), (3, 300, 64), (3, 300, 64))]
+    mask = ExactCompiler().compile(trees, lengths, shapes).masks[KIND]
+    stacks = stacks_of(mask.regions, 2, 3 * 64, 4, 32)  # type: ignore[attr-defined]
+    assert len(stacks) > 1
+    assert sorted(region.row for stack in stacks for region in stack.regions) == [*range(24)]
+    together = attended(states, trees, lengths, shapes)
+    for row, length in enumerate(lengths):
+        alone = attended([part[row : row + 1] for part in states], trees[:1], [length], shapes)
+        assert torch.equal(together[row], alone[0]), row
 
 
 def test_padding_that_is_no_number_reaches_no_other_row() -> None:

@@ -8,10 +8,11 @@ Other kernels sum over cache slots in an order that a draft tree's layout decide
   in float64, so that neither order nor library can matter.
 
 Bits that are exact: p lies on a grid of 2^-g in [0, 1], V on one of 2^-h, so a partial sum of p V is a multiple of
-2^-(g+h), and exact while sum p |V| < 2^(53-g-h): 2^17 for g + h = 36 (``_GRIDS``), half that for float32 values below
--1,024, which land on a grid twice as fine. In float32 one grid can't hold V; two do, each with a sum of its own. What
-the first leaves is at most 2^-13 (2^-12 beyond 1,024), so with g + h = 56 its sum is exact while sum p < 2^9. Both
-hold for the whole of an open region where no |V| exceeds 256; beyond, order could matter where weights are that flat.
+2^-(g+h), and exact while sum p |V| < 2^(53-g-h): 2^17 for g + h = 36 (``_GRIDS``). Float32 has more digits than that.
+There p is the sum of two limbs, each with a product of its own: what lies on 2^-12, and what is left, at most 2^-13 and
+a multiple of 2^-24. V is rounded to 2^-25, but for what lies between -1/4 and -1/8 and keeps a digit more, so these
+sums are of multiples of 2^-38 and 2^-50, and exact while sum |V| < 2^15. An open region has at most 160 slots, 287
+under a window: all of it is exact where no |V| exceeds 114; beyond, order could matter where weights are that flat.
 
 That rows of products and of the fused kernel don't depend on one another, and that scores don't depend on their slot,
 are properties of the libraries: ``specdec/probes/walk.py`` probes them.
@@ -37,24 +38,24 @@ _SMALLEST_FUSED_HEAD = 32  # below, rows of the fused kernel in half precision w
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Spacings, as exponents of two: weights on 2^-weights, values on the sum of as many grids as there are."""
+    """Spacings, as exponents of two: values on 2^-values, weights on the last of 2^-weights, in so many limbs."""
 
-    weights: int
-    values: tuple[int, ...]
+    weights: tuple[int, ...]
+    values: int
 
 
 _LOWEST_EXPONENT = -60.0
 # bfloat16 values above 2^-12 and float16 values above 2^-9 lie on 2^-20 as they are.
 _GRIDS = {
-    torch.bfloat16: _Grid(16, (20,)),
-    torch.float16: _Grid(16, (20,)),
-    torch.float32: _Grid(24, (12, 32)),
+    torch.bfloat16: _Grid((16,), 20),
+    torch.float16: _Grid((16,), 20),
+    torch.float32: _Grid((12, 24), 25),
 }
 # By exponent, what _round_to adds: tensors, as of a Python number each operation makes one, and converts it.
 _LARGE = {
     exponent: torch.tensor(1.5 * 2.0 ** (23 - exponent), dtype=torch.float32, device="cpu")
     for grid in _GRIDS.values()
-    for exponent in (grid.weights, *grid.values)
+    for exponent in (*grid.weights, grid.values)
 }
 
 
@@ -124,7 +125,7 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     output = query.new_zeros(len(query), query.shape[2], num_groups, num_heads, value.shape[3])
     if len(found) > 1 and s_aux is None:
         grouped = query.reshape(len(query), num_groups, num_heads, *query.shape[2:])
-        for stack in _stacks(attention_mask, found, num_heads):
+        for stack in _stacks(attention_mask, found, num_heads, num_groups * value.shape[3]):
             stack.put(output, _attend_stacked(grouped, key, value, stack, kind))
         return output.flatten(2, 3), None
     for region in found:
@@ -134,12 +135,13 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     return output.flatten(2, 3), None
 
 
-def _stacks(mask: torch.Tensor, regions: tuple[Region, ...], num_heads: int) -> list[Stack]:
+def _stacks(mask: torch.Tensor, regions: tuple[Region, ...], num_heads: int, slot_size: int) -> list[Stack]:
     """The stacks of a pass: all its layers share them, with the mask."""
-    found: dict[int, list[Stack]] = mask.__dict__.setdefault("stacks", {})
-    if num_heads not in found:
-        found[num_heads] = stacks_of(regions, num_heads, _ROWS, _FEWEST_SLOTS)
-    return found[num_heads]
+    found: dict[tuple[int, int], list[Stack]] = mask.__dict__.setdefault("stacks", {})
+    asked = num_heads, slot_size
+    if asked not in found:
+        found[asked] = stacks_of(regions, num_heads, slot_size, _ROWS, _FEWEST_SLOTS)
+    return found[asked]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,12 +205,20 @@ def _attend_stacked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stack: St
 
 def _joined(scores: list[torch.Tensor], values: torch.Tensor, closed: torch.Tensor | None, grid: _Grid) -> torch.Tensor:
     """The sums over open slots and the closed region, by scores of both, (products, rows, head size), float64."""
-    num_open = values.shape[1]
-    p = _softmax_weights(scores, grid)
-    sums = _exact_sum(p[..., :num_open], values, grid)
+    num_open, num_limbs = values.shape[1], len(grid.weights)
+    limbs = _softmax_weights(scores, grid)
+    sums = _whole(_exact_sum(limbs[..., :num_open], values, grid), num_limbs)
     if closed is not None:
-        sums.addcmul_(p[..., num_open : num_open + 1], closed)
-    return sums.div_(p.sum(-1, keepdim=True))
+        sums.addcmul_(_whole(limbs[..., num_open : num_open + 1], num_limbs), closed)
+    return sums.div_(_whole(limbs.sum(-1, keepdim=True), num_limbs))
+
+
+def _whole(limbs: torch.Tensor, num_limbs: int) -> torch.Tensor:
+    """What limbs make together, (groups, rows, size), of (groups, limbs * rows, size)."""
+    if num_limbs == 1:
+        return limbs
+    coarse, fine = limbs.chunk(2, 1)
+    return coarse + fine
 
 
 def _filled_up(states: torch.Tensor, num_rows: int) -> torch.Tensor:
@@ -246,32 +256,32 @@ def _closed(
 
 
 def _softmax_weights(scores: list[torch.Tensor], grid: _Grid) -> torch.Tensor:
-    """exp(score - greatest) on the grid, (groups, rows, slots), float64.
+    """exp(score - greatest) on the grid, (groups, limbs * rows, slots), float64.
 
     exp and not exp2: on CPUs the last few numbers of a tensor get other bits from exp2, as they do from sigmoid. It is
     slow where nothing representable is left, so that is cut off first: far below the grid.
     """
     joined = scores[0] if len(scores) == 1 else torch.cat(scores, -1)
     p = joined.sub_(joined.amax(-1, keepdim=True)).clamp_(min=_LOWEST_EXPONENT).exp_()
-    return _round_to(p, grid.weights).double()
+    p = _round_to(p, grid.weights[-1])
+    if len(grid.weights) == 1:
+        return p.double()
+    num_rows, coarse = p.shape[1], _round_to(p, grid.weights[0])
+    limbs = torch.empty(len(p), 2 * num_rows, p.shape[2], dtype=torch.float64, device=p.device)
+    limbs[:, :num_rows] = coarse
+    limbs[:, num_rows:] = p.sub_(coarse)
+    return limbs
 
 
-def _exact_sum(p: torch.Tensor, values: torch.Tensor, grid: _Grid) -> torch.Tensor:
-    """sum p V over slots, (groups, rows, head size), float64; each limb of V by itself, then all of them."""
-    if len(grid.values) == 1:
-        return torch.bmm(p, _round_to(values.float(), grid.values[0]).double())
-    size, (coarse, fine) = values.shape[2], grid.values
-    high = torch.add(values, _LARGE[coarse]).sub_(_LARGE[coarse])
-    low = _round_to(values - high, fine)
-    sums = torch.bmm(p, torch.cat([high, low], -1).double())
-    return sums[..., :size] + sums[..., size:]
+def _exact_sum(limbs: torch.Tensor, values: torch.Tensor, grid: _Grid) -> torch.Tensor:
+    """sum p V over slots by each limb of p, (groups, limbs * rows, head size), float64."""
+    return torch.bmm(limbs, _round_to(values.float(), grid.values).double())
 
 
 def _round_to(x: torch.Tensor, exponent: int) -> torch.Tensor:
-    """Float32 ``x``, in place, to multiples of 2^-exponent: adding a large number drops what is finer.
+    """Float32 ``x`` on multiples of 2^-exponent: adding a large number drops what is finer.
 
     Where ``x`` outgrows that number the multiples are of another power of two, and ``x`` changes by less than its own
     last place.
     """
-    large = _LARGE[exponent]
-    return x.add_(large).sub_(large)
+    return torch.add(x, _LARGE[exponent]).sub_(_LARGE[exponent])

@@ -4,12 +4,14 @@ What a region's own sums are isn't changed by that: slots that are filled up wei
 depend on one another, nor matrices of a batch.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from specdec.masks.exact.regions import Region
+
+_CALLS = 2**16  # numbers whose sums take about as long as a stack's calls do
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +33,7 @@ class Stack:
     bias: torch.Tensor
     taken: tuple[torch.Tensor, torch.Tensor]
     targets: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    _lines: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
 
     def take_rows(self, query: torch.Tensor) -> torch.Tensor:
         """The products' rows, (regions, groups, num_rows, size), of (rows, groups, heads, width, size)."""
@@ -39,8 +42,24 @@ class Stack:
 
     def take_open(self, states: torch.Tensor) -> torch.Tensor:
         """The open slots' keys or values, (regions, groups, slots, size), of (rows, groups, slots, size)."""
-        rows, slots = self.slots
-        return states.transpose(1, 2)[rows, slots].transpose(1, 2).contiguous()
+        num_groups, size = states.shape[1], states.shape[3]
+        if any(stride % size for stride in states.stride()[:3]) or states.stride(3) != 1:
+            states = states.contiguous()
+        # Whole lines are copied from the memory as a matrix: an index of rows and slots takes six times as long.
+        strides = [stride // size for stride in states.stride()[:3]]
+        num_lines = 1 + sum((count - 1) * stride for count, stride in zip(states.shape, strides, strict=False))
+        taken = states.as_strided((num_lines, size), (size, 1)).index_select(0, self._lines_at(num_groups, *strides))
+        return taken.view(len(self.regions), num_groups, -1, size)
+
+    def _lines_at(self, num_groups: int, of_row: int, of_group: int, of_slot: int) -> torch.Tensor:
+        """The lines of memory in which open slots lie, where those of rows, groups and slots are so far apart."""
+        asked = num_groups, of_row, of_group, of_slot
+        if asked not in self._lines:
+            rows, slots = self.slots
+            groups = torch.arange(num_groups, device=rows.device)[:, None] * of_group
+            lines = (rows * of_row)[:, None] + groups + (slots * of_slot)[:, None]
+            self._lines[asked] = lines.flatten()
+        return self._lines[asked]
 
     def put(self, output: torch.Tensor, results: torch.Tensor) -> None:
         """Write results, (regions, groups, num_rows, size), to (rows, width, groups, heads, size)."""
@@ -48,10 +67,13 @@ class Stack:
         output[rows, nodes, :, heads] = results.transpose(1, 2)[self.taken].to(output.dtype)
 
 
-def stacks_of(regions: Sequence[Region], num_heads: int, multiple: int, fewest_slots: int) -> list[Stack]:
+def stacks_of(
+    regions: Sequence[Region], num_heads: int, slot_size: int, multiple: int, fewest_slots: int
+) -> list[Stack]:
     """The stacks of a pass, for so many heads of a group.
 
     Args:
+        slot_size: numbers that a slot holds, of all groups.
         multiple: of the rows of a product.
         fewest_slots: of a product.
     """
@@ -62,7 +84,23 @@ def stacks_of(regions: Sequence[Region], num_heads: int, multiple: int, fewest_s
         while size < num_rows:
             size *= 2
         by_size.setdefault(size, []).append(region)
-    return [_stack(tuple(alike), num_heads, size, fewest_slots) for size, alike in by_size.items()]
+    return [
+        _stack(alike, num_heads, size, fewest_slots)
+        for size, of_size in by_size.items()
+        for alike in _by_slots(of_size, max(1, _CALLS // slot_size))
+    ]
+
+
+def _by_slots(regions: Sequence[Region], worth: int) -> Iterator[tuple[Region, ...]]:
+    """Regions in stacks, the longest first: another one begins where the rest saves so many filled-up slots by that."""
+    ordered = sorted(regions, key=lambda region: region.hidden.shape[1], reverse=True)
+    longest, begin = ordered[0].hidden.shape[1], 0
+    for place, region in enumerate(ordered):
+        num_slots = region.hidden.shape[1]
+        if (longest - num_slots) * (len(ordered) - place) > worth:
+            yield tuple(ordered[begin:place])
+            longest, begin = num_slots, place
+    yield tuple(ordered[begin:])
 
 
 def _stack(regions: tuple[Region, ...], num_heads: int, num_rows: int, fewest_slots: int) -> Stack:
