@@ -54,6 +54,8 @@ CONTENDERS = {
         # a server each: on one, whoever is asked second finds the first's prompts computed
         Contender("off", "specdec-off", {"proposer": "off"}),
         Contender("auto", "specdec-auto", {"proposer": "auto"}),
+        Contender("off-fast", "specdec-off-fast", {"proposer": "off"}),
+        Contender("auto-fast", "specdec-auto-fast", {"proposer": "auto"}),
         Contender("vllm", "vllm"),
         Contender("vllm-ngram", "vllm-ngram"),
         Contender("transformers", "transformers"),
@@ -66,6 +68,7 @@ def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[s
     model, own = str(smollm2.checkpoint(dtype)), {"OMP_NUM_THREADS": str(threads)}
     if server.startswith("specdec"):
         options = ["--model", "smollm2", "--dtype", dtype, "--port", str(port), "--threads", str(threads)]
+        options += ["--numerics", "fast"] * server.endswith("-fast")
         return [sys.executable, "-m", "specdec", "serve", *options, "--log-level", "warning"], own
     if server.startswith("vllm"):
         options = ["--dtype", dtype, "--port", str(port), "--max-num-seqs", "32", "--max-model-len", "4096"]

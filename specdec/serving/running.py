@@ -82,8 +82,9 @@ def bind(host: str, port: int) -> socket.socket:
         RequestError: for an address that can't be had.
     """
     try:
-        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # asyncio has each part of a stream sent at once only where TCP is named; else some wait for 40 ms.
+        bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:

@@ -55,9 +55,11 @@ def test_rows_that_differ_in_length_are_stacked_apart() -> None:
     trees = [DraftTree(0) for _ in lengths]
     states = [torch.randn(24, *shape, generator=draws) for shape in ((6, 1, 64), (3, 300, 64), (3, 300, 64))]
     mask = ExactCompiler().compile(trees, lengths, shapes).masks[KIND]
-    stacks = stacks_of(mask.regions, 2, 3 * 64, 4, 32)  # type: ignore[attr-defined]
+    stacks, alone = stacks_of(mask.regions, 2, 3 * 64, 4, 32)  # type: ignore[attr-defined]
     assert len(stacks) > 1
-    assert sorted(region.row for stack in stacks for region in stack.regions) == [*range(24)]
+    assert sorted(region.row for regions in (alone, *(each.regions for each in stacks)) for region in regions) == [
+        *range(24)
+    ]
     together = attended(states, trees, lengths, shapes)
     for row, length in enumerate(lengths):
         alone = attended([part[row : row + 1] for part in states], trees[:1], [length], shapes)

@@ -1,7 +1,9 @@
 """A server's own process: it says where it is, serves, and on a signal finishes what it has begun."""
 
+import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -10,6 +12,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+
+from specdec.serving.running import bind
 
 
 @pytest.fixture
@@ -55,3 +59,20 @@ def test_an_address_that_is_taken_is_said_before_a_model_loads(process: tuple[su
     assert ended.returncode == 2
     assert "can't be listened on" in ended.stderr
     assert "--port" in ended.stderr
+
+
+def test_parts_of_a_stream_are_sent_at_once() -> None:
+    async def is_undelayed() -> bool:
+        found = asyncio.get_running_loop().create_future()
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            own = writer.get_extra_info("socket")
+            found.set_result(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0)
+            writer.close()
+
+        async with await asyncio.start_server(accept, sock=bind("127.0.0.1", 0)) as server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.close()
+            return bool(await found)
+
+    assert asyncio.run(is_undelayed()), "Nagle's algorithm holds small parts back for 40 ms"

@@ -18,6 +18,7 @@ That rows of products and of the fused kernel don't depend on one another, and t
 are properties of the libraries: ``specdec/probes/walk.py`` probes them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,21 +124,24 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
         return _attend(query[0], key[0], value[0], found[0], kind).to(query.dtype).flatten(1, 2)[None], None
     num_heads = query.shape[1] // num_groups
     output = query.new_zeros(len(query), query.shape[2], num_groups, num_heads, value.shape[3])
-    if len(found) > 1 and s_aux is None:
-        grouped = query.reshape(len(query), num_groups, num_heads, *query.shape[2:])
-        for stack in _stacks(attention_mask, found, num_heads, num_groups * value.shape[3]):
-            stack.put(output, _attend_stacked(grouped, key, value, stack, kind))
-        return output.flatten(2, 3), None
-    for region in found:
+    stacks, alone = _stacks(attention_mask, found, num_heads, num_groups * value.shape[3])
+    if s_aux is not None:
+        stacks, alone = (), found
+    grouped = query.reshape(len(query), num_groups, num_heads, *query.shape[2:]) if stacks else query
+    for stack in stacks:
+        stack.put(output, _attend_stacked(grouped, key, value, stack, kind))
+    for region in alone:
         attended = _attend(query[region.row, :, region.nodes], key[region.row], value[region.row], region, kind)
         # A slice is written to in place, converting on the way; numbered nodes have to be converted first.
         output[region.row, region.nodes] = attended if isinstance(region.nodes, slice) else attended.to(query.dtype)
     return output.flatten(2, 3), None
 
 
-def _stacks(mask: torch.Tensor, regions: tuple[Region, ...], num_heads: int, slot_size: int) -> list[Stack]:
-    """The stacks of a pass: all its layers share them, with the mask."""
-    found: dict[tuple[int, int], list[Stack]] = mask.__dict__.setdefault("stacks", {})
+def _stacks(
+    mask: torch.Tensor, regions: tuple[Region, ...], num_heads: int, slot_size: int
+) -> tuple[Sequence[Stack], Sequence[Region]]:
+    """The stacks of a pass, and the regions that are in none: all its layers share them, with the mask."""
+    found: dict[tuple[int, int], tuple[list[Stack], list[Region]]] = mask.__dict__.setdefault("stacks", {})
     asked = num_heads, slot_size
     if asked not in found:
         found[asked] = stacks_of(regions, num_heads, slot_size, _ROWS, _FEWEST_SLOTS)

@@ -12,6 +12,7 @@ import torch
 from specdec.masks.exact.regions import Region
 
 _CALLS = 2**16  # numbers whose sums take about as long as a stack's calls do
+_MOST_ROWS = 64  # of a region's products: filling up and copying more takes longer than calls do
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,8 +70,8 @@ class Stack:
 
 def stacks_of(
     regions: Sequence[Region], num_heads: int, slot_size: int, multiple: int, fewest_slots: int
-) -> list[Stack]:
-    """The stacks of a pass, for so many heads of a group.
+) -> tuple[list[Stack], list[Region]]:
+    """The stacks of a pass, for so many heads of a group, and the regions that are better off alone.
 
     Args:
         slot_size: numbers that a slot holds, of all groups.
@@ -78,17 +79,23 @@ def stacks_of(
         fewest_slots: of a product.
     """
     by_size: dict[int, list[Region]] = {}
+    alone: list[Region] = []
     for region in regions:
-        num_rows = num_heads * len(region.hidden)
-        size = multiple
+        num_rows, size = num_heads * len(region.hidden), multiple
         while size < num_rows:
             size *= 2
-        by_size.setdefault(size, []).append(region)
-    return [
-        _stack(alike, num_heads, size, fewest_slots)
-        for size, of_size in by_size.items()
-        for alike in _by_slots(of_size, max(1, _CALLS // slot_size))
-    ]
+        if num_rows > _MOST_ROWS:
+            alone.append(region)
+        else:
+            by_size.setdefault(size, []).append(region)
+    stacks: list[Stack] = []
+    for size, of_size in by_size.items():
+        for alike in _by_slots(of_size, max(1, _CALLS // slot_size)):
+            if len(alike) > 1:
+                stacks.append(_stack(alike, num_heads, size, fewest_slots))
+            else:
+                alone.extend(alike)
+    return stacks, alone
 
 
 def _by_slots(regions: Sequence[Region], worth: int) -> Iterator[tuple[Region, ...]]:
