@@ -187,8 +187,9 @@ class Target:
 
     def release(self, row: Row) -> None:
         """Close a row."""
-        number = self._rows.index(row)
-        del self._rows[number]
+        number, last = self._rows.index(row), self._rows.pop()
+        if row is not last:
+            self._rows[number] = last
         self.backend.release(number)
 
     def _check_rows(self) -> None:

@@ -239,6 +239,9 @@ class Backend(ABC):
     def open(self, capacity: int) -> None:
         """Open the next row, empty; ``capacity`` is the number of committed tokens that it may grow to."""
 
+    def expect(self, capacities: Sequence[int]) -> None:  # noqa: B027 - optional
+        """Hear of the capacities of all rows that will soon be open together, so that memory need not grow row by row."""
+
     @abstractmethod
     def forward(self, layout: Layout) -> Output:
         """One pass over the layout's rows; keys and values of its nodes wait behind the committed ones for ``keep``."""
@@ -256,7 +259,7 @@ class Backend(ABC):
 
     @abstractmethod
     def release(self, row: int) -> None:
-        """Close a row; those behind it move up by one."""
+        """Close a row; the last row takes its number."""
 
     def hold(self, row: int, start: int, stop: int) -> Held:
         """A copy of the keys and values of a row's committed tokens from ``start`` to ``stop``."""

@@ -109,17 +109,15 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         for buffer in (self.keys, self.values):
             buffer[row, :, to : to + len(slots)] = buffer[row].index_select(1, slots)
 
-    def vacate(self, row: int, last: int) -> None:
-        """Move the rows behind a free one up, and clear the last: a mask hides any number but NaN."""
+    def move(self, row: int, to: int, num_slots: int) -> None:
+        """Copy a row's first slots to another row."""
         for buffer in (self.keys, self.values):
-            for moved in range(row, last):
-                buffer[moved] = buffer[moved + 1]
-            buffer[last] = 0
+            buffer[to, :, :num_slots] = buffer[row, :, :num_slots]
 
-    def clear(self, row: int, start: int) -> None:
-        """Clear a row's slots from ``start`` on."""
-        self.keys[row, :, start:] = 0
-        self.values[row, :, start:] = 0
+    def clear(self, row: int, slots: slice) -> None:
+        """Clear some of a row's slots: a mask hides any number but NaN."""
+        self.keys[row, :, slots] = 0
+        self.values[row, :, slots] = 0
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         self.placement.num_asked += 1
@@ -134,7 +132,10 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
 
 
 class RaggedCache(Cache):  # type: ignore[misc]  # as above
-    """One ``RaggedLayer`` per attention layer, and the length of every row."""
+    """One ``RaggedLayer`` per attention layer, and the length of every row.
+
+    ``reached``: by row, the end of the slots that were ever written.
+    """
 
     def __init__(
         self,
@@ -146,11 +147,14 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self._keeps_memory = keeps_memory
         self.placement = Placement() if placement is None else placement
         self.lengths: list[int] = []
+        self.reached: list[int] = []
         super().__init__(layers=[layer(self.placement) for _ in range(num_layers)])
 
-    def place(self, first: int, starts: Sequence[int]) -> None:
-        """Say where the next forward writes."""
+    def place(self, first: int, starts: Sequence[int], width: int) -> None:
+        """Say where the next forward writes so many nodes of each row."""
         self.placement.move(first, tuple(starts))
+        for row, start in enumerate(starts, first):
+            self.reached[row] = max(self.reached[row], start + width)
 
     def keep(self, row: int, path: Sequence[int]) -> None:
         """Commit a path of the last forward, root first, in place; nothing moves where it is contiguous already."""
@@ -165,22 +169,37 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
     def open(self, capacity: int) -> None:
         """Open the next row, and say how much room it will need; made when the next forward writes."""
         self.lengths.append(0)
+        self.reached.append(0)
         self.placement.num_rows = max(self.placement.num_rows, len(self.lengths))
         self.placement.num_slots = max(self.placement.num_slots, capacity)
 
+    def expect(self, capacities: Sequence[int]) -> None:
+        """Say how much room rows will need together; made when the next forward writes."""
+        self.placement.num_rows = max(self.placement.num_rows, len(capacities))
+        self.placement.num_slots = max(self.placement.num_slots, *capacities)
+
     def release(self, row: int) -> None:
-        """Close a row; those behind move up, and the memory goes when none is left, unless it is to be kept."""
+        """Close a row; the last takes its place, and the memory goes when none is left, unless it is to be kept."""
         last = len(self.lengths) - 1
         if last or self._keeps_memory:
-            for layer in self.layers:
-                if layer.is_initialized:
-                    layer.vacate(row, last)
-        del self.lengths[row]
+            self._fill(row, last)
+        self.lengths[row], self.reached[row] = self.lengths[last], self.lengths[last]
+        del self.lengths[last], self.reached[last]
         if not self.lengths and not self._keeps_memory:
             self.placement.num_rows, self.placement.num_slots = 1, 0
             for layer in self.layers:
                 layer.is_initialized = False
                 layer.keys = layer.values = None
+
+    def _fill(self, row: int, last: int) -> None:
+        """Move the last row to a free one, and clear whatever else either has."""
+        held = self.lengths[last] if row != last else 0
+        for layer in self.layers:
+            if layer.is_initialized:
+                if held:
+                    layer.move(last, row, held)
+                layer.clear(row, slice(held, self.reached[row]))
+                layer.clear(last, slice(0, self.reached[last]))
 
     def hold(self, row: int, start: int, stop: int) -> tuple[torch.Tensor, ...]:
         """Copies of each layer's keys and values of some committed tokens, (heads, tokens, width)."""
@@ -199,12 +218,13 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             layer.keys[row, :, :num_tokens] = keys
             layer.values[row, :, :num_tokens] = values
         self.lengths[row] = num_tokens
+        self.reached[row] = max(self.reached[row], num_tokens)
 
     def clear(self, row: int) -> None:
         """Clear what lies behind a row's committed slots."""
         for layer in self.layers:
             if layer.is_initialized:
-                layer.clear(row, self.lengths[row])
+                layer.clear(row, slice(self.lengths[row], self.reached[row]))
 
     def bytes_for(self, capacities: Sequence[int]) -> int:
         """Bytes that are held once rows of these capacities are open; of none, those that are held now.

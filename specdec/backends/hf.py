@@ -90,6 +90,9 @@ class HFBackend(Backend):
             self._replay.refresh()
         self._cache.open(capacity)
 
+    def expect(self, capacities: Sequence[int]) -> None:
+        self._cache.expect(capacities)
+
     def forward(self, layout: Layout) -> Output:
         self._first = layout.first
         if not self.shapes.takes_trees:
@@ -97,7 +100,7 @@ class HFBackend(Backend):
         return self._pass(layout)
 
     def _pass(self, layout: Layout) -> Output:
-        self._cache.place(layout.first, layout.lengths)
+        self._cache.place(layout.first, layout.lengths, layout.width)
         columns, wanted = layout.columns, None
         if layout.width > 1:  # the head is a product too: its rows are made as many as a row's bits ask for
             missing = -len(columns) % self.shapes.row_multiple
@@ -131,7 +134,7 @@ class HFBackend(Backend):
         """Row by row under the model's own causal mask, which a slot-ordered bias agrees with."""
         rows, states = [], dict[int, list[torch.Tensor]]()
         for row, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
-            self._cache.place(layout.first + row, [length])
+            self._cache.place(layout.first + row, [length], num_nodes)
             nodes = slice(row, row + 1), slice(0, num_nodes)
             with self._attention(sees_all=False):
                 logits, hidden = self._run(layout.input_ids[nodes], layout.positions[nodes], None, None, layout.hidden)

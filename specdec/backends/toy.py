@@ -93,7 +93,9 @@ class ToyBackend(Backend):
         del self._rows[row][length:]
 
     def release(self, row: int) -> None:
-        del self._rows[row]
+        last = self._rows.pop()
+        if row < len(self._rows):
+            self._rows[row] = last
 
     def hold(self, row: int, start: int, stop: int) -> Held:
         return Held((torch.tensor(self._rows[row][start:stop]),))

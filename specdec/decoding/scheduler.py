@@ -90,6 +90,7 @@ class Scheduler:
         if ended := self._take_ended():
             return ended
         if self._reading is None and self._waiting and self._has_room(self._waiting[0]):
+            self._tell_of_those_to_come()
             self._reading = self._waiting.pop(0)
             begin(self._reading, self._target, self._contexts)
             if ended := self._take_ended():
@@ -152,6 +153,18 @@ class Scheduler:
                 return True
             if not self._contexts.drop_oldest(but=request.context):
                 return False
+
+    def _tell_of_those_to_come(self) -> None:
+        """Tell the backend of the rows that will be open together, as far as there is memory for them."""
+        backend, num_coming = self._target.backend, self._max_batch_size - self.num_active
+        capacities = [row.capacity for row in self._target.rows]
+        least = len(capacities) + 1  # the next has room
+        capacities += [request.capacity for request in self._waiting[:num_coming]]
+        most = float("inf") if self._max_cache_bytes is None else self._max_cache_bytes
+        while len(capacities) > least and backend.cache_bytes(capacities) > most:
+            capacities.pop()
+        if backend.cache_bytes(capacities):  # not before a row has shown what a token takes
+            backend.expect(capacities)
 
     def _known(self) -> list[Sequence]:
         return [*self._decoding, *([self._reading] if self._reading else []), *self._waiting]

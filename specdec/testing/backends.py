@@ -114,8 +114,8 @@ class _Case:
         self._keep(planned, {row: tree}, [row])
 
     def renumber(self) -> None:
-        """Passes by the backend's own numbers, with the first row and without: those behind a closed one move up."""
-        backend, texts = self.target.backend, list(self.texts.values())
+        """Passes by the backend's own numbers, with the first row and without: the last takes a closed one's."""
+        backend, texts = self.target.backend, [self.texts[row] for row in self.target.rows]
         for first in (0, 1):
             behind = texts[first:]
             trees = [self._tree(self._tokens(1)[0]) for _ in behind]

@@ -71,11 +71,13 @@ class Blocks:
         self.rows[row].length = length
 
     def release(self, row: int) -> None:
-        """Close a row and free its blocks; with the last one memory goes, but for what a short text takes.
+        """Close a row and free its blocks; the last row takes its number.
 
-        ``is_empty`` is True then.
+        With the last one memory goes, but for what a short text takes; ``is_empty`` is True then.
         """
-        self._free += self.rows.pop(row).blocks
+        self._free += self.rows[row].blocks
+        self.rows[row] = self.rows[-1]
+        del self.rows[-1]
         if not self.rows and self._num_blocks > _MOST_KEPT:
             self._free, self._num_blocks, self._buffers = [], 0, []
             self.generation += 1
