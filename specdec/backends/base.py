@@ -240,7 +240,7 @@ class Backend(ABC):
         """Open the next row, empty; ``capacity`` is the number of committed tokens that it may grow to."""
 
     def expect(self, capacities: Sequence[int]) -> None:  # noqa: B027 - optional
-        """Hear of the capacities of all rows that will soon be open together, so that memory need not grow row by row."""
+        """Hear of the capacities of all rows that will soon be open together: memory need not grow row by row."""
 
     @abstractmethod
     def forward(self, layout: Layout) -> Output:

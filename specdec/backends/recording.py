@@ -4,10 +4,10 @@ In a small model a pass spends as long in modules, hooks and modelling code as i
 pass makes are the same each time but for their tensors and the number of nodes, so they are recorded, through torch's
 own ``TorchFunctionMode``, and written down as one straight function. The arithmetic is the same, so the bits are.
 
-Two recordings are compared, of different tokens, contexts and, where they can differ, numbers of nodes. Integers in
-which they differ must be the number of nodes; any other difference means that the Python depends on the input, and the
-pass can't be recorded. Nor can it where a number is read from a tensor, where a tensor's shape depends on numbers, or
-where anything but attention itself reads the cache or a mask.
+Two recordings are compared, of different tokens, contexts and, where they can differ, numbers of rows and nodes.
+Integers in which they differ must be these numbers; any other difference means that the Python depends on the input,
+and the pass can't be recorded. Nor can it where a number is read from a tensor, where a tensor's shape depends on
+numbers, or where anything but attention itself reads the cache or a mask.
 """
 
 import re
@@ -47,10 +47,10 @@ class Inputs:
     columns: torch.Tensor | None
 
     def kind(self) -> tuple[object, ...]:
-        """Return what programs are made for: the number of rows, one node or several, and which masks are one."""
+        """Return what programs are made for: one row or several, one node or several, and which masks are one."""
         rows, width = self.input_ids.shape
         masks = [id(mask) for mask in self.masks.values()]
-        return rows, width == 1, tuple(map(masks.index, masks))
+        return rows == 1, width == 1, tuple(map(masks.index, masks))
 
     def named(self) -> dict[str, torch.Tensor]:
         """Return them by the names that a program has for them."""
@@ -64,7 +64,7 @@ class Recording:
     """One pass's calls, a line each, with ``%s`` for integers.
 
     Attributes:
-        width, length: of the pass: nodes per row, and the longest row's committed tokens.
+        rows, width, length: of the pass: its rows, nodes per row, and the longest row's committed tokens.
         lines: the calls; ``del`` is left out.
         integers: those in the lines, in their order.
         constants: whatever else the lines name: functions, weights, modules.
@@ -72,6 +72,7 @@ class Recording:
         fault: why the pass can't be recorded, or "".
     """
 
+    rows: int
     width: int
     length: int
     lines: list[str] = field(default_factory=list)
@@ -86,14 +87,19 @@ Run = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A pass as a function of its inputs; ``width`` of None serves any number of nodes above one."""
+    """A pass as a function of its inputs; ``rows`` or ``width`` of None serve any number of them above one."""
 
+    rows: int | None
     width: int | None
     run: Run
 
+    def is_for(self, rows: int, width: int) -> bool:
+        """True where it serves so many rows and nodes, as far as it knows."""
+        return self.rows in {None, rows} and self.width in {None, width}
+
     def __call__(self, inputs: Inputs, layers: Sequence[RaggedLayer], length: int) -> torch.Tensor:
         """Return the logits, (rows, columns, vocab), and write to the cache as the model does."""
-        return self.run(inputs.input_ids.shape[1], length, layers, **inputs.named())
+        return self.run(*inputs.input_ids.shape, length, layers, **inputs.named())
 
 
 def record(
@@ -107,10 +113,18 @@ def record(
 
     ``weights``: the model's parameters and buffers; there is no recording of a pass that reads any other tensor.
     """
-    recorder = _Recorder(inputs, layers, weights, Recording(inputs.input_ids.shape[1], length))
+    rows, width = inputs.input_ids.shape
+    recorder = _Recorder(inputs, layers, weights, Recording(rows, width, length))
     with recorder:
         logits = forward()
     return logits, recorder.ended(logits)
+
+
+def is_telling(first: Recording, rows: int, width: int, length: int) -> bool:
+    """True where a pass of such sizes differs from a recording so that each integer tells which size it follows."""
+    pairs = (first.rows, rows), (first.width, width), (first.length, length)
+    changed = [pair for pair in pairs if pair[0] != pair[1]]
+    return first.length != length and len({*changed}) == len(changed)
 
 
 def joined(first: Recording, second: Recording) -> Program | str:
@@ -127,7 +141,11 @@ def joined(first: Recording, second: Recording) -> Program | str:
         if integer is None:
             return f"an integer depends on the input: it was {pair[0]} and {pair[1]}"
         integers.append(integer)
-    return Program(first.width if first.width == second.width else None, _compiled(first, integers))
+    return Program(
+        first.rows if first.rows == second.rows else None,
+        first.width if first.width == second.width else None,
+        _compiled(first, integers),
+    )
 
 
 def _as_expression(pair: tuple[int, int], first: Recording, second: Recording) -> str | None:
@@ -136,15 +154,21 @@ def _as_expression(pair: tuple[int, int], first: Recording, second: Recording) -
         return str(pair[0])
     both = first, second
     known = {
+        "rows": tuple(each.rows for each in both),
         "width": tuple(each.width for each in both),
+        "(rows * width)": tuple(each.rows * each.width for each in both),
         "length": tuple(each.length for each in both),
         "(length + width)": tuple(each.length + each.width for each in both),
     }
-    found = next((expression for expression, values in known.items() if values == pair), None)
-    if found is None and first.width != second.width:  # rows by nodes, or experts by nodes
-        times = pair[0] // first.width
-        return f"({times} * width)" if pair == (times * first.width, times * second.width) else None
-    return found
+    for expression, values in known.items():
+        if values == pair:
+            return expression
+    for expression in ("(rows * width)", "width", "rows"):  # experts by nodes, for example
+        values = known[expression]
+        times = pair[0] // values[0]
+        if values[0] != values[1] and pair == (times * values[0], times * values[1]):
+            return f"({times} * {expression})"
+    return None
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -163,7 +187,7 @@ def _compiled(recording: Recording, integers: Sequence[str]) -> Run:
             done.setdefault(index, []).append(name)
     body = [f"{line}; del {', '.join(done[index])}" if index in done else line for index, line in enumerate(lines)]
     names = [f"c{index}" for index in range(len(recording.constants))]
-    head = "def run(width, length, layers, input_ids, positions, columns=None, **masks):"
+    head = "def run(rows, width, length, layers, input_ids, positions, columns=None, **masks):"
     masks = sorted({name for line in lines for name in re.findall(r"\bmask_\d+\b", line)})
     body = [*(f"{name} = masks[{name!r}]" for name in masks), *body, f"return {recording.returned}"]
     whole = [f"def make({', '.join(names)}):", f"    {head}", *(f"        {line}" for line in body), "    return run"]

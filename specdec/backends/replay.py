@@ -9,12 +9,12 @@ import torch
 from torch.nn.modules import module as modules_of_torch
 
 from specdec.backends.cache import RaggedLayer
-from specdec.backends.recording import Inputs, Program, Recording, joined, record
+from specdec.backends.recording import Inputs, Program, Recording, is_telling, joined, record
 from specdec.errors import in_one_line
 from specdec.weights.layers import is_quantised
 
-# Passes of a kind before it is recorded, which costs as much as a score of them: rare kinds never pay for it. Batches
-# are of many kinds, since requests come and go.
+# Passes of a kind before it is recorded, which costs as much as a score of them: rare kinds never pay for it, and batches
+# late, as Python is a smaller part of theirs.
 _USES, _USES_OF_SEVERAL = 3, 64
 _MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
 _MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
@@ -33,7 +33,7 @@ Forward = Callable[[], torch.Tensor]
 class _Kind:
     """Passes that one program may serve.
 
-    ``trusted``: numbers of nodes and of columns, and magnitudes of the context, at which the program was right.
+    ``trusted``: numbers of rows, nodes and columns, and magnitudes of the context, at which the program was right.
     """
 
     num_uses: int = 0
@@ -61,8 +61,8 @@ def _is_between(tried: Collection[int], size: int) -> bool:
 class Replay:
     """The recorded passes of one model.
 
-    A program that is used for the first time with such a number of nodes, or behind a context twice as long, is held
-    against the model's own forward, bit by bit. One that differs is never used again.
+    A program that is used for the first time with such a number of rows or nodes, or behind a context twice as long, is
+    held against the model's own forward, bit by bit. One that differs is never used again.
 
     Attributes:
         is_settled: False after a pass that others like it will outrun: one of a kind that is yet to be recorded, or one
@@ -118,10 +118,10 @@ class Replay:
         self.is_settled = bool(known.fault) or known.num_uses > _USES
         if known.fault or known.num_uses <= (_USES if rows == 1 else _USES_OF_SEVERAL):
             return forward()
-        if known.program is None or known.program.width not in {None, width}:
+        if known.program is None or not known.program.is_for(rows, width):
             return self._record(forward, known, inputs, layers, length)
         num_columns = 0 if inputs.columns is None else len(inputs.columns)
-        circumstances = {"nodes": width, "columns": num_columns, "context": length.bit_length()}
+        circumstances = {"rows": rows, "nodes": width, "columns": num_columns, "context": length.bit_length()}
         try:
             logits = known.program(inputs, layers, length)
         except Exception as error:  # third-party code under circumstances that weren't recorded
@@ -142,8 +142,9 @@ class Replay:
         self, forward: Forward, known: _Kind, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
     ) -> torch.Tensor:
         self.is_settled = False
-        if known.first is not None and known.first.length == length:
-            return forward()  # nothing would tell which integers follow the context
+        rows, width = inputs.input_ids.shape
+        if known.first is not None and not is_telling(known.first, rows, width, length):
+            return forward()
         modules = list(self._model.modules())
         before = attributes_of(modules)
         logits, recording = record(forward, inputs, layers, self._weights, length)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 from transformers import LlamaForCausalLM, PreTrainedModel
 
 from specdec import DraftTree, Generator
+from specdec.backends import replay as replay_module
 from specdec.backends.cache import RaggedCache
 from specdec.backends.hf import HFBackend
 from specdec.backends.replay import Replay
@@ -85,6 +87,33 @@ def test_recorded_passes_have_the_bits_of_the_models_own(name: str) -> None:
         assert {kind.program.width for kind in kinds(replay)} == {1, None}, "one of any number of nodes, one of a node"
         replay.logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # the model's own forward alone
         own = passes(target, widths)
+    assert all(map(torch.equal, recorded, own))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3", "qwen3_moe"])
+def test_one_program_serves_batches_of_any_number_of_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay_module, "_USES_OF_SEVERAL", 3)
+    model = families.make(*families.TREES[name])
+    target = target_of(model, DenseCompiler())
+
+    def logits_of_batches() -> list[torch.Tensor]:
+        rows, logits = [opened(target) for _ in range(7)], []
+        for count, width in [*product((2, 3, 5, 7, 4, 6, 3), (1, 4, 6)), *[(2, 1), (4, 5), (7, 1)] * 3]:
+            planned = target.compile({row: tree(width) for row in rows[:count]})
+            answers = target.forward(planned)
+            target.keep(planned, {row: [ROOT] for row in rows[:count]})
+            logits += [answers[row].logits(node) for row in rows[:count] for node in range(width)]
+        for row in rows:
+            target.release(row)
+        return logits
+
+    with torch.inference_mode():
+        recorded = logits_of_batches()
+        replay = replay_of(target)
+        faults = [(kind.fault, kind.program.width) for kind in kinds(replay) if kind.program.rows is None]
+        assert faults == [("", 1), ("", None)]
+        replay.logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # the model's own forward alone
+        own = logits_of_batches()
     assert all(map(torch.equal, recorded, own))
 
 
