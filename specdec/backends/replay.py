@@ -13,13 +13,14 @@ from specdec.backends.recording import Inputs, Program, Recording, is_telling, j
 from specdec.errors import in_one_line
 from specdec.weights.layers import is_quantised
 
-# Passes of a kind before it is recorded, which costs as much as a score of them: rare kinds never pay for it, and batches
-# late, as Python is a smaller part of theirs.
-_USES, _USES_OF_SEVERAL = 3, 64
+# Passes of a kind before it is recorded, which costs as much as a score: of one row; of several, where Python is
+# a smaller part of a pass; and of drafts of several, whose programs are tried once for each number of nodes.
+_USES, _USES_OF_SEVERAL, _USES_OF_DRAFTS = 3, 64, 256
 _MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
 _MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
 _MOST_KINDS = 32
 _PERIOD = 8  # of numbers of nodes
+_MAGNITUDES = {"rows", "context"}  # of which the number of bits is what counts
 
 _SIMPLE = bool, int, float, complex, str, torch.device
 _DEEPEST = 3  # containers in containers that are looked into
@@ -33,7 +34,7 @@ Forward = Callable[[], torch.Tensor]
 class _Kind:
     """Passes that one program may serve.
 
-    ``trusted``: numbers of rows, nodes and columns, and magnitudes of the context, at which the program was right.
+    ``trusted``: numbers of nodes and columns, and magnitudes of rows and context, at which the program was right.
     """
 
     num_uses: int = 0
@@ -48,7 +49,7 @@ class _Kind:
         What Python decides by a size it decides by thresholds, or by remainders.
         """
         return all(
-            size in self.trusted[name] or (name != "context" and _is_between(self.trusted[name], size))
+            size in self.trusted[name] or (name not in _MAGNITUDES and _is_between(self.trusted[name], size))
             for name, size in circumstances.items()
         )
 
@@ -61,8 +62,8 @@ def _is_between(tried: Collection[int], size: int) -> bool:
 class Replay:
     """The recorded passes of one model.
 
-    A program that is used for the first time with such a number of rows or nodes, or behind a context twice as long, is
-    held against the model's own forward, bit by bit. One that differs is never used again.
+    A program that is used for the first time with such a number of nodes, with twice as many rows, or behind a context
+    twice as long, is held against the model's own forward, bit by bit. One that differs is never used again.
 
     Attributes:
         is_settled: False after a pass that others like it will outrun: one of a kind that is yet to be recorded, or one
@@ -116,12 +117,14 @@ class Replay:
         known = self._kinds.setdefault((attention, inputs.kind()), _Kind())
         known.num_uses += 1
         self.is_settled = bool(known.fault) or known.num_uses > _USES
-        if known.fault or known.num_uses <= (_USES if rows == 1 else _USES_OF_SEVERAL):
+        num_before = _USES if rows == 1 else _USES_OF_SEVERAL if width == 1 else _USES_OF_DRAFTS
+        if known.fault or known.num_uses <= num_before:
             return forward()
         if known.program is None or not known.program.is_for(rows, width):
             return self._record(forward, known, inputs, layers, length)
         num_columns = 0 if inputs.columns is None else len(inputs.columns)
-        circumstances = {"rows": rows, "nodes": width, "columns": num_columns, "context": length.bit_length()}
+        circumstances = {"nodes": width, "columns": num_columns}
+        circumstances |= {"rows": rows.bit_length(), "context": length.bit_length()}
         try:
             logits = known.program(inputs, layers, length)
         except Exception as error:  # third-party code under circumstances that weren't recorded
