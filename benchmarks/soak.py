@@ -98,7 +98,7 @@ class Watched:
         return statistics.median(part or [self.looks[-1][name]])
 
 
-class Load:
+class Requests:
     """Requests to a server, and how they ended."""
 
     def __init__(self, address: str, bodies: list[dict[str, Any]], texts: list[str], client: httpx.AsyncClient) -> None:
@@ -189,7 +189,7 @@ async def streamed(
 
 
 def judged(text: str, expected: str) -> str:
-    """How an answer that came ended."""
+    """The end of an answer that came, in words."""
     return "the same" if text == expected else "another text"
 
 
@@ -203,7 +203,7 @@ async def put(
 ) -> Counter[str]:
     """Put the load on a server; how requests ended."""
     async with httpx.AsyncClient(timeout=120.0, limits=httpx.Limits(max_connections=None)) as client:
-        load = Load(address, bodies, texts, client)
+        load = Requests(address, bodies, texts, client)
         if given.streams:
             await load.without_pause(given.minutes, given.streams, watched, lambda: server.send_signal(signal.SIGTERM))
         else:

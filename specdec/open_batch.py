@@ -1,5 +1,6 @@
 """A batch that stays open: requests join it and leave it between any two passes."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -18,6 +19,7 @@ from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
 _SHARE_OF_MEMORY = 0.7
+_MOST_POSITIONS = 1 << 24  # where a model names no limit
 
 
 class OpenBatch:
@@ -29,6 +31,10 @@ class OpenBatch:
         notes: returns what the generator has to say with its next result.
         max_batch_size, max_cache_bytes: as of the generator.
         max_prefix_bytes: of keys and values that are kept for requests which begin alike.
+
+    Attributes:
+        most_tokens: of one request, prompt and new ones, whose keys and values have room; None where that isn't known.
+            A request that may come to more is served alone, as far as memory goes.
     """
 
     def __init__(
@@ -43,13 +49,15 @@ class OpenBatch:
     ) -> None:
         self._bound, self._verifier, self._notes = bound, verifier, notes
         self._requests = set[Handle]()
+        max_cache_bytes = max_cache_bytes or _share_of_free(bound.target, max_prefix_bytes)
+        self.most_tokens = _most_tokens(bound.target, max_cache_bytes)
         self.prefixes = Prefixes(bound.target, max_prefix_bytes)
         bound.contexts.prefixes = self.prefixes if max_prefix_bytes else None
         self._scheduler = Scheduler(
             bound.target,
             bound.fallback,
             max_batch_size=max_batch_size,
-            max_cache_bytes=max_cache_bytes or _share_of_free(bound.target, max_prefix_bytes),
+            max_cache_bytes=max_cache_bytes,
             flags_ties=bound.driven.numerics.noise > 0.0,
             contexts=bound.contexts,
         )
@@ -121,6 +129,10 @@ class OpenBatch:
             notes=(*self._notes(bound), *outcome.request.notes) if outcome.finish_reason else (),
         )
 
+    def check(self) -> None:
+        """Raise PluginError where the backend has failed to open or close a row: no request can be served then."""
+        self._bound.target.check_rows()
+
     def close(self) -> StepRecord | None:
         """Cancel whatever is under way or waits, and say which that was."""
         record = self._scheduler.close()
@@ -139,3 +151,11 @@ def _share_of_free(target: Target, taken: int = 0) -> int | None:
     """Return the bytes that keys and values may take, besides those taken; the rest is for what a pass computes."""
     free = free_bytes(target.shapes.device)
     return None if free is None else max(1, int((free + target.backend.cache_bytes(())) * _SHARE_OF_MEMORY) - taken)
+
+
+def _most_tokens(target: Target, max_bytes: int | None) -> int | None:
+    """Return the tokens of a lone row that so many bytes have room for; None where that isn't known."""
+    backend, positions = target.backend, target.shapes.max_positions or _MOST_POSITIONS
+    if max_bytes is None or target.rows or not backend.cache_bytes([positions]):
+        return None
+    return bisect_right(range(1, positions + 1), max_bytes, key=lambda capacity: backend.cache_bytes([capacity]))

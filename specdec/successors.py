@@ -1,4 +1,4 @@
-"""What a target thinks likely behind each token alone: a first guess where a text says nothing yet."""
+"""The tokens that a target thinks likely behind each one alone: a first guess where a text says nothing yet."""
 
 from dataclasses import dataclass
 from pathlib import Path

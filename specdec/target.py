@@ -89,7 +89,7 @@ class Target:
 
     def open(self, capacity: int) -> Row:
         """Open an empty row that may grow to ``capacity`` committed tokens."""
-        self._check_rows()
+        self.check_rows()
         row = Row(capacity)
         self.backend.open(capacity)
         self._rows.append(row)
@@ -108,7 +108,7 @@ class Target:
             trunks: by row, committed text before the tree's root that the cache doesn't hold yet.
             hidden: the layers whose hidden states are wanted.
         """
-        self._check_rows()
+        self.check_rows()
         numbers = [self._rows.index(row) for row in trees]
         first = min(numbers)
         rows = tuple(self._rows[first : max(numbers) + 1])
@@ -192,7 +192,7 @@ class Target:
             self._rows[number] = last
         self.backend.release(number)
 
-    def _check_rows(self) -> None:
+    def check_rows(self) -> None:
         """Refuse to go on where the backend has failed to open or release a row: the others' numbers are wrong then."""
         held, known = self.backend.num_rows, len(self._rows)
         if held != known:

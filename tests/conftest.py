@@ -13,6 +13,7 @@ from specdec.demo import smollm2 as real
 
 # Loading torch and building models makes first examples slow; nothing here is about time.
 settings.register_profile("specdec", deadline=None, derandomize=True)
+settings.register_profile("many", deadline=None, max_examples=5000)  # asked for by --hypothesis-profile=many
 settings.load_profile("specdec")
 
 

@@ -109,6 +109,11 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         for buffer in (self.keys, self.values):
             buffer[row, :, to : to + len(slots)] = buffer[row].index_select(1, slots)
 
+    def shrink(self, num_rows: int, num_slots: int) -> None:
+        """Give back the room beyond so many rows and slots."""
+        self.keys = self.keys[:num_rows, :, :num_slots].clone()
+        self.values = self.values[:num_rows, :, :num_slots].clone()
+
     def move(self, row: int, to: int, num_slots: int) -> None:
         """Copy a row's first slots to another row."""
         for buffer in (self.keys, self.values):
@@ -134,7 +139,9 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
 class RaggedCache(Cache):  # type: ignore[misc]  # as above
     """One ``RaggedLayer`` per attention layer, and the length of every row.
 
-    ``reached``: by row, the end of the slots that were ever written.
+    Attributes:
+        lengths, capacities: by row, its committed tokens, and those that it was opened for.
+        reached: by row, the end of the slots that were ever written.
     """
 
     def __init__(
@@ -147,6 +154,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self._keeps_memory = keeps_memory
         self.placement = Placement() if placement is None else placement
         self.lengths: list[int] = []
+        self.capacities: list[int] = []
         self.reached: list[int] = []
         super().__init__(layers=[layer(self.placement) for _ in range(num_layers)])
 
@@ -169,6 +177,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
     def open(self, capacity: int) -> None:
         """Open the next row, and say how much room it will need; made when the next forward writes."""
         self.lengths.append(0)
+        self.capacities.append(capacity)
         self.reached.append(0)
         self.placement.num_rows = max(self.placement.num_rows, len(self.lengths))
         self.placement.num_slots = max(self.placement.num_slots, capacity)
@@ -183,33 +192,59 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         last = len(self.lengths) - 1
         if last or self._keeps_memory:
             self._fill(row, last)
-        self.lengths[row], self.reached[row] = self.lengths[last], self.lengths[last]
-        del self.lengths[last], self.reached[last]
-        if not self.lengths and not self._keeps_memory:
-            self.placement.num_rows, self.placement.num_slots = 1, 0
-            for layer in self.layers:
-                layer.is_initialized = False
-                layer.keys = layer.values = None
+        self.lengths[row], self.capacities[row] = self.lengths[last], self.capacities[last]
+        self.reached[row] = self.lengths[last]
+        del self.lengths[last], self.capacities[last], self.reached[last]
+        if self._keeps_memory:
+            return
+        if self.lengths:
+            self._shrink()
+            return
+        self.placement.num_rows, self.placement.num_slots = 1, 0
+        for layer in self.layers:
+            layer.is_initialized = False
+            layer.keys = layer.values = None
 
     def _fill(self, row: int, last: int) -> None:
-        """Move the last row to a free one, and clear whatever else either has."""
+        """Move the last row to a free one, and clear whatever else either has, as far as there is room for them."""
         held = self.lengths[last] if row != last else 0
         for layer in self.layers:
-            if layer.is_initialized:
-                if held:
-                    layer.move(last, row, held)
+            num_rows = len(layer.keys) if layer.is_initialized else 0
+            if held and num_rows:
+                layer.move(last, row, held)
+            if row < num_rows:
                 layer.clear(row, slice(held, self.reached[row]))
+            if last < num_rows:
                 layer.clear(last, slice(0, self.reached[last]))
 
+    def _shrink(self) -> None:
+        """Give back room where the open rows need less than half of it: a long text's leaving makes room for others."""
+        num_rows, longest = len(self.lengths), max(*self.capacities, *self.reached)
+        num_slots = _rounded(longest + SPARE_SLOTS)
+        rows, slots = next((layer.keys.shape[::2] for layer in self.layers if layer.is_initialized), (0, 0))
+        if rows * slots > 2 * num_rows * num_slots:
+            self.placement.num_rows, self.placement.num_slots = num_rows, longest
+            for layer in self.layers:
+                if layer.is_initialized:
+                    layer.shrink(min(rows, num_rows), min(slots, num_slots))
+
     def hold(self, row: int, start: int, stop: int) -> tuple[torch.Tensor, ...]:
-        """Copies of each layer's keys and values of some committed tokens, (heads, tokens, width)."""
-        held = [layer for layer in self.layers if layer.is_initialized]
-        return tuple(buffer[row, :, start:stop].clone() for layer in held for buffer in (layer.keys, layer.values))
+        """Copies of each layer's keys and values of some committed tokens, (heads, tokens, width).
+
+        Of a layer that reads another's they are empty.
+        """
+        return tuple(
+            buffer[row, :, start:stop].clone() if buffer is not None else torch.empty(0)
+            for layer in self.layers
+            for buffer in (layer.keys, layer.values)
+        )
 
     def put(self, row: int, parts: Sequence[tuple[torch.Tensor, ...]]) -> None:
         """Commit such copies, one behind another, to an empty row."""
         num_tokens = sum(part[0].shape[1] for part in parts)
         for number, layer in enumerate(self.layers):
+            if not parts[0][2 * number].numel():
+                continue
             keys = torch.cat([part[2 * number] for part in parts], 1)
             values = torch.cat([part[2 * number + 1] for part in parts], 1)
             if not layer.is_initialized:

@@ -19,8 +19,7 @@ _USES, _USES_OF_SEVERAL, _USES_OF_DRAFTS = 3, 64, 256
 _MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
 _MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
 _MOST_KINDS = 32
-_PERIOD = 8  # of numbers of nodes
-_MAGNITUDES = {"rows", "context"}  # of which the number of bits is what counts
+_PERIOD = 8  # of numbers of rows and nodes
 
 _SIMPLE = bool, int, float, complex, str, torch.device
 _DEEPEST = 3  # containers in containers that are looked into
@@ -34,7 +33,7 @@ Forward = Callable[[], torch.Tensor]
 class _Kind:
     """Passes that one program may serve.
 
-    ``trusted``: numbers of nodes and columns, and magnitudes of rows and context, at which the program was right.
+    ``trusted``: numbers of rows, nodes and columns, and magnitudes of the context, at which the program was right.
     """
 
     num_uses: int = 0
@@ -49,7 +48,7 @@ class _Kind:
         What Python decides by a size it decides by thresholds, or by remainders.
         """
         return all(
-            size in self.trusted[name] or (name not in _MAGNITUDES and _is_between(self.trusted[name], size))
+            size in self.trusted[name] or (name != "context" and _is_between(self.trusted[name], size))
             for name, size in circumstances.items()
         )
 
@@ -62,8 +61,8 @@ def _is_between(tried: Collection[int], size: int) -> bool:
 class Replay:
     """The recorded passes of one model.
 
-    A program that is used for the first time with such a number of nodes, with twice as many rows, or behind a context
-    twice as long, is held against the model's own forward, bit by bit. One that differs is never used again.
+    A program that is used for the first time with such a number of rows or nodes, or behind a context twice as long, is
+    held against the model's own forward, bit by bit. One that differs is never used again.
 
     Attributes:
         is_settled: False after a pass that others like it will outrun: one of a kind that is yet to be recorded, or one
@@ -123,8 +122,7 @@ class Replay:
         if known.program is None or not known.program.is_for(rows, width):
             return self._record(forward, known, inputs, layers, length)
         num_columns = 0 if inputs.columns is None else len(inputs.columns)
-        circumstances = {"nodes": width, "columns": num_columns}
-        circumstances |= {"rows": rows.bit_length(), "context": length.bit_length()}
+        circumstances = {"rows": rows, "nodes": width, "columns": num_columns, "context": length.bit_length()}
         try:
             logits = known.program(inputs, layers, length)
         except Exception as error:  # third-party code under circumstances that weren't recorded

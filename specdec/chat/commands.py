@@ -17,7 +17,7 @@ from specdec.settings import Settings
 
 
 class Stage(Protocol):
-    """Where a chat is shown.
+    """The place in which a chat is shown.
 
     Attributes:
         has_colours: True while the tokens that came together in one step share a colour.

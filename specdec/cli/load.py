@@ -26,9 +26,6 @@ from specdec.errors import RequestError
 if TYPE_CHECKING:
     from specdec.load.figures import Goal, Spread, Summary
 
-if TYPE_CHECKING:
-    from specdec.load.figures import Summary
-
 
 def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     url: Annotated[str, typer.Argument(help="an OpenAI-compatible server, such as http://localhost:8000")],
@@ -49,7 +46,7 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
     field: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE: a further field of each body, such as proposer=off")
     ] = None,
-    api_key: Annotated[str, typer.Option(envvar="OPENAI_API_KEY", help="a key that the server wants")] = "",
+    api_key: Annotated[str, typer.Option(envvar="SPECDEC_API_KEY", help="a key that the server wants")] = "",
     good_first: Annotated[float, typer.Option(help="seconds to the first text that are still good")] = 2.0,
     good_token: Annotated[float, typer.Option(help="seconds for each token behind it that are still good")] = 0.2,
     seed: Annotated[int, typer.Option(help="of the times and of the order of prompts")] = 0,

@@ -39,6 +39,9 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     max_body_mb: Annotated[int, typer.Option(min=1, help="of a request's body")] = 4,
     max_n: Annotated[int, typer.Option(min=1, help="most texts of one prompt")] = 16,
     timeout: Annotated[float, typer.Option(min=0.001, help="seconds that a request may take")] = 600.0,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="a name by which requests may call the server; may be repeated")
+    ] = None,
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="an origin whose pages may read answers; may be repeated")
     ] = None,
@@ -56,6 +59,8 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         offered = dict(map(_offered, offer or ()))
         for text in offered.values():
             check_request(text, settings={})
+        if not all(key.strip() for key in api_key or ()):
+            raise RequestError("--api-key: it is empty")
         if log_level not in {"debug", "info", "warning", "error"}:
             raise RequestError(f"--log-level {log_level!r}: it must be debug, info, warning or error")
         try:
@@ -77,6 +82,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             name=name or PurePath(choice.model).name,
             api_keys=tuple(api_key or ()),
             origins=tuple(cors_origin or ()),
+            hosts=tuple(allowed_host or ()),
             offered=offered,
             max_batch_size=max_batch_size,
             max_queue=max_queue,
@@ -99,15 +105,17 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             max_cache_bytes=None if cache_mb is None else cache_mb << 20,
             **choice.stages,
         )
-        running.warm_up(generator, [*offered.values()])
+        server = running.prepared(generator, options, proposer)
     shown = f"[{host}]" if ":" in host else host
     bound.listen(_MOST_CONNECTING)  # from here on clients needn't be refused
     address = f"http://{shown}:{bound.getsockname()[1]}"
     console.print(f"{options.name}, {generator.numerics.mode} numerics: {address}", markup=False)
     try:
-        running.serve(generator, options, proposer, bound, log_level)
+        fault = running.serve(server, bound, log_level)
     finally:
         generator.close()
+    if fault:
+        raise RequestError(fault)
 
 
 def _offered(text: str) -> tuple[str, str]:

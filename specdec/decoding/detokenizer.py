@@ -64,7 +64,11 @@ class TextDecoder:
 
     def _overlap(self, stop: str) -> int:
         """Return the number of characters at the end of the text that begin the stop string."""
-        return next((n for n in range(len(stop) - 1, 0, -1) if self._text.endswith(stop[:n])), 0)
+        last = self._text[-1:]
+        n = stop.rfind(last, 0, len(stop) - 1) + 1 if last else 0  # what begins the stop string ends in this character
+        while n and not self._text.endswith(stop[:n]):
+            n = stop.rfind(last, 0, n - 1) + 1
+        return n
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True)) if ids else ""

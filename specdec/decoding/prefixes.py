@@ -5,12 +5,14 @@ whatever follows. A request's row gets copies, and reads only what no block has.
 values follow from the text alone, and a copy changes no bit.
 """
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Optional
 
 from specdec.backends.base import Held
+from specdec.errors import in_one_line
 from specdec.target import Row, Target
 
 _BLOCK = 32  # tokens: a request reads fewer than these again of what it shares
@@ -18,9 +20,10 @@ _BLOCK = 32  # tokens: a request reads fewer than these again of what it shares
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """Keys and values of some tokens behind the text of ``parent``."""
+    """Keys and values of some tokens behind the text of ``parent``; ``end``: of the text with them."""
 
     parent: Optional["_Block"]
+    end: int
     tokens: tuple[int, ...]
     held: Held
     children: "dict[tuple[int, ...], _Block]" = field(default_factory=dict)
@@ -48,30 +51,56 @@ class Prefixes:
         return len(self._blocks)
 
     def fill(self, row: Row, tokens: Sequence[int]) -> None:
-        """Give an empty row what is kept of a text, but for the text's last token, which is the request's root."""
+        """Give an empty row what is kept of a text, but for the text's last token, which is the request's root.
+
+        Where that fails the row stays empty, and nothing is kept any more: a request can do without.
+        """
         known = list(self._known(tokens[:-1]))
-        if known:
-            self._touch(known[-1])
+        if not known:
+            return
+        self._touch(known[-1])
+        try:
             self._target.put(row, [block.held for block in known], len(known) * _BLOCK)
+        except Exception as error:  # memory, or a backend's code
+            self._give_up(error)
+            self._target.rollback(row, 0)
 
     def save(self, row: Row, tokens: Sequence[int]) -> None:
-        """Keep copies of what a row holds, in whole blocks; ``tokens`` are those of its request."""
+        """Keep copies of what a row holds, in whole blocks, as far as they have room; ``tokens`` are its request's."""
         if not self._max_bytes:
             return
-        text = tokens[: row.length]
-        known = list(self._known(text))
-        last = known[-1] if known else None
-        for start in range(len(known) * _BLOCK, row.length - _BLOCK + 1, _BLOCK):
-            held = self._target.hold(row, start, start + _BLOCK)
-            block = _Block(last, tuple(text[start : start + _BLOCK]), held)
-            self._siblings(last)[block.tokens] = block
-            self._blocks[block] = None
-            self.num_bytes += held.num_bytes
-            last = block
-        if last is not None:
+        try:
+            self._save(row, tokens[: row.length])
+        except Exception as error:  # as above
+            self._give_up(error)
+
+    def _save(self, row: Row, text: Sequence[int]) -> None:
+        *_, last = None, *self._known(text)
+        self._touch(last)  # so that none of them has to go for those behind it
+        begin = 0 if last is None else last.end
+        try:
+            for start in range(begin, row.length - _BLOCK + 1, _BLOCK):
+                held = self._target.hold(row, start, start + _BLOCK)
+                if (start // _BLOCK + 1) * held.num_bytes > self._max_bytes:
+                    return
+                self._make_room(held.num_bytes)
+                block = _Block(last, start + _BLOCK, tuple(text[start : start + _BLOCK]), held)
+                self._siblings(last)[block.tokens] = block
+                self._blocks[block] = None
+                self.num_bytes += held.num_bytes
+                last = block
+        finally:
             self._touch(last)
-        while self.num_bytes > self._max_bytes:
+
+    def _make_room(self, num_bytes: int) -> None:
+        while self._blocks and self.num_bytes + num_bytes > self._max_bytes:
             self._drop_oldest()
+
+    def _give_up(self, error: Exception) -> None:
+        warnings.warn(f"prefixes are not kept any more: {in_one_line(error)}", stacklevel=2)
+        self._max_bytes = self.num_bytes = 0
+        self._roots.clear()
+        self._blocks.clear()
 
     def _known(self, text: Sequence[int]) -> Iterator[_Block]:
         """The blocks that a text begins with."""

@@ -46,7 +46,7 @@ def as_output(
     config: GenerationConfig,
     processors: Sequence[Any],
 ) -> GenerateDecoderOnlyOutput:
-    """What ``return_dict_in_generate`` asks for: sequences, and scores and logits, (batch, vocab) for each new token.
+    """The output for ``return_dict_in_generate``: sequences, and scores and logits, (batch, vocab) for each new token.
 
     Rows that have ended have zeros there. There is no cache: ``past_key_values`` is None.
 

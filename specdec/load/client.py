@@ -120,31 +120,38 @@ async def send(
             if response.status_code != 200:
                 answered.error = _said(await response.aread())
             else:
+                is_whole = False
                 async for line in response.aiter_lines():
                     if line.startswith("data:"):
-                        _note(answered, line[5:].strip(), time.perf_counter() - began - due)
+                        is_whole |= _note(answered, line[5:].strip(), time.perf_counter() - began - due)
+                answered.error = answered.error or ("" if is_whole else "the stream broke off")
     except httpx.HTTPError as error:
         answered.error = f"{type(error).__name__}: {error}"
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        answered.error = f"a part of the stream is not as OpenAI's: {type(error).__name__}: {error}"
     answered.seconds = time.perf_counter() - began - due
     answered.num_tokens = answered.num_tokens or len(answered.arrivals)
     return answered
 
 
-def _note(answered: Answered, data: str, now: float) -> None:
+def _note(answered: Answered, data: str, now: float) -> bool:
+    """Take a part of a stream; True where that tells of the answer's end."""
     if data == "[DONE]":
-        return
+        return True
     part = json.loads(data)
-    if "error" in part:
+    if part.get("error"):
         answered.error = str(part["error"].get("message", part["error"]))
-        return
-    usage = part.get("usage")
+        return True
+    usage, has_ended = part.get("usage"), False
     if usage:
         answered.num_tokens = int(usage["completion_tokens"])
     for choice in part.get("choices") or ():
         text = choice.get("text") or (choice.get("delta") or {}).get("content") or ""
+        has_ended |= choice.get("finish_reason") is not None
         if text:
             answered.arrivals.append(now)
             answered.text += text
+    return has_ended
 
 
 def _said(body: bytes) -> str:

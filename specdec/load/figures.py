@@ -65,7 +65,7 @@ class Summary:
     failures: dict[str, int]
 
     def as_dict(self) -> dict[str, Any]:
-        """What JSON is made of."""
+        """The fields, for JSON."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: value.as_dict() if isinstance(value, Spread) else value for name, value in found.items()}
 

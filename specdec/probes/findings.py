@@ -91,7 +91,7 @@ def _plain_facts_of(tensor: torch.Tensor) -> tuple[Hashable, ...]:
 
 
 def _version_of(tensor: torch.Tensor) -> Hashable:
-    """What is known of a tensor's numbers without reading them: which tensor it is, and how often it was written to."""
+    """A tensor's numbers as far as they are known unread: the tensor that it is, and how often it was written to."""
     version = None if isinstance(tensor, PackedWeight) else (id(tensor), tensor._version)
     return *_plain_facts_of(tensor), version
 

@@ -144,7 +144,7 @@ def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
 
 
 def _one_for_each(name: str, given: ReadOnly[Item], num_prompts: int) -> ReadOnly[Item]:
-    """What was given for each prompt, or once for all."""
+    """The values given for each prompt, or once for all."""
     if len(given) not in (1, num_prompts):
         raise RequestError(f"{len(given)} {name} were given for {num_prompts} prompts: give one, or one for each")
     return [*given] * num_prompts if len(given) == 1 else given

@@ -1,4 +1,4 @@
-"""What a request adds to scores, in the words of the OpenAI API: a bias by token, and penalties by what was written.
+"""Additions to scores, in the words of the OpenAI API: a bias by token, and penalties by what was written.
 
 A token's score becomes mu[j] - c[j] * frequency_penalty - (c[j] > 0) * presence_penalty + logit_bias[j], where c[j]
 counts j among the new tokens of the path (OpenAI API reference, "Frequency and presence penalties").

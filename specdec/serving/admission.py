@@ -2,9 +2,6 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 
 from specdec.serving.errors import ApiError, busy
 
@@ -12,12 +9,16 @@ _MOST_REMEMBERED = 32  # finished requests, by which the queue's pace is judged
 _LONGEST = 60.0  # seconds that anyone is told to wait
 
 
-@dataclass(slots=True)
 class Place:
-    """A request's place; one that ``has_finished`` tells of the pace."""
+    """A request's place, until it leaves."""
 
-    num_texts: int
-    has_finished: bool = False
+    def __init__(self, admission: "Admission", num_texts: int) -> None:
+        self._admission, self._num_texts = admission, num_texts
+
+    def leave(self, has_finished: bool) -> None:
+        """Make room for others, once; a request that ``has_finished`` tells of the queue's pace."""
+        self._admission.take_back(self._num_texts, has_finished)
+        self._num_texts = 0
 
 
 class Admission:
@@ -43,9 +44,8 @@ class Admission:
         """Texts beyond those that the batch holds."""
         return max(0, self._num_texts - self._max_batch_size)
 
-    @contextmanager
-    def of(self, num_texts: int) -> Iterator[Place]:
-        """Let a request in, to its end.
+    def enter(self, num_texts: int) -> Place:
+        """Let a request in.
 
         Raises:
             ApiError: where it is to come later, or to go elsewhere.
@@ -57,14 +57,14 @@ class Admission:
             raise ApiError(400, message, "n", "invalid_value")
         if self._num_texts + num_texts > self._most:
             raise self.busy(f"The queue is full: {self.num_waiting} texts wait.")
-        place = Place(num_texts)
         self._num_texts += num_texts
-        try:
-            yield place
-        finally:
-            self._num_texts -= num_texts
-            if place.has_finished:
-                self._finished.append((time.monotonic(), num_texts))
+        return Place(self, num_texts)
+
+    def take_back(self, num_texts: int, has_finished: bool) -> None:
+        """Take a request's texts out."""
+        self._num_texts -= num_texts
+        if has_finished and num_texts:
+            self._finished.append((time.monotonic(), num_texts))
 
     def busy(self, message: str) -> ApiError:
         """A refusal for now, with the time that the queue takes at its present pace."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib.resources import files
+from ipaddress import ip_address
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -9,8 +10,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 import specdec
+from specdec.errors import in_one_line
 from specdec.serving.connection import Json
 from specdec.serving.errors import ApiError, of_validation
 from specdec.serving.gate import Gate
@@ -33,18 +36,25 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
         408: "the body did not come", 413: "the body is too large", 429: "the queue is full", 503: "shutting down",
     }.items()
 }  # fmt: skip
-_LOOPBACK = "localhost", "127.0.0.1", "[::1]"
+_LOOPBACK = "localhost", "127.0.0.1", "::1"
 
 
-def application(server: Server, *, is_loopback: bool) -> Gate:
+def application(server: Server, address: str) -> ASGIApp:
     """The ASGI application of a server.
 
     Args:
-        server: what answers.
-        is_loopback: requests that call the server by another name than this machine's are refused, as those are that
-            a foreign page sends through a name of its own.
+        server: answers.
+        address: that it listens on. On one of this machine's own, requests that call the server by any other name are
+            refused, as a foreign page may send them through a name of its own.
     """
-    app = FastAPI(title="specdec", version=specdec.__version__, lifespan=server.running, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="specdec",
+        version=specdec.__version__,
+        lifespan=server.running,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
 
     @app.post("/v1/chat/completions", responses=_REFUSED)
     async def chat(body: ChatBody, request: Request) -> Response:
@@ -64,6 +74,7 @@ def application(server: Server, *, is_loopback: bool) -> Gate:
             raise ApiError(404, f"The model `{name}` does not exist.", "model", "model_not_found")
         return Json(server.model())
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> Response:
         if server.engine.fault:
@@ -79,10 +90,20 @@ def application(server: Server, *, is_loopback: bool) -> Gate:
     app.exception_handler(ApiError)(_told)
     app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(HTTPException)(_http)
-    if server.options.origins:
-        allowed: dict[str, Any] = {"allow_methods": ["*"], "allow_headers": ["*"]}
-        app.add_middleware(CORSMiddleware, allow_origins=[*server.options.origins], **allowed)
-    return Gate(app, server.options, server.metrics, _LOOPBACK if is_loopback else ())
+    app.exception_handler(Exception)(_failed)
+    hosts = {*server.options.hosts}
+    if ip_address(address).is_loopback:
+        hosts |= {address, *_LOOPBACK}
+    gate = Gate(app, server.options, server.metrics, hosts)
+    if not server.options.origins:
+        return gate
+    return CORSMiddleware(  # outside the gate, whose own answers a page may read as well
+        gate,
+        allow_origins=[*server.options.origins],
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=["x-request-id", "retry-after"],
+    )
 
 
 def _page(name: str, kind: str) -> Callable[[], Any]:
@@ -103,6 +124,10 @@ async def _told(request: Request, error: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError), "it is registered for those"
     return await _told(request, of_validation(error.errors()))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return await _told(request, ApiError(500, f"The server failed: {in_one_line(error)}", code="server_failed"))
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -30,7 +30,7 @@ class Call:
     """A request, ready to be decoded.
 
     Attributes:
-        prompts: token ids, each as often as texts were asked for.
+        prompts: token ids, each ``num_samples`` times, one behind another.
         settings: of all of them, by their names in ``Settings``.
         seeds: one for each.
         strategy: the strategy as the request, or the server's operator, named it.
@@ -40,6 +40,7 @@ class Call:
     """
 
     prompts: Sequence[list[int]]
+    num_samples: int
     settings: Mapping[str, Any]
     seeds: Sequence[int]
     strategy: str
@@ -50,12 +51,12 @@ class Call:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompts, each counted as often as it is read."""
-        return sum(map(len, self.prompts))
+        """Tokens of the prompts, each counted once."""
+        return sum(map(len, self.prompts[:: self.num_samples]))
 
 
 class Intake:
-    """What turns bodies into calls.
+    """Turns bodies into calls.
 
     Args:
         generator: whose model and strategy serve.
@@ -71,27 +72,29 @@ class Intake:
         self._generator, self._tokenizer = generator, tokenizer
         self._offers, self._options, self._own_strategy = offers, options, own_strategy
         self._shapes = generator.shapes
+        self._longest_piece = max(map(len, tokenizer.get_vocab()))
+
+    def check(self, body: Sampling) -> None:
+        """Refuse what is wrong at first sight, before anything is spent on it.
+
+        Raises:
+            ApiError: with the field.
+        """
+        self._check_bounds(body)
+        if isinstance(body, CompletionBody) and body.best_of not in (None, body.n or 1):
+            raise ApiError(400, "best_of must equal n: specdec ranks no texts.", "best_of", "unsupported_value")
+        if isinstance(body, ChatBody):
+            _check_chat(body)
 
     def completion(self, body: CompletionBody) -> Call:
-        """The call of a completion; raises ApiError where it is refused."""
-        if body.best_of not in (None, body.n or 1):
-            raise ApiError(400, "best_of must equal n: specdec ranks no texts.", "best_of", "unsupported_value")
-        self._check(body, len(body.prompt))
+        """The call of a completion that was checked; raises ApiError where it is refused."""
         prompts = [self._encoded(prompt, "prompt") for prompt in body.prompt]
         most = body.max_tokens or _COMPLETION_TOKENS
         return self._call(body, prompts, most, body.logprobs, "max_tokens" if body.max_tokens else "prompt")
 
     def chat(self, body: ChatBody) -> Call:
-        """The call of a chat answer; raises ApiError where it is refused."""
-        if body.top_logprobs is not None and not body.logprobs:
-            raise ApiError(400, "top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
-        if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
-            raise ApiError(400, "max_tokens and max_completion_tokens differ: give one.", "max_tokens", "invalid_value")
-        self._check(body, 1)
+        """The call of a chat answer that was checked; raises ApiError where it is refused."""
         template: dict[str, Any] = dict(body.chat_template_kwargs or {})
-        if refused := sorted(_NOT_THE_TEMPLATES & {*template}):
-            message = f"{', '.join(refused)}: not an option of the template's own."
-            raise ApiError(400, message, "chat_template_kwargs", "invalid_value")
         if body.tools and body.tool_choice != "none":
             template["tools"] = body.tools
         messages = [
@@ -107,18 +110,15 @@ class Intake:
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if asked else "messages"
         return self._call(body, [prompt], most, num_logprobs, named)
 
-    def _check(self, body: Sampling, num_prompts: int) -> None:
-        """Refuse what costs too much before anything is encoded."""
+    def _check_bounds(self, body: Sampling) -> None:
         options, count = self._options, body.n or 1
         if body.model != options.name:
             message = f"The model `{body.model}` does not exist: this server has `{options.name}`."
             raise ApiError(404, message, "model", "model_not_found")
         if count > options.max_n:
             raise ApiError(400, f"n={count} is above this server's limit of {options.max_n}.", "n", "invalid_value")
-        if count * num_prompts > options.max_texts:
-            message = (
-                f"{num_prompts} prompts with n={count} are {num_prompts * count} texts, above {options.max_texts}."
-            )
+        if body.num_texts > options.max_texts:
+            message = f"{body.num_prompts} prompts, n={count}: {body.num_texts} texts are above {options.max_texts}."
             raise ApiError(400, message, "prompt", "invalid_value")
         unknown = [token for token in body.logit_bias or () if token >= self._shapes.vocab_size]
         if unknown:
@@ -126,17 +126,35 @@ class Intake:
             raise ApiError(400, message, "logit_bias", "invalid_value")
         if body.stream_options is not None and not body.stream:
             raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
+        if body.include_steps and not body.stream:
+            raise ApiError(400, "include_steps needs stream to be true.", "include_steps", "invalid_value")
+        if special := sorted(set(body.stop or ()) & set(self._tokenizer.all_special_tokens)):
+            message = f"stop: {special[0]!r} is a special token, which never shows in text; ends of text need no stop."
+            raise ApiError(400, message, "stop", "invalid_value")
 
     def _encoded(self, prompt: Any, param: str, template: Mapping[str, Any] | None = None) -> list[int]:
+        most = min(self._options.max_prompt_tokens or self._most_positions(), self._most_positions())
+        size, longest = _size_of(prompt), most * self._longest_piece
+        if size > longest:  # encoding it would take seconds
+            message = f"The prompt has {size} characters, and none of {most} tokens has more than {longest}."
+            raise ApiError(400, message, param, "context_length_exceeded")
         try:
             ids = encode(prompt, self._tokenizer, self._shapes.vocab_size, template or {})
         except RequestError as error:
-            raise ApiError(400, str(error), param, "invalid_value") from None
-        most = self._options.max_prompt_tokens
-        if most is not None and len(ids) > most:
-            message = f"The prompt has {len(ids)} tokens, and this server takes {most}."
+            at_fault = "chat_template_kwargs" if template and self._is_taken_bare(prompt) else param
+            raise ApiError(400, str(error), at_fault, "invalid_value") from None
+        if self._options.max_prompt_tokens is not None and len(ids) > self._options.max_prompt_tokens:
+            message = f"The prompt has {len(ids)} tokens, and this server takes {self._options.max_prompt_tokens}."
             raise ApiError(400, message, param, "context_length_exceeded")
         return ids
+
+    def _is_taken_bare(self, messages: Any) -> bool:
+        """True where the template takes messages without options."""
+        try:
+            encode(messages, self._tokenizer, self._shapes.vocab_size)
+        except RequestError:
+            return False
+        return True
 
     def _most_positions(self) -> int:
         return self._shapes.max_positions or 1 << 30
@@ -155,6 +173,7 @@ class Intake:
         settings = self._settings(body) | {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
         return Call(
             prompts=repeated,
+            num_samples=count,
             settings=settings,
             seeds=[seed + number for number in range(len(repeated))],
             strategy=body.proposer or self._own_strategy,
@@ -178,3 +197,20 @@ class Intake:
         if body.top_k is not None and body.top_k > 0:
             settings["top_k"] = body.top_k
         return settings | {"top_p": body.top_p or None, "min_p": body.min_p or None}
+
+
+def _check_chat(body: ChatBody) -> None:
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
+    if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
+        raise ApiError(400, "max_tokens and max_completion_tokens differ: give one.", "max_tokens", "invalid_value")
+    if refused := sorted(_NOT_THE_TEMPLATES & set(body.chat_template_kwargs or ())):
+        message = f"{', '.join(refused)}: not an option of the template's own."
+        raise ApiError(400, message, "chat_template_kwargs", "invalid_value")
+
+
+def _size_of(prompt: Any) -> int:
+    """Characters of a text, or of all messages; 0 for token ids."""
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(each["content"]) for each in prompt if isinstance(each, Mapping))

@@ -7,9 +7,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 Value = TypeVar("Value")
+_LONGEST_SEND = 30.0  # seconds in which a client must take a part of its answer
 
 
 class ClientGone(Exception):  # noqa: N818 - it isn't an error
@@ -77,8 +78,17 @@ class EventStream(Response):
             await self._close()
 
     async def _send_all(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await _sent(send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for events in self._events:
             body = b"".join(b"data: " + as_json(event) + b"\n\n" for event in events)
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+            await _sent(send, {"type": "http.response.body", "body": body, "more_body": True})
+        await _sent(send, {"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+
+
+async def _sent(send: Send, message: Message) -> None:
+    """Send a message; a client that doesn't read has gone."""
+    try:
+        async with asyncio.timeout(_LONGEST_SEND):
+            await send(message)
+    except TimeoutError:
+        raise ClientGone from None

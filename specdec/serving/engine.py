@@ -9,6 +9,7 @@ import logging
 import queue
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from specdec.decoding.record import Outcome, StepRecord
@@ -22,6 +23,7 @@ from specdec.serving.calls import Call
 from specdec.serving.errors import ApiError
 from specdec.serving.figures import Figures
 from specdec.serving.logprobs import TokenLogprob, logprobs_of
+from specdec.serving.token_texts import TokenTexts
 from specdec.serving.told import StepTold, tell
 
 _MOST_FAILURES = 3  # of the engine itself, one after another
@@ -61,16 +63,31 @@ class Text:
 class Job:
     """A call on its way through the engine, and what its sender hears of it: on the sender's event loop alone.
 
+    Args:
+        on_over: called once, when nothing more will be heard; True: all texts have ended.
+
     Attributes:
         is_over: nothing more will be heard.
     """
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, on_over: Callable[[bool], object]) -> None:
         self.call = call
         self.is_over = False
+        self._on_over = on_over
         self._events = deque[Progress | Exception]()
         self._has_news = asyncio.Event()
         self._num_open = len(call.prompts)
+
+    @property
+    def has_ended(self) -> bool:
+        """True once all texts have ended."""
+        return self._num_open == 0
+
+    def give_up(self) -> None:
+        """Listen no more."""
+        if not self.is_over:
+            self.is_over = True
+            self._on_over(self.has_ended)
 
     def hear(self, event: Progress | Exception) -> None:
         """Take an event; an error ends the job."""
@@ -78,14 +95,13 @@ class Job:
             return
         self._events.append(event)
         self._has_news.set()
-        if isinstance(event, Exception):
-            self.is_over = True
-        elif event.result is not None:
+        if isinstance(event, Progress) and event.result is not None:
             self._num_open -= 1
-            self.is_over = self._num_open == 0
+        if isinstance(event, Exception) or self.has_ended:
+            self.give_up()
 
     async def news(self) -> AsyncIterator[list[Progress]]:
-        """What has come since the last time, until all texts have ended; raises the error that ends it."""
+        """Lists of all that has come since the last, until all texts have ended; raises the error that ends it."""
         while True:
             await self._has_news.wait()
             self._has_news.clear()
@@ -120,6 +136,8 @@ class Engine:
         self._texts: dict[Handle, Text] = {}  # the engine thread's own
         self._loop: asyncio.AbstractEventLoop | None = None
         self._log = logging.getLogger("specdec.serving")
+        self._texts_of = TokenTexts(generator.tokenizer)
+        self._has_ended = False  # whatever is ordered is refused
         self.fault = ""  # why it doesn't decode any more
 
     def speak_on(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -128,9 +146,9 @@ class Engine:
 
     def submit(self, job: Job) -> None:
         """Have a job decoded."""
-        if self.fault:
-            job.hear(ApiError(503, self.fault, code="engine_failed"))
         self._orders.put((job, True))
+        if self._has_ended:  # perhaps after the engine had refused the last one
+            self._refuse_rest()
 
     def cancel(self, job: Job) -> None:
         """End a job's texts before the next pass; its sender hears of those that have not ended."""
@@ -151,6 +169,7 @@ class Engine:
                         if record is not None:
                             self._observe(record, batch)
                             self._tell(batch, record)
+                            batch.check()
                             num_failures = 0
             except Exception as error:  # nothing that a request does should come here; the next may fare better
                 num_failures += 1
@@ -158,11 +177,21 @@ class Engine:
                 self._fail(ApiError(500, f"the engine failed: {in_one_line(error)}", code="engine_failed"))
         if goes_on:
             self.fault = "the engine has failed too often: the server must be restarted"
-        self._fail(ApiError(503, self.fault or "the server is shutting down", code="shutting_down"))
-        while not self._orders.empty():
-            order = self._orders.get()
-            if order is not None:
-                self._say([(order[0], ApiError(503, self.fault or "the server is shutting down"))])
+        self._fail(self._refusal())
+        self._has_ended = True
+        self._refuse_rest()
+
+    def _refusal(self) -> ApiError:
+        if self.fault:
+            return ApiError(503, self.fault, code="engine_failed")
+        return ApiError(503, "the server is shutting down", code="shutting_down")
+
+    def _refuse_rest(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                order = self._orders.get_nowait()
+                if order is not None:
+                    self._say([(order[0], self._refusal())])
 
     def _take_orders(self, batch: OpenBatch) -> bool:
         """Carry out what was ordered, waiting for it where nothing is under way; False once the engine is to stop."""
@@ -191,14 +220,14 @@ class Engine:
         except SpecdecError as error:
             self._say([(job, ApiError(400, str(error), code="invalid_value"))])
             return
+        refusal = next((fault for handle in handles if (fault := _refusal_of(handle, batch))), None)
+        if refusal is not None:
+            self._say([(job, refusal)])
         for index, handle in enumerate(handles):
             if isinstance(handle, Handle):
                 self._texts[handle] = Text(job, index, Figures())
-            else:
-                self._say([(job, ApiError(400, str(handle), "prompt", "invalid_value"))])
-                for other in handles:
-                    if isinstance(other, Handle):
-                        batch.cancel(other)
+                if refusal is not None:
+                    batch.cancel(handle)
 
     def _tell(self, batch: OpenBatch, record: StepRecord) -> None:
         """Tell each sender what the step brought."""
@@ -212,6 +241,12 @@ class Engine:
         self._say(told)
 
     def _progress(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
+        try:
+            return self._told(batch, record, outcome, text)
+        except Exception as error:  # a tokenizer's, of this text alone
+            return ApiError(500, f"the text can't be told: {in_one_line(error)}", code="decoding_failed")
+
+    def _told(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
         call, chunk = text.job.call, batch.chunk(outcome)
         if chunk.result is not None and chunk.result.error is not None:
             return ApiError(500, str(chunk.result.error), code="decoding_failed")
@@ -219,8 +254,8 @@ class Engine:
             index=text.index,
             text=chunk.text,
             token_ids=chunk.token_ids,
-            logprobs=logprobs_of(outcome, self._generator.tokenizer, call.num_logprobs),
-            step=tell(record, outcome, self._generator.tokenizer) if call.tells_steps else None,
+            logprobs=logprobs_of(outcome, self._texts_of, call.num_logprobs),
+            step=tell(record, outcome, self._texts_of) if call.tells_steps else None,
             result=chunk.result,
             figures=text.figures if chunk.result is not None else None,
         )
@@ -232,8 +267,22 @@ class Engine:
 
     def _say(self, told: "list[tuple[Job, Progress | Exception]]") -> None:
         """Have jobs hear of events, all of a step at once."""
-        if told and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_hear, told)
+        if told and self._loop is not None:
+            with suppress(RuntimeError):  # the loop has closed, and nobody listens
+                self._loop.call_soon_threadsafe(_hear, told)
+
+
+def _refusal_of(handle: Handle | Exception, batch: OpenBatch) -> ApiError | None:
+    """The refusal of a prompt that can't be served; None where it can."""
+    if not isinstance(handle, Handle):
+        return ApiError(400, str(handle), "prompt", "invalid_value")
+    if batch.most_tokens is not None and handle.capacity > batch.most_tokens:
+        message = (
+            f"The prompt and its completion may come to {handle.capacity} tokens, and this server has memory for the "
+            f"keys and values of {batch.most_tokens}."
+        )
+        return ApiError(400, message, "max_tokens", "context_length_exceeded")
+    return None
 
 
 def _hear(told: "list[tuple[Job, Progress | Exception]]") -> None:

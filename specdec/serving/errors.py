@@ -43,6 +43,8 @@ def busy(message: str, seconds: float) -> ApiError:
 def of_validation(faults: Sequence[Mapping[str, Any]]) -> ApiError:
     """The refusal of a body by what pydantic found wrong with it, the first fault's field named."""
     fault = faults[0]
+    if fault["type"] == "json_invalid":
+        return ApiError(400, "The body could not be parsed as JSON.", code="invalid_json")
     places = [place for place in fault["loc"] if place != "body"]
     param = "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places).lstrip(".") or None
     if fault["type"] == "extra_forbidden":

@@ -49,7 +49,7 @@ class Figures:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """What an answer's usage says."""
+        """The figures as an answer's usage has them."""
         return {
             "steps": self.num_steps,
             "tokens_per_step": round(self.num_tokens / self.num_steps, 4) if self.num_steps else 0.0,

@@ -30,13 +30,13 @@ class Gate:
 
     Args:
         app: the application behind it.
-        hosts: names by which the server may be called; any where it is empty.
+        hosts: names by which the server may be called; any where there are none.
     """
 
     def __init__(self, app: ASGIApp, options: ServerOptions, metrics: Metrics, hosts: Iterable[str] = ()) -> None:
         self._app, self._options, self._metrics = app, options, metrics
         self._keys = [_digest(key.encode()) for key in options.api_keys]
-        self._hosts = {*hosts}
+        self._hosts = {host.lower() for host in hosts}
         self._log = logging.getLogger("specdec.serving")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,9 +72,10 @@ class Gate:
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
-        host = headers.get(b"host", b"").decode("latin-1").rsplit(":", 1)[0]
+        host = _name_of(headers.get(b"host", b"").decode("latin-1"))
         if self._hosts and host not in self._hosts:
-            raise ApiError(403, "This server is reached by its own address alone.", code="unknown_host")
+            message = f"This server isn't known as {host!r}: call it by its address, or start it with --allowed-host."
+            raise ApiError(403, message, code="unknown_host")
         if not self._keys or scope["path"] in _OPEN or scope["method"] == "OPTIONS":
             return
         kind, _, key = headers.get(b"authorization", b"").partition(b" ")
@@ -113,6 +114,13 @@ class Gate:
             return await receive()
 
         return again
+
+
+def _name_of(host: str) -> str:
+    """The name in a Host header, without a port and an IPv6 address's brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rsplit(":", 1)[0].lower()
 
 
 def _too_large(most: int) -> ApiError:

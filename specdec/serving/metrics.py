@@ -1,4 +1,4 @@
-"""What Prometheus reads: requests, the queue, the batch, tokens, accepted lengths and latencies."""
+"""Metrics for Prometheus: requests, the queue, the batch, tokens, accepted lengths and latencies."""
 
 import time
 
@@ -49,9 +49,13 @@ class Metrics:
         """Take a step; called by the engine."""
         self.passes.labels(record.kind).inc()
         self.pass_seconds.labels(record.kind).observe(record.total_seconds)
+        self.queue.set(batch.num_waiting)
         self.batch.set(batch.num_active)
         self.cache_bytes.set(batch.cache_bytes)
         self.prefix_bytes.set(batch.prefixes.num_bytes)
+        for outcome in record.outcomes:
+            if outcome.finish_reason is not None and outcome.request.stats.steps:
+                self._count_prompt(outcome.request.prompt_length, outcome.request.stats.num_reused)
         if record.kind == "chunk":
             return
         self.rows.observe(record.num_rows)
@@ -65,13 +69,12 @@ class Metrics:
                 for position in range(1, min(depth, _MOST_POSITIONS) + 1):
                     counter.labels(name, str(position)).inc()
 
-    def count_prompts(self, num_tokens: int, num_copied: int) -> None:
-        """Take the prompts of a request that has ended."""
+    def _count_prompt(self, num_tokens: int, num_copied: int) -> None:
         self.prompt_tokens.inc(num_tokens - num_copied)
         self.copied.inc(num_copied)
 
     def page(self) -> bytes:
-        """What Prometheus asks for."""
+        """All metrics, in Prometheus's text format."""
         return generate_latest(self._registry)
 
 

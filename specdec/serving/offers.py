@@ -20,10 +20,15 @@ OFF = "off"
 
 
 class Offers:
-    """Strategies and rules by what a request calls them; the same text gives the same object, which keeps its state."""
+    """Strategies and rules by what a request calls them; the same text gives the same object, which keeps its state.
 
-    def __init__(self, registry: Registry, offered: Mapping[str, str]) -> None:
-        self._registry = registry
+    Args:
+        offered: strategies by names of the operator's.
+        own: the server's own strategy, by the text that the operator gave.
+    """
+
+    def __init__(self, registry: Registry, offered: Mapping[str, str], own: Mapping[str, Proposer]) -> None:
+        self._registry, self._own = registry, own
         self._offered = {name: registry.make("proposers", text) for name, text in offered.items()}
         self._made = lru_cache(_MOST_KEPT)(self._make)
 
@@ -33,7 +38,8 @@ class Offers:
         Raises:
             ApiError: for one that isn't installed, or options that a request can't give.
         """
-        found = self._offered.get(name) or self._made("proposers", "autoregressive" if name == OFF else name)
+        found = self._offered.get(name) or self._own.get(name)
+        found = found or self._made("proposers", "autoregressive" if name == OFF else name)
         assert isinstance(found, Proposer), "the registry makes what it is asked for"
         return found
 
@@ -42,6 +48,11 @@ class Offers:
         found = self._made("verifiers", name)
         assert isinstance(found, Verifier), "the registry makes what it is asked for"
         return found
+
+    @property
+    def usual(self) -> list[Proposer]:
+        """The strategies that most requests name: the server's own, plain decoding, the default and the offered."""
+        return [*self._own.values(), *map(self.proposer, (OFF, "auto", *self._offered))]
 
     @property
     def names(self) -> list[str]:

@@ -6,12 +6,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ServerOptions(BaseModel):
-    """What a server is told, besides the generator that it serves.
+    """A server's settings, besides the generator that it serves.
 
     Attributes:
         name: the model's, as requests call it.
         api_keys: any of which a request must have; with none, all are served.
         origins: whose pages may read answers (CORS).
+        hosts: names by which requests may call the server, besides its own address; where it listens beyond this
+            machine, any name will do unless some are given.
         offered: strategies under names of the operator's, which may name files and models, as requests can't.
         max_batch_size: texts decoded side by side.
         max_queue: texts that wait; more are refused.
@@ -29,6 +31,7 @@ class ServerOptions(BaseModel):
     name: str
     api_keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
     offered: Mapping[str, str] = Field(default_factory=dict)
     max_batch_size: int = Field(32, ge=1)
     max_queue: int = Field(256, ge=0)

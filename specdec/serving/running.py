@@ -6,8 +6,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable
-from ipaddress import ip_address
 from types import FrameType
 from typing import Any
 
@@ -19,6 +17,7 @@ from specdec.serving.app import application
 from specdec.serving.options import ServerOptions
 from specdec.serving.server import Server
 
+_LONGEST_READING = 60  # seconds for clients to take what was written, once the server ends
 _LOGGED = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "color_message"}  # of every record
 
 
@@ -68,11 +67,19 @@ class Process(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def warm_up(generator: Generator, offered: Iterable[str]) -> None:
-    """Measure what strategies ask to be measured, which can't be done while anything is decoded."""
+def prepared(generator: Generator, options: ServerOptions, strategy: str) -> Server:
+    """A server whose usual strategies are ready.
+
+    What strategies load and measure can't be done while anything is decoded, or would keep everybody waiting.
+
+    Args:
+        strategy: the text that named the generator's own.
+    """
+    server = Server(generator, options, strategy)
     generator.costs()
-    for proposer in ("auto", *offered):
+    for proposer in server.offers.usual:
         generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
+    return server
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -94,14 +101,23 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
-def serve(generator: Generator, options: ServerOptions, strategy: str, bound: socket.socket, log_level: str) -> None:
-    """Serve on a bound socket until a signal comes; this thread decodes, and HTTP has one of its own."""
+def serve(server: Server, bound: socket.socket, log_level: str) -> str:
+    """Serve on a bound socket until a signal comes; this thread decodes, and HTTP has one of its own.
+
+    Returns:
+        The fault that has ended it, or "".
+    """
     log_to(sys.stderr, log_level)
-    server = Server(generator, options, strategy)
-    app = application(server, is_loopback=ip_address(bound.getsockname()[0]).is_loopback)
-    process = Process(
-        uvicorn.Config(app, log_config=None, access_log=False, server_header=False, timeout_keep_alive=30), server
+    app = application(server, bound.getsockname()[0])
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=_LONGEST_READING,
     )
+    process = Process(config, server)
 
     def speak() -> None:
         try:
@@ -119,3 +135,4 @@ def serve(generator: Generator, options: ServerOptions, strategy: str, bound: so
         speaking.join()
         for each, before in handled.items():
             signal.signal(each, before)
+    return server.engine.fault or ("" if process.started else "HTTP can't be served: the log has the reason")

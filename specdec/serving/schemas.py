@@ -3,10 +3,13 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 _MOST_STOPS = 16
 _MOST_SEED = 2**63
+_MOST_TOKENS = 2**31
+_MOST_NAMES = 256  # of an object's: each one at fault is told of, which takes time and memory
+_MOST_BIASES = 4096
 
 
 def _one_or_several(value: object) -> object:
@@ -16,6 +19,8 @@ def _one_or_several(value: object) -> object:
 def _tokens_to_numbers(value: object) -> object:
     if not isinstance(value, Mapping):
         raise ValueError("give an object of token ids and numbers")
+    if len(value) > _MOST_BIASES:
+        raise ValueError(f"give {_MOST_BIASES} tokens at most")
     for token in value:
         if not str(token).isascii() or not str(token).isdigit() or len(str(token)) > 9:
             raise ValueError('its names must be token ids, such as {"50256": -100}')
@@ -24,7 +29,7 @@ def _tokens_to_numbers(value: object) -> object:
 
 Stops = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=512)]],
-    Field(max_length=_MOST_STOPS),
+    Field(max_length=_MOST_STOPS, fail_fast=True),
     BeforeValidator(_one_or_several, json_schema_input_type=str | list[str]),
 ]
 Biases = Annotated[
@@ -38,9 +43,16 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_names(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and len(value) > _MOST_NAMES:
+            raise ValueError(f"an object of {len(value)} fields was given, and {_MOST_NAMES} are allowed")
+        return value
+
 
 class StreamOptions(Body):
-    """What a stream has besides text."""
+    """The parts that a stream has besides text."""
 
     include_usage: bool = False
     include_obfuscation: bool | None = None  # without effect
@@ -52,10 +64,10 @@ class Sampling(Body):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
-    n: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
     stop: Stops | None = None
     seed: int | None = Field(None, ge=-_MOST_SEED, lt=_MOST_SEED)
     logit_bias: Biases | None = None
@@ -77,6 +89,16 @@ class Sampling(Body):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
+    @property
+    def num_prompts(self) -> int:
+        """Prompts of the request."""
+        return 1
+
+    @property
+    def num_texts(self) -> int:
+        """Texts that are asked for."""
+        return self.num_prompts * (self.n or 1)
+
 
 class CompletionBody(Sampling):
     """The body of /v1/completions."""
@@ -93,8 +115,12 @@ class CompletionBody(Sampling):
     )
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: Literal[False] | None = None
-    best_of: int | None = None
+    best_of: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
     suffix: None = None
+
+    @property
+    def num_prompts(self) -> int:
+        return len(self.prompt)
 
     @field_validator("prompt")
     @classmethod
@@ -144,13 +170,15 @@ class ResponseFormat(Body):
 class ChatBody(Sampling):
     """The body of /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
+    max_completion_tokens: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    tools: list[dict[str, Any]] | None = Field(None, description="for the chat template, which writes them out")
+    tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = Field(
+        None, description="for the chat template, which writes them out"
+    )
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    modalities: list[Literal["text"]] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None

@@ -3,9 +3,10 @@
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -41,7 +42,7 @@ class Server:
     def __init__(self, generator: Generator, options: ServerOptions, strategy: str) -> None:
         self.options, self.strategy = options, strategy
         self.metrics = Metrics()
-        self.offers = Offers(load_plugins(), options.offered)
+        self.offers = Offers(load_plugins(), options.offered, {strategy: generator.proposer})
         self.admission = Admission(options.max_batch_size, options.max_queue)
         self.engine = Engine(
             generator,
@@ -86,59 +87,82 @@ class Server:
         }
 
     async def _answer(self, request: Request, body: Body, make: Callable[[Body], Call], shape: type[Shape]) -> Response:
-        call = await asyncio.get_running_loop().run_in_executor(self._encoder, make, body)
+        self._intake.check(body)
+        place = self.admission.enter(body.num_texts)
+        try:
+            encoding = asyncio.get_running_loop().run_in_executor(self._encoder, make, body)
+            call = await while_connected(request.receive, encoding)
+        except BaseException as error:
+            place.leave(has_finished=False)
+            if isinstance(error, ClientGone):
+                return Response(status_code=_GONE)
+            raise
         told = request.state.told
         told |= {"prompt_tokens": call.num_prompt_tokens, "texts": len(call.prompts), "strategy": call.strategy}
         if self.options.logs_prompts:
             told["body"] = body.model_dump(exclude_none=True)
-        answer = shape(call, self.options.name, self._fingerprint)
-        parts = self._parts(call, answer, request)
+        answer = shape(call, self.options.name, self._fingerprint, not body.stream or self.options.logs_prompts)
+        running = self._running(Job(call, place.leave), answer, request)
         try:
             if not body.stream:
-                await while_connected(request.receive, _exhaust(parts))
+                await while_connected(request.receive, _exhaust(running.parts))
+                await running.close()
                 return Json(answer.answer())
             # The status is known once the first token is: until then, a refusal has one of its own.
-            first = await while_connected(request.receive, anext(parts))
-        except ClientGone:
-            await parts.aclose()
-            return Response(status_code=_GONE)
+            first = await while_connected(request.receive, anext(running.parts))
+        except BaseException as error:
+            await running.close()
+            if isinstance(error, ClientGone):
+                return Response(status_code=_GONE)
+            raise
         include_usage = body.stream_options is not None and body.stream_options.include_usage
-        return EventStream(_streamed(first, parts, answer, include_usage), parts.aclose)
+        return EventStream(_streamed(first, running.parts, answer, include_usage), running.close)
 
-    async def _parts(self, call: Call, answer: Shape, request: Request) -> Parts:
-        """A call's progress, decoded as long as somebody listens."""
-        with self.admission.of(len(call.prompts)) as place:
-            self.metrics.queue.set(self.admission.num_waiting)
-            job, watch = Job(call), Stopwatch(self.metrics, request.state.arrived)
-            self.engine.submit(job)
-            timer = asyncio.get_running_loop().call_later(self.options.timeout, self.engine.cancel, job)
-            try:
-                async for progress in job.news():
-                    if any(each.token_ids for each in progress):
-                        watch.tick()
-                    elif watch.seconds_to_first is None and any(_was_cancelled(each) for each in progress):
-                        raise self.admission.busy("The server is too busy: the request waited too long.")
-                    for each in progress:
-                        answer.note(each)
-                    yield progress
-                place.has_finished = True
-            finally:
-                timer.cancel()
-                if not job.is_over:
-                    job.is_over = True
-                    self.engine.cancel(job)
-                self._note_end(call, answer, watch, request)
+    def _running(self, job: Job, answer: Shape, request: Request) -> "_Running":
+        """A job under way, which ends with what it has once its time is over."""
+        watch = Stopwatch(self.metrics, request.state.arrived)
+        left = self.options.timeout - (time.perf_counter() - request.state.arrived)
+        timer = asyncio.get_running_loop().call_later(max(0.0, left), self.engine.cancel, job)
+        self.engine.submit(job)
 
-    def _note_end(self, call: Call, answer: Shape, watch: Stopwatch, request: Request) -> None:
+        async def close() -> None:
+            timer.cancel()
+            await parts.aclose()
+            job.give_up()
+            if not job.has_ended:
+                self.engine.cancel(job)
+            self._note_end(answer, watch, request)
+
+        parts = self._parts(job, answer, watch)
+        return _Running(parts, close)
+
+    async def _parts(self, job: Job, answer: Shape, watch: Stopwatch) -> Parts:
+        """A job's progress, noted as it comes."""
+        async for progress in job.news():
+            if any(each.token_ids for each in progress):
+                watch.tick()
+            elif watch.seconds_to_first is None and any(_was_cancelled(each) for each in progress):
+                raise self.admission.busy("The server is too busy: the request waited too long.")
+            for each in progress:
+                answer.note(each)
+            yield progress
+
+    def _note_end(self, answer: Shape, watch: Stopwatch, request: Request) -> None:
         usage, told = answer.usage(), request.state.told
-        self.metrics.count_prompts(call.num_prompt_tokens, usage["prompt_tokens_details"]["cached_tokens"])
         self.metrics.whole.labels(request.url.path).observe(time.perf_counter() - request.state.arrived)
-        self.metrics.queue.set(self.admission.num_waiting)
         told |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
         if watch.seconds_to_first is not None:
             told["first_token_seconds"] = round(watch.seconds_to_first, 4)
         if self.options.logs_prompts:
             told["texts_written"] = answer.texts
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """An answer under way: its parts, and what is to be called at its end, whoever brings that about."""
+
+    parts: Parts
+    close: Callable[[], Awaitable[None]]
 
 
 async def _exhaust(parts: Parts) -> None:

@@ -15,14 +15,17 @@ _FINISHED = {"stop": "stop", "length": "length", "time": "length", "cancelled": 
 
 
 class Shape(ABC):
-    """The shape of one answer; ``name`` is the model's."""
+    """The shape of one answer; ``name`` is the model's.
+
+    Where it ``keeps_texts`` it can give the whole answer at the end.
+    """
 
     prefix: ClassVar[str]
     whole: ClassVar[str]  # the kind of object that an answer is
     part: ClassVar[str]  # … and a part of a streamed one
 
-    def __init__(self, call: Call, name: str, fingerprint: str) -> None:
-        self._call = call
+    def __init__(self, call: Call, name: str, fingerprint: str, keeps_texts: bool) -> None:
+        self._call, self._keeps_texts = call, keeps_texts
         self._head = {
             "id": f"{self.prefix}-{uuid.uuid4().hex}",
             "created": int(time.time()),
@@ -32,7 +35,7 @@ class Shape(ABC):
         self._texts = [""] * len(call.prompts)
         self._logprobs: list[list[TokenLogprob]] = [[] for _ in call.prompts]
         self._finish: list[str | None] = [None] * len(call.prompts)
-        self._figures: list[Figures] = []
+        self._figures: dict[int, Figures] = {}  # of the texts that have ended
         self._num_tokens = 0
 
     @property
@@ -42,23 +45,25 @@ class Shape(ABC):
 
     def note(self, progress: Progress) -> None:
         """Take what a step brought."""
-        self._texts[progress.index] += progress.text
-        self._logprobs[progress.index] += progress.logprobs
+        if self._keeps_texts:
+            self._texts[progress.index] += progress.text
+            self._logprobs[progress.index] += progress.logprobs
         self._num_tokens += len(progress.token_ids)
         if progress.result is not None:
             self._finish[progress.index] = progress.result.finish_reason
         if progress.figures is not None:
-            self._figures.append(progress.figures)
+            self._figures[progress.index] = progress.figures
 
     def usage(self) -> dict[str, Any]:
         """The tokens, and the figures of speculation."""
-        figures = Figures.of(self._figures)
+        figures, every = Figures.of(self._figures.values()), self._call.num_samples
         num_prompt = self._call.num_prompt_tokens
+        num_copied = sum(each.num_copied for index, each in self._figures.items() if index % every == 0)
         return {
             "prompt_tokens": num_prompt,
             "completion_tokens": self._num_tokens,
             "total_tokens": num_prompt + self._num_tokens,
-            "prompt_tokens_details": {"cached_tokens": figures.num_copied},
+            "prompt_tokens_details": {"cached_tokens": num_copied},
             "speculation": {
                 "strategy": self._call.strategy,
                 **figures.as_dict(),
@@ -126,10 +131,7 @@ class ChatShape(Shape):
     def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self._call.num_logprobs is None:
             return None
-        content = [
-            _entry(each.text, each.logprob) | {"top_logprobs": [_entry(*other) for other in each.top]}
-            for each in logprobs
-        ]
+        content = [_entry(each) | {"top_logprobs": [_entry(other) for other in each.top]} for each in logprobs]
         return {"content": content, "refusal": None}
 
 
@@ -138,8 +140,8 @@ class CompletionShape(Shape):
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, call: Call, name: str, fingerprint: str) -> None:
-        super().__init__(call, name, fingerprint)
+    def __init__(self, call: Call, name: str, fingerprint: str, keeps_texts: bool) -> None:
+        super().__init__(call, name, fingerprint, keeps_texts)
         self._offsets = [0] * len(call.prompts)
 
     def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -160,15 +162,27 @@ class CompletionShape(Shape):
         return {
             "tokens": [each.text for each in logprobs],
             "token_logprobs": [_finite(each.logprob) for each in logprobs],
-            "top_logprobs": [{text: _finite(value) for text, value in each.top} for each in logprobs],
+            "top_logprobs": [_by_text(each) for each in logprobs],
             "text_offset": offsets,
         }, offset
 
 
-def _entry(text: str, logprob: float) -> dict[str, Any]:
+def _entry(told: TokenLogprob) -> dict[str, Any]:
     """A token as chat tells of it; the bytes of part of a character aren't known."""
+    text = told.text
     known = "\N{REPLACEMENT CHARACTER}" not in text
-    return {"token": text, "logprob": _finite(logprob), "bytes": [*text.encode("utf-8", "replace")] if known else None}
+    coded = [*text.encode("utf-8", "replace")] if known else None
+    return {"token": text, "logprob": _finite(told.logprob), "bytes": coded}
+
+
+def _by_text(told: TokenLogprob) -> dict[str, float]:
+    """The likeliest tokens, and the emitted one; those whose text another has already go by their ids."""
+    found: dict[str, float] = {}
+    emitted = () if told.token in {other.token for other in told.top} else (told,)
+    for other in (*told.top, *emitted):
+        name = f"token_id:{other.token}" if other.text in found else other.text
+        found[name] = _finite(other.logprob)
+    return found
 
 
 def _finite(logprob: float) -> float:

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specdec.decoding.record import Outcome, StepRecord
-from specdec.serving.logprobs import text_of
+from specdec.serving.token_texts import TokenTexts
 from specdec.tree import ROOT, DraftTree, Role
 
 
@@ -41,11 +41,11 @@ class StepTold:
     num_others: int
 
     def as_dict(self) -> dict[str, Any]:
-        """What JSON is made of."""
+        """The fields, for JSON."""
         return asdict(self)
 
 
-def tell(record: StepRecord, outcome: Outcome, tokenizer: Any) -> StepTold:
+def tell(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepTold:
     """A step's record for one of its texts."""
     tree = outcome.tree or DraftTree(outcome.request.tokens[-1])
     candidates = [ROOT, *(node for node in tree.nodes_with(Role.CANDIDATE) if node != ROOT)]
@@ -53,7 +53,7 @@ def tell(record: StepRecord, outcome: Outcome, tokenizer: Any) -> StepTold:
     strategy = outcome.request.plan.strategy.name
     nodes = tuple(
         NodeTold(
-            text=text_of(tree.tokens[node], tokenizer),
+            text=texts.of(tree.tokens[node]),
             parent=None if node == ROOT else place[tree.parents[node]],
             by=() if node == ROOT else tree.named_by.get(node, (strategy,)),
             is_accepted=node in accepted,
@@ -61,7 +61,7 @@ def tell(record: StepRecord, outcome: Outcome, tokenizer: Any) -> StepTold:
         for node in candidates
     )
     return StepTold(
-        tokens=tuple(text_of(token, tokenizer) for token in outcome.tokens),
+        tokens=tuple(map(texts.of, outcome.tokens)),
         seconds=record.total_seconds,
         num_texts=record.num_rows,
         nodes=nodes,

@@ -103,7 +103,7 @@ class Prices:
 
 
 class _Seen:
-    """What steps of some number of rows took."""
+    """The times of steps of some number of rows."""
 
     def __init__(self, least_factor: float) -> None:
         self._least_factor = least_factor

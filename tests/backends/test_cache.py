@@ -60,4 +60,35 @@ def test_the_last_row_takes_a_closed_ones_place_and_nothing_is_left_of_either() 
     assert torch.equal(layer.values[2], torch.zeros_like(layer.values[2])), "NaN passes through masks"
     assert not layer.values[0, :, 4:].isnan().any()
     cache.release(1)
-    assert not layer.keys[1].any()
+    assert cache.lengths == [4]
+    assert layer.keys[:, 0, :5, 0].tolist() == [[3.0, 3.0, 3.0, 3.0, 0.0]]
+
+
+def test_a_row_that_never_got_room_is_closed_all_the_same() -> None:
+    cache = RaggedCache(num_layers=2)
+    cache.open(40)
+    cache.place(0, [0], 3)
+    cache.layers[0].update(torch.ones(1, 2, 3, 4), torch.ones(1, 2, 3, 4))
+    cache.keep(0, range(3))
+    cache.open(40)
+    cache.place(1, [0], 3)  # and no memory for it
+    cache.release(1)
+    cache.open(40)
+    assert cache.lengths == [3, 0]
+    cache.release(0)
+    assert cache.lengths == [0]
+
+
+def test_a_long_texts_leaving_gives_its_room_back_while_others_go_on() -> None:
+    cache = RaggedCache(num_layers=1)
+    states = torch.randn(1, 2, 3, 4)
+    for row, capacity in enumerate((40, 5000, 40)):
+        cache.open(capacity)
+        cache.place(row, [0], 3)
+        cache.layers[0].update(states * (row + 1), states)
+        cache.keep(row, range(3))
+    needed = cache.bytes_for([40, 40, 40])
+    assert needed > 5000 * 3 * cache.layers[0].slot_bytes
+    cache.release(1)
+    assert cache.bytes_for([40, 40, 40]) < needed / 5
+    assert torch.equal(cache.layers[0].keys[1, :, :3], states[0] * 3)

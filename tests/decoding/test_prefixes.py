@@ -4,13 +4,16 @@ import random
 from typing import Any
 
 import pytest
+from transformers.models.gemma3n import Gemma3nForCausalLM, Gemma3nTextConfig
 
 from specdec import Generator, ToyModel
+from specdec.backends.base import Held
 from specdec.decoding.prefixes import _BLOCK, Prefixes
 from specdec.open_batch import OpenBatch
 from specdec.requests.asked import asked
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
+from specdec.target import Row, Target
 from tests import families
 
 STRATEGIES = AutoregressiveProposer(), PromptLookupProposer()
@@ -95,3 +98,54 @@ def test_nothing_is_kept_unless_asked_for_or_by_a_backend_that_cant() -> None:
         type(target.backend).holds_prefixes = True
         target.close()
     assert [generator.generate(prompt, max_new_tokens=2).stats.num_reused for _ in range(2)] == [0, 0]
+
+
+def test_layers_that_read_anothers_keys_are_copied_as_well() -> None:
+    config = Gemma3nTextConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=6, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, num_kv_shared_layers=2, vocab_size_per_layer_input=64,
+        hidden_size_per_layer_input=8, layer_types=["sliding_attention", "full_attention"] * 3, laurel_rank=4,
+        activation_sparsity_pattern=[0.0] * 6, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    generator = Generator(Gemma3nForCausalLM(config).eval(), proposer="autoregressive", numerics="fast")
+    prompt = [5, 6, 7, 8] * 20
+    with generator.open_batch(max_prefix_bytes=1 << 24) as batch:
+        (first, _), (again, copied) = (decode(batch, [prompt], max_new_tokens=3)[0] for _ in range(2))
+    assert again == first
+    assert copied == 2 * _BLOCK
+
+
+def test_more_than_the_bound_is_never_held_and_a_long_text_keeps_its_beginning() -> None:
+    generator, most = Generator(ToyModel.random(), proposer="autoregressive"), 0
+    block_bytes, hold = 8 * _BLOCK, Target.hold
+
+    def counting(target: Target, row: Row, start: int, stop: int) -> Held:
+        nonlocal most
+        most = max(most, batch.prefixes.num_bytes + block_bytes)
+        return hold(target, row, start, stop)
+
+    with pytest.MonkeyPatch.context() as patched, generator.open_batch(max_prefix_bytes=block_bytes * 4) as batch:
+        patched.setattr(Target, "hold", counting)
+        text = [0, 1, 2, 3] * (_BLOCK * 3)
+        decode(batch, [text], max_new_tokens=1)
+        assert most <= block_bytes * 5, "one beyond the bound is looked at, and not kept"
+        assert decode(batch, [text], max_new_tokens=1)[0][1] == 4 * _BLOCK
+
+
+@pytest.mark.parametrize("broken", ["hold", "put"])
+def test_copies_that_fail_cost_no_request(broken: str) -> None:
+    generator, prompt = Generator(ToyModel.random(), proposer="autoregressive"), [0, 1, 2] * 30
+    expected = list(generator.generate(prompt, max_new_tokens=4).token_ids)
+
+    def fail(*_: object) -> None:
+        raise MemoryError("no room")
+
+    with generator.open_batch(max_prefix_bytes=1 << 20) as batch:
+        assert decode(batch, [prompt], max_new_tokens=4) == [(expected, 0)]
+        other = [*prompt[::-1], *prompt]
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Target, broken, fail)
+            with pytest.warns(UserWarning, match="prefixes are not kept any more"):
+                decode(batch, [other if broken == "hold" else prompt], max_new_tokens=4)
+        assert (len(batch.prefixes), batch.prefixes.num_bytes) == (0, 0)
+        assert decode(batch, [prompt], max_new_tokens=4) == [(expected, 0)]

@@ -40,7 +40,7 @@ def serving(generator: Generator | None = None, **options: Any) -> Iterator[Serv
     if generator is None:
         generator = Generator(*demo.load(), proposer="auto")
     server = Server(generator, ServerOptions(**{"name": "demo", **options}), "auto")
-    config = uvicorn.Config(application(server, is_loopback=True), host="127.0.0.1", port=0, log_config=None)
+    config = uvicorn.Config(application(server, "127.0.0.1"), host="127.0.0.1", port=0, log_config=None)
     process = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: asyncio.run(process.serve()), daemon=True)
     engine = threading.Thread(target=server.engine.run, daemon=True)

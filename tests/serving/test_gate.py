@@ -35,7 +35,12 @@ def test_with_keys_a_request_needs_one_of_them() -> None:
 
 def test_a_page_that_names_the_server_otherwise_isnt_served(served: Served) -> None:
     assert httpx.get(f"{served.url}/v1/models", headers={"Host": "evil.example:80"}).status_code == 403
-    assert httpx.get(f"{served.url}/v1/models", headers={"Host": "localhost"}).status_code == 200
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1", "[::1]", "[::1]:8000"):
+        assert httpx.get(f"{served.url}/v1/models", headers={"Host": host}).status_code == 200
+    with serving(hosts=("model.example",)) as named:
+        for host in ("model.example", "model.example:443", "localhost"):
+            assert httpx.get(f"{named.url}/v1/models", headers={"Host": host}).status_code == 200
+        assert httpx.get(f"{named.url}/v1/models", headers={"Host": "evil.example"}).status_code == 403
 
 
 def test_pages_of_other_origins_read_nothing_unless_named(served: Served) -> None:
@@ -46,6 +51,10 @@ def test_pages_of_other_origins_read_nothing_unless_named(served: Served) -> Non
         assert answer.headers["access-control-allow-origin"] == "https://page.example"
         other = httpx.get(f"{open_to_one.url}/v1/models", headers={"Origin": "https://other.example"})
         assert "access-control-allow-origin" not in other.headers
+    with serving(origins=("https://page.example",), api_keys=("one",)) as locked:
+        refused = httpx.get(f"{locked.url}/v1/models", headers=origin)
+        assert refused.status_code == 401
+        assert refused.headers["access-control-allow-origin"] == "https://page.example", "or its page sees no reason"
 
 
 def test_the_playground_may_load_nothing_from_elsewhere(served: Served) -> None:
@@ -61,6 +70,7 @@ def test_the_playground_may_load_nothing_from_elsewhere(served: Served) -> None:
 def test_health_and_metrics_tell_of_what_was_done() -> None:
     with serving() as own:
         assert httpx.get(f"{own.url}/health").json() == {"status": "ok"}
+        assert httpx.head(f"{own.url}/health").status_code == 200
         own.post("/v1/completions", {**GOOD, "max_tokens": 20})
         own.post("/v1/completions", {**GOOD, "n": 0})
         text = httpx.get(f"{own.url}/metrics").text

@@ -6,12 +6,22 @@ from specdec.plugins.registry import load_plugins
 from specdec.serving.errors import ApiError
 from specdec.serving.offers import Offers
 from specdec.strategies.autoregressive import AutoregressiveProposer
+from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
+
+OWN = JacobiProposer(n=4)
 
 
 @pytest.fixture(name="offers")
 def _offers() -> Offers:
-    return Offers(load_plugins(), {"mine": "token_recycling:path=learnt.bin"})
+    return Offers(load_plugins(), {"mine": "token_recycling:path=learnt.bin"}, {"jacobi:n=4": OWN})
+
+
+def test_the_servers_own_strategy_is_the_same_object_by_its_name(offers: Offers) -> None:
+    assert offers.proposer("jacobi:n=4") is OWN
+    assert [type(each).__name__ for each in offers.usual] == [
+        "JacobiProposer", "AutoregressiveProposer", "AutoProposer", "TokenRecyclingProposer",
+    ]  # fmt: skip
 
 
 def test_the_same_text_is_the_same_object(offers: Offers) -> None:

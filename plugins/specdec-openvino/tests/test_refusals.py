@@ -1,4 +1,4 @@
-"""What can't be driven is refused in one line with the reason and the remedy."""
+"""Models that can't be driven are refused in one line with the reason and the remedy."""
 
 from collections.abc import Callable
 from pathlib import Path

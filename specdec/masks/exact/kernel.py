@@ -10,9 +10,9 @@ Other kernels sum over cache slots in an order that a draft tree's layout decide
 Bits that are exact: p lies on a grid of 2^-g in [0, 1], V on one of 2^-h, so a partial sum of p V is a multiple of
 2^-(g+h), and exact while sum p |V| < 2^(53-g-h): 2^17 for g + h = 36 (``_GRIDS``). Float32 has more digits than that.
 There p is the sum of two limbs, each with a product of its own: what lies on 2^-12, and what is left, at most 2^-13 and
-a multiple of 2^-24. V is rounded to 2^-25, but for what lies between -1/4 and -1/8 and keeps a digit more, so these
-sums are of multiples of 2^-38 and 2^-50, and exact while sum |V| < 2^15. An open region has at most 160 slots, 287
-under a window: all of it is exact where no |V| exceeds 114; beyond, order could matter where weights are that flat.
+a multiple of 2^-24. V lies on 2^-25 or a coarser grid, but for what is between -1/4 and -1/8 and keeps a digit more, so
+these sums are of multiples of 2^-38 and 2^-50, and exact while sum |V| < 2^15. An open region has at most 160 slots,
+223 under a window: all of it is exact where no |V| exceeds 146; beyond, order could matter where weights are that flat.
 
 That rows of products and of the fused kernel don't depend on one another, and that scores don't depend on their slot,
 are properties of the libraries: ``specdec/probes/walk.py`` probes them.
@@ -218,7 +218,7 @@ def _joined(scores: list[torch.Tensor], values: torch.Tensor, closed: torch.Tens
 
 
 def _whole(limbs: torch.Tensor, num_limbs: int) -> torch.Tensor:
-    """What limbs make together, (groups, rows, size), of (groups, limbs * rows, size)."""
+    """The sum of limbs, (groups, rows, size), of (groups, limbs * rows, size)."""
     if num_limbs == 1:
         return limbs
     coarse, fine = limbs.chunk(2, 1)

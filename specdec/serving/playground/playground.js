@@ -8,6 +8,7 @@ const MOST_SHOWN = 60; // candidates of a draft tree
 // One of the two texts: what has come, and where it is shown.
 class Column {
   constructor(name) {
+    this.name = name;
     this.section = document.querySelector(`[data-column=${name}]`);
     this.title = this.section.querySelector("h2");
     this.figures = this.section.querySelector(".figures");
@@ -29,7 +30,6 @@ class Column {
     this.usage = null;
     this.chosen = null;
     this.began = null;
-    this.isDone = false;
   }
 
   // Take what a step brought.
@@ -46,12 +46,15 @@ class Column {
       const span = document.createElement("span");
       span.className = `token step${number % NUM_COLOURS}${place ? "" : " first"}`;
       span.dataset.number = this.tokens.length;
+      span.id = `${this.name}-${this.tokens.length}`;
+      span.role = "option";
       span.textContent = piece;
       this.output.append(span);
       this.tokens.push({ span, step, number, place });
     });
-    this.output.scrollTop = this.output.scrollHeight;
     this.showFigures();
+    if (isChosen()) return; // a token that somebody reads about stays where it is
+    this.output.scrollTop = this.output.scrollHeight;
     drawTree(step);
   }
 
@@ -95,15 +98,22 @@ class Column {
   // Tell of one token's step.
   choose(number) {
     if (!this.tokens.length) return;
-    document.querySelectorAll(".token.here").forEach((other) => other.classList.remove("here"));
+    document.querySelectorAll(".token.here").forEach((other) => {
+      other.classList.remove("here");
+      other.ariaSelected = null;
+      other.parentElement.removeAttribute("aria-activedescendant");
+    });
     this.chosen = Math.max(0, Math.min(number, this.tokens.length - 1));
     const token = this.tokens[this.chosen];
     token.span.classList.add("here");
+    token.span.ariaSelected = "true";
+    this.output.setAttribute("aria-activedescendant", token.span.id);
     at("told").textContent = tell(token);
     drawTree(token.step);
   }
 }
 
+const isChosen = () => document.querySelector(".token.here") !== null;
 const quoted = (text) => `“${text.replaceAll("\n", "⏎")}”`;
 const named = (node) => node.by.join(" and ") || "the strategy";
 
@@ -143,7 +153,7 @@ function drawTree(step) {
     return element;
   };
   const size = { width: (Math.max(...depth) + 1) * wide, height: (rows + 1) * high };
-  const accepted = nodes.filter((node) => node.is_accepted).length - 1;
+  const accepted = step.nodes.filter((node) => node.is_accepted).length - 1;
   const label = `A draft of ${step.nodes.length - 1} candidates, of which ${accepted} were accepted`;
   const svg = make("svg", { ...size, viewBox: `0 0 ${size.width} ${size.height}`, role: "img", "aria-label": label });
   nodes.forEach((node, index) => {
@@ -216,7 +226,6 @@ async function decode(column, proposer, signal) {
     for (const choice of event.choices) column.add(choice, event.step);
     if (event.usage) column.usage = event.usage;
   }
-  column.isDone = true;
   column.showFigures();
 }
 

@@ -25,7 +25,7 @@ _REMEDY = "save one with token_recycling:save_to=FILE"
 
 @dataclass(frozen=True, slots=True)
 class RecyclingMemory:
-    """What may follow a token, and a pair of tokens; what was noted last stands last."""
+    """The tokens that may follow one, and a pair; what was noted last stands last."""
 
     of_token: Mapping[int, Successors] = field(default_factory=dict)
     of_pair: Mapping[tuple[int, int], Successors] = field(default_factory=dict)

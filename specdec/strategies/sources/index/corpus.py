@@ -48,7 +48,7 @@ class Corpus:
         return cls(list(dict.fromkeys(files)))
 
     def documents(self, path: Path) -> Iterator[str | Messages]:
-        """What a file holds: texts and conversations.
+        """The contents of a file: texts and conversations.
 
         Raises:
             RequestError: for a line of JSON that is neither.

@@ -105,7 +105,7 @@ class Index:
         return first, bisect_right(suffixes, token, first, high, key=behind)
 
     def followers(self, match: Match) -> Iterator[Followers]:
-        """What followed the runs of a match, from the longest on; a run with no more occurrences says nothing new."""
+        """The followers of a match's runs, from the longest on; a run with no more occurrences says nothing new."""
         known, separator = 0, self.header.separator
         if match.length:
             known, only = 1, self._tokens[match.at]
@@ -120,7 +120,7 @@ class Index:
             yield Followers(run, known, len(seen), sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def _seen(self, run: int, low: int, high: int) -> list[int]:
-        """What follows a range, or some of it at equal distances: suffixes are sorted, so that shares stay."""
+        """The followers of a range, or some of them at equal distances: suffixes are sorted, so that shares stay."""
         self._pages.begin()
         size = high - low
         column = self._columns[run - 1] if run <= len(self._columns) else self._suffixes

@@ -1,0 +1,254 @@
+"""Whatever fails, hangs or is missing on one request's way costs that request, and nobody else."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from specdec import Generator, demo
+from specdec.backends.cache import RaggedLayer
+from specdec.serving import connection
+from specdec.serving.admission import Admission
+from specdec.serving.calls import Call, Intake
+from specdec.serving.connection import ClientGone, EventStream
+from specdec.serving.engine import Engine, Job, Progress
+from specdec.serving.errors import ApiError
+from specdec.serving.logprobs import TokenLogprob
+from specdec.serving.server import Server
+from specdec.serving.shapes import _by_text
+from specdec.serving.token_texts import TokenTexts
+from tests.serving.serving import Served, serving
+
+GOOD = {"model": "demo", "prompt": "# heapq\ndef merge(", "max_tokens": 4, "temperature": 0, "proposer": "off"}
+
+
+def soon(holds: Callable[[], bool]) -> bool:
+    """True once something holds, within seconds."""
+    end = time.monotonic() + 20
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.02)
+    return holds()
+
+
+def test_an_allocation_that_fails_costs_its_own_request(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve, fails = RaggedLayer.reserve, [False]
+
+    def failing(layer: RaggedLayer, num_rows: int, num_slots: int) -> None:
+        if fails[0]:
+            fails[0] = False
+            raise MemoryError("no room")
+        reserve(layer, num_rows, num_slots)
+
+    monkeypatch.setattr(RaggedLayer, "reserve", failing)
+    expected = served.post("/v1/completions", GOOD).json()["choices"][0]["text"]
+    fails[0] = True
+    assert served.post("/v1/completions", GOOD).status_code == 500
+    for _ in range(2):
+        answer = served.post("/v1/completions", GOOD)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["text"] == expected
+
+
+def test_a_backend_that_has_lost_count_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as broken:
+        monkeypatch.setattr(
+            "specdec.open_batch.OpenBatch.check", lambda _: (_ for _ in ()).throw(RuntimeError("two rows are one"))
+        )
+        statuses = [broken.post("/v1/completions", GOOD).status_code for _ in range(4)]
+        assert statuses[-1] == 503
+        health = httpx.get(f"{broken.url}/health")
+        assert health.status_code == 503
+        assert "restarted" in health.json()["reason"]
+
+
+def test_what_has_no_memory_alone_is_refused_with_both_numbers() -> None:
+    model, tokenizer = demo.load()
+    generator = Generator(model, tokenizer, max_cache_bytes=2_000_000)
+    generator.generate("# heapq", max_new_tokens=1)  # shows what a token takes
+    with serving(generator) as small:
+        answer = small.post("/v1/completions", {**GOOD, "prompt": [5] * 100, "max_tokens": 380})
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert (error["param"], error["code"]) == ("max_tokens", "context_length_exceeded")
+        assert "480 tokens" in error["message"]
+        assert small.post("/v1/completions", GOOD).status_code == 200
+
+
+def test_a_text_that_fails_ends_its_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Engine._told
+
+    def failing(engine: Engine, batch: Any, record: Any, outcome: Any, text: Any) -> Any:
+        if text.index == 1:
+            raise ValueError("no such character")
+        return told(engine, batch, record, outcome, text)
+
+    with serving() as one:
+        monkeypatch.setattr(Engine, "_told", failing)
+        answer = one.post("/v1/completions", {**GOOD, "n": 4, "max_tokens": 400, "temperature": 1})
+        assert answer.status_code == 500
+        assert "no such character" in answer.json()["error"]["message"]
+        assert soon(lambda: not one.server.engine._texts), "its siblings decode for nobody"
+        assert one.server.admission.num_texts == 0
+
+
+def call(num_texts: int) -> Call:
+    return Call([[1]] * num_texts, 1, {}, [0] * num_texts, "off", None, None, None, False)
+
+
+def test_a_place_is_free_once_decoding_is_over_whoever_reads() -> None:
+    admission = Admission(max_batch_size=2, max_queue=0)
+
+    async def decoded() -> tuple[int, int]:
+        job = Job(call(2), admission.enter(2).leave)
+        job.hear(Progress(0, "a", (1,), result=object()))  # type: ignore[arg-type]  # any result
+        before = admission.num_texts
+        job.hear(Progress(1, "b", (1,), result=object()))  # type: ignore[arg-type]
+        return before, admission.num_texts
+
+    assert asyncio.run(decoded()) == (2, 0)
+
+
+def test_a_client_that_doesnt_read_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_LONGEST_SEND", 0.05)
+    closed = []
+
+    async def never(message: Any = None) -> Any:
+        await asyncio.Event().wait()
+
+    async def events() -> Any:
+        yield [{"a": 1}]
+
+    async def close() -> None:
+        closed.append(True)
+
+    async def answered() -> None:
+        async with asyncio.timeout(5):
+            await EventStream(events(), close)({}, never, never)
+
+    asyncio.run(answered())
+    assert closed == [True]
+
+
+def test_encoding_waits_behind_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = Intake.completion
+
+    def slow(intake: Intake, body: Any) -> Call:
+        time.sleep(1.0)
+        return encode(intake, body)
+
+    with serving(max_batch_size=1, max_queue=0) as small:
+        monkeypatch.setattr(Intake, "completion", slow)
+        with httpx.stream("POST", f"{small.url}/v1/completions", json={**GOOD, "stream": True}, timeout=60) as first:
+            assert small.server.admission.num_texts <= 1
+            assert small.post("/v1/completions", GOOD).status_code in (200, 429)
+            first.read()
+        started = time.monotonic()
+        with pytest.raises(httpx.ReadTimeout):  # whoever leaves while the prompt is encoded frees the place
+            httpx.post(f"{small.url}/v1/completions", json=GOOD, timeout=0.2)
+        assert soon(lambda: small.server.admission.num_texts == 0)
+        assert time.monotonic() - started < 10
+
+
+def test_a_prompt_too_long_for_any_tokenizer_isnt_encoded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.serving.calls.encode", lambda *_: pytest.fail("it was encoded"))
+    for path, field, value in (
+        ("completions", "prompt", "a" * 1_000_000),
+        ("chat/completions", "messages", [{"role": "user", "content": "a" * 1_000_000}]),
+    ):
+        body = {"model": "demo", "max_tokens": 4, field: value}
+        answer = served.post(f"/v1/{path}", body)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert (error["param"], error["code"]) == (field, "context_length_exceeded")
+        assert "1000000 characters" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "demo", "messages": [1] * 200_000},
+        {"model": "demo", "messages": [{"role": "user", "content": "x"}], "tools": [1] * 200_000},
+        {"model": "demo", "messages": [{"role": "user", "content": "x"}], "logit_bias": dict.fromkeys("ab", 1)},
+        {"model": "demo", **{f"field{number}": number for number in range(50_000)}},
+    ],
+    ids=["messages", "tools", "biases", "fields"],
+)
+def test_large_wrong_bodies_are_refused_at_the_first_fault(served: Served, body: dict[str, Any]) -> None:
+    before = time.process_time()
+    answer = served.post("/v1/chat/completions", body)
+    assert answer.status_code == 400
+    assert len(answer.text) < 1000
+    assert time.process_time() - before < 10, "every fault was told of"
+
+
+def test_what_nobody_foresaw_has_openais_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as own:
+        monkeypatch.setattr(Server, "model", lambda _: 1 / 0)
+        answer = httpx.get(f"{own.url}/v1/models")
+        assert answer.status_code == 500
+        assert answer.json()["error"]["type"] == "server_error"
+        assert "ZeroDivisionError" in answer.json()["error"]["message"]
+
+
+def test_orders_that_come_when_the_engine_has_ended_are_refused() -> None:
+    with serving() as ended:
+        ended.server.engine.stop()
+        assert soon(lambda: ended.server.engine._has_ended)
+        answer = ended.post("/v1/completions", GOOD)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "shutting_down"
+
+
+def test_prompts_count_once_however_many_texts_they_get(served: Served) -> None:
+    prompts, many = ["# heapq\ndef merge(", "# shutil"], {**GOOD, "n": 3, "temperature": 1}
+    own = [len(served.generator.tokenizer(prompt)["input_ids"]) for prompt in prompts]
+    usage = served.post("/v1/completions", {**many, "prompt": prompts}).json()["usage"]
+    assert usage["prompt_tokens"] == sum(own)
+    assert usage["prompt_tokens_details"]["cached_tokens"] <= sum(own)
+
+
+def test_likeliest_tokens_of_one_text_are_all_told_with_the_emitted_one() -> None:
+    top = tuple(TokenLogprob(token, text, -float(token)) for token, text in ((1, "\ufffd"), (2, "a"), (3, "\ufffd")))
+    assert _by_text(TokenLogprob(9, "b", -9.0, top)) == {"\ufffd": -1.0, "a": -2.0, "token_id:3": -3.0, "b": -9.0}
+    assert _by_text(TokenLogprob(2, "a", -2.0, top)) == {"\ufffd": -1.0, "a": -2.0, "token_id:3": -3.0}
+
+
+def test_single_tokens_keep_their_spaces() -> None:
+    words = {"<unk>": 0, "▁hello": 1, "▁world": 2, "!": 3, "▁a": 4}
+    raw = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Metaspace()
+    raw.decoder = decoders.Metaspace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, unk_token="<unk>")
+    assert tokenizer.decode([2]) == "world"
+    texts = TokenTexts(tokenizer)
+    assert "".join(map(texts.of, [1, 2, 3])) == " hello world!"
+
+
+def test_the_servers_own_strategy_by_name_is_the_one_that_it_has() -> None:
+    with serving() as own:
+        assert own.server.offers.proposer("auto") is own.generator.proposer
+
+
+def test_a_wrong_kind_of_refusal_isnt_taken_for_gone() -> None:
+    async def refused() -> None:
+        raise ApiError(400, "no")
+
+    async def silent() -> Any:
+        await asyncio.Event().wait()
+
+    with pytest.raises(ApiError):
+        asyncio.run(connection.while_connected(silent, refused()))
+
+    async def leaving() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def forever() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(ClientGone):
+        asyncio.run(connection.while_connected(leaving, forever()))
