@@ -279,6 +279,10 @@ class Backend(ABC):
         """
         return 0
 
+    def trim(self) -> bool:
+        """Give back memory that the open rows don't need; False where none was."""
+        return False
+
     def clear(self, row: int) -> None:  # noqa: B027 - optional
         """Overwrite what a row's uncommitted nodes left behind, where a mask can't hide it: NaN reaches any sum."""
 

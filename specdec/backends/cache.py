@@ -195,15 +195,11 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self.lengths[row], self.capacities[row] = self.lengths[last], self.capacities[last]
         self.reached[row] = self.lengths[last]
         del self.lengths[last], self.capacities[last], self.reached[last]
-        if self._keeps_memory:
-            return
-        if self.lengths:
-            self._shrink()
-            return
-        self.placement.num_rows, self.placement.num_slots = 1, 0
-        for layer in self.layers:
-            layer.is_initialized = False
-            layer.keys = layer.values = None
+        if not self.lengths and not self._keeps_memory:
+            self.placement.num_rows, self.placement.num_slots = 1, 0
+            for layer in self.layers:
+                layer.is_initialized = False
+                layer.keys = layer.values = None
 
     def _fill(self, row: int, last: int) -> None:
         """Move the last row to a free one, and clear whatever else either has, as far as there is room for them."""
@@ -217,16 +213,20 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             if last < num_rows:
                 layer.clear(last, slice(0, self.reached[last]))
 
-    def _shrink(self) -> None:
-        """Give back room where the open rows need less than half of it: a long text's leaving makes room for others."""
+    def trim(self) -> bool:
+        """Give back the room that no open row needs; False where there is none, or it is to be kept."""
+        held = [layer for layer in self.layers if layer.is_initialized]
+        if self._keeps_memory or not self.lengths or not held:
+            return False
         num_rows, longest = len(self.lengths), max(*self.capacities, *self.reached)
         num_slots = _rounded(longest + SPARE_SLOTS)
-        rows, slots = next((layer.keys.shape[::2] for layer in self.layers if layer.is_initialized), (0, 0))
-        if rows * slots > 2 * num_rows * num_slots:
-            self.placement.num_rows, self.placement.num_slots = num_rows, longest
-            for layer in self.layers:
-                if layer.is_initialized:
-                    layer.shrink(min(rows, num_rows), min(slots, num_slots))
+        rows, slots = held[0].keys.shape[::2]
+        self.placement.num_rows, self.placement.num_slots = num_rows, longest
+        if rows <= num_rows and slots <= num_slots:
+            return False
+        for layer in held:
+            layer.shrink(num_rows, num_slots)
+        return True
 
     def hold(self, row: int, start: int, stop: int) -> tuple[torch.Tensor, ...]:
         """Copies of each layer's keys and values of some committed tokens, (heads, tokens, width).

@@ -195,6 +195,10 @@ class HFBackend(Backend):
         with without_gradients(self._is_inference):
             self._cache.release(row)
 
+    def trim(self) -> bool:
+        with without_gradients(self._is_inference):
+            return self._cache.trim()
+
     def clear(self, row: int) -> None:
         with without_gradients(self._is_inference):
             self._cache.clear(row)

@@ -151,6 +151,8 @@ class Scheduler:
                 return True
             if self._target.backend.cache_bytes([*capacities, request.capacity]) <= self._max_cache_bytes:
                 return True
+            if self._target.backend.trim():  # a long text that has left may have made all rows long
+                continue
             if not self._contexts.drop_oldest(but=request.context):
                 return False
 

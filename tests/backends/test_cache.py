@@ -61,7 +61,8 @@ def test_the_last_row_takes_a_closed_ones_place_and_nothing_is_left_of_either() 
     assert not layer.values[0, :, 4:].isnan().any()
     cache.release(1)
     assert cache.lengths == [4]
-    assert layer.keys[:, 0, :5, 0].tolist() == [[3.0, 3.0, 3.0, 3.0, 0.0]]
+    assert layer.keys[0, 0, :5, 0].tolist() == [3.0, 3.0, 3.0, 3.0, 0.0]
+    assert not layer.keys[1].any()
 
 
 def test_a_row_that_never_got_room_is_closed_all_the_same() -> None:
@@ -79,7 +80,7 @@ def test_a_row_that_never_got_room_is_closed_all_the_same() -> None:
     assert cache.lengths == [0]
 
 
-def test_a_long_texts_leaving_gives_its_room_back_while_others_go_on() -> None:
+def test_a_long_texts_room_is_given_back_while_others_go_on() -> None:
     cache = RaggedCache(num_layers=1)
     states = torch.randn(1, 2, 3, 4)
     for row, capacity in enumerate((40, 5000, 40)):
@@ -89,6 +90,10 @@ def test_a_long_texts_leaving_gives_its_room_back_while_others_go_on() -> None:
         cache.keep(row, range(3))
     needed = cache.bytes_for([40, 40, 40])
     assert needed > 5000 * 3 * cache.layers[0].slot_bytes
+    assert not cache.trim()
     cache.release(1)
+    assert cache.bytes_for([40, 40, 40]) == needed, "only where it is wanted, since rows are copied"
+    assert cache.trim()
     assert cache.bytes_for([40, 40, 40]) < needed / 5
+    assert not cache.trim()
     assert torch.equal(cache.layers[0].keys[1, :, :3], states[0] * 3)

@@ -1,0 +1,146 @@
+"""A strategy of specdec's, driven by a loop that isn't specdec's: it is given texts, and told what became of drafts."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from specdec import Budget, DraftTree, Feedback, Proposer, Request
+from specdec.costs import Costs
+from specdec.decoding.record import Outcome, StepRecord
+from specdec.errors import ModelError, PluginError
+from specdec.plugins.registry import load_plugins
+from specdec.strategies.base import Host
+from specdec.tree import ROOT
+from specdec_vllm.rows import Text
+
+# Until steps have shown what they take: a further token costs a fiftieth of a plain step.
+_NOMINAL = Costs(sizes=(1, 129), seconds=(1.0, 3.56), plain=1.0)
+
+
+class Drafting:
+    """Chains of a strategy for texts side by side.
+
+    Args:
+        strategy: by its name and options, as everywhere in specdec.
+        vocab_size, eos_token_ids: the model's.
+        tokenizer: the model's, or None.
+        num_tokens: of a chain at most.
+        max_length: of a text.
+        clock: seconds.
+
+    Raises:
+        PluginError: for a strategy that is unknown, or needs more of the model than tokens.
+    """
+
+    def __init__(
+        self,
+        strategy: str,
+        *,
+        vocab_size: int,
+        eos_token_ids: Sequence[int] = (),
+        tokenizer: Any = None,
+        num_tokens: int,
+        max_length: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        proposer: Proposer = load_plugins().make("proposers", strategy)
+        if wanted := proposer.wants():
+            told = ", ".join(sorted(f"{nodes.name.lower()} {what}" for nodes, what in wanted))
+            raise PluginError(
+                f"{strategy} drafts by what the model thinks ({told}), and vLLM tells its drafters tokens alone: "
+                "use suffix, prompt_lookup, datastore, or several of them joined by +"
+            )
+        self._name, self._vocab_size, self._eos = strategy, vocab_size, frozenset(eos_token_ids)
+        self._num_tokens, self._max_length, self._clock = num_tokens, max_length, clock
+        self._engine = proposer.bind(
+            Host(
+                model=None,
+                tokenizer=tokenizer,
+                vocab_size=vocab_size,
+                reads_q=False,
+                is_keyed=True,
+                takes_trees=False,
+                load=_refuse,
+                open=_refuse,
+                costs=lambda: _NOMINAL,
+            )
+        )
+        self._proposed: float | None = None  # when the last drafts were
+
+    def begin(self, text: Text) -> None:
+        """Begin to draft for a text."""
+        text.drafter = self._engine.start(
+            Request(
+                tokens=text.tokens,
+                prompt_length=text.prompt_length,
+                vocab_size=self._vocab_size,
+                eos_token_ids=self._eos,
+                temperature=0.0,
+                rng=np.random.default_rng(0),
+            )
+        )
+
+    def end(self, text: Text) -> None:
+        """Stop drafting for a text."""
+        drafter, text.drafter = text.drafter, None
+        if drafter is not None:
+            drafter.stop()
+
+    def learn(self, emitted: Mapping[Text, Sequence[int]], is_plain_step: bool) -> None:
+        """Take the tokens that texts have emitted since their drafts, append them, and tell drafters of them.
+
+        ``is_plain_step``: nothing else was computed in that pass, such as prompts.
+        """
+        now, outcomes = self._clock(), []
+        for text, tokens in emitted.items():
+            tree = text.draft or DraftTree(text.tokens[-1])
+            text.tokens += tokens
+            path = _accepted(tree, tokens)
+            outcomes.append(Outcome(request=None, tree=tree, path=path, tokens=tuple(tokens)))  # type: ignore[arg-type]
+            if text.drafter is not None and text.draft is not None:
+                text.drafter.observe(Feedback(tree, path, tuple(tokens)))
+            text.draft = None
+        if self._proposed is not None and outcomes:
+            width = max(len(outcome.tree or ()) for outcome in outcomes)
+            kind = "step" if is_plain_step else "prompt"
+            record = StepRecord(kind, tuple(outcomes), {"forward": now - self._proposed}, width)
+            self._engine.learn(record, outcomes)
+
+    def propose(self, texts: Sequence[Text]) -> list[list[int]]:
+        """A chain behind each text; empty where nothing is worth it."""
+        chains: dict[Text, list[int]] = {}
+        asked = [text for text in texts if len(text.tokens) < self._max_length - 1]
+        for text in asked:
+            if text.drafter is None:
+                self.begin(text)
+        budgets = [self._budget(text) for text in asked]
+        drafters = [text.drafter for text in asked if text.drafter is not None]
+        for text, budget, tree in zip(asked, budgets, self._engine.propose_many(drafters, budgets), strict=True):
+            if isinstance(tree, Exception):
+                raise tree
+            tree.check(text.tokens[-1], self._vocab_size, budget, self._name)
+            text.draft = tree.longest_chain()
+            chains[text] = text.draft.tokens[1 : self._num_tokens + 1]
+        self._proposed = self._clock()
+        return [chains.get(text, []) for text in texts]
+
+    def _budget(self, text: Text) -> Budget:
+        left = self._max_length - len(text.tokens)
+        most = min(self._num_tokens, left - 1)
+        return Budget(num_nodes=most, depth=most, num_tokens=left)
+
+
+def _accepted(tree: DraftTree, tokens: Sequence[int]) -> tuple[int, ...]:
+    """The nodes of a chain that emitted tokens begin with; the last token is the model's own."""
+    path = [ROOT]
+    for node, token in zip(range(1, len(tree)), tokens[:-1], strict=False):
+        if tree.tokens[node] != token:
+            break
+        path.append(node)
+    return tuple(path)
+
+
+def _refuse(*_: Any) -> Any:
+    raise ModelError("a strategy with a model of its own can't draft inside vLLM: use vLLM's own draft models")

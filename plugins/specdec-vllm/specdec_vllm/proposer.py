@@ -1,0 +1,88 @@
+"""The door into vLLM: the class that its engine makes, and asks for drafts after each step."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from specdec_vllm.drafting import Drafting
+from specdec_vllm.rows import Rows
+
+_STRATEGY = "suffix+prompt_lookup"
+_log = logging.getLogger("vllm.specdec")
+
+
+class Proposer:
+    """Drafts by a strategy of specdec's, for ``speculative_config={"method": "custom_class", …}``.
+
+    The strategy is named by ``additional_config={"specdec": "suffix+prompt_lookup"}``; it must need nothing of the model
+    but tokens. Drafts can't change the text: vLLM's own sampler decides about them.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        model = vllm_config.model_config
+        asked = vllm_config.additional_config
+        self._drafting = Drafting(
+            str(asked.get("specdec", _STRATEGY)) if isinstance(asked, dict) else _STRATEGY,
+            vocab_size=model.get_vocab_size(),
+            eos_token_ids=_eos_of(model.hf_config),
+            tokenizer=_tokenizer_of(model),
+            num_tokens=vllm_config.speculative_config.num_speculative_tokens,
+            max_length=model.max_model_len,
+        )
+        self._rows = Rows()
+        self._has_failed = False
+
+    def propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: np.ndarray,
+        token_ids_cpu: np.ndarray,
+        slot_mappings: Any = None,
+    ) -> list[list[int]]:
+        """A chain for each row of the batch.
+
+        Args:
+            sampled_token_ids: by row, the tokens that the last step emitted; none for a prompt that is still read.
+            num_tokens_no_spec: by row, the length of its text, these tokens included, (rows,).
+            token_ids_cpu: the texts, (rows, longest).
+            slot_mappings: not used.
+        """
+        if not self._has_failed:
+            try:
+                return self._chains(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            except Exception:  # vLLM would end with it, and can go on without drafts
+                self._has_failed = True
+                _log.exception("specdec drafts no more")
+        return [[] for _ in sampled_token_ids]
+
+    def load_model(self, *_: Any, **__: Any) -> None:
+        """Nothing: the strategy has no model."""
+
+    def _chains(self, emitted: list[list[int]], lengths: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
+        rows = [tokens[row, : lengths[row]] for row in range(len(emitted))]
+        found, gone = self._rows.find(emitted, rows)
+        for text in gone:
+            self._drafting.end(text)
+        self._drafting.learn({text: emitted[row] for row, text in found.items()}, all(emitted))
+        numbers = sorted(found)
+        chains = self._drafting.propose([found[row] for row in numbers])
+        drafted = dict(zip(numbers, chains, strict=True))
+        return [drafted.get(row, []) for row in range(len(emitted))]
+
+
+def _eos_of(config: Any) -> Sequence[int]:
+    ends = getattr(config, "eos_token_id", None)
+    if ends is None:
+        return ()
+    return tuple(ends) if isinstance(ends, list | tuple) else (int(ends),)
+
+
+def _tokenizer_of(model: Any) -> Any:
+    """The model's tokenizer, by which a datastore knows that it was made for the same; None without one."""
+    if model.skip_tokenizer_init:
+        return None
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model.tokenizer, trust_remote_code=model.trust_remote_code)

@@ -1,0 +1,216 @@
+"""The proposer in a stand-in for vLLM's engine: rows change places, come, go and pause; texts and acceptance are derived."""
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specdec import Budget, Drafter, DraftTree, Feedback, PluginError
+from specdec.strategies.base import Engine
+from specdec_vllm import Proposer
+from specdec_vllm.drafting import Drafting
+from specdec_vllm.rows import Rows, Text
+
+VOCAB, LONGEST, NUM_TOKENS = 32, 200, 6
+
+
+def following(text: list[int]) -> int:
+    """The model: a token that depends on the last three, and repeats itself."""
+    return (7 * text[-1] + 3 * text[-2] + text[-3] + 1) % 11
+
+
+class FakeEngine:
+    """A batch as vLLM's worker keeps it: freed rows are filled from the end, prompts are read in parts.
+
+    Each request is [tokens, new tokens wanted, tokens of the prompt still to be read, the draft].
+    """
+
+    def __init__(self, proposer: Any, seed: int, num_rows: int = 6) -> None:
+        self.rng, self.proposer = random.Random(seed), proposer
+        self.rows: list[dict[str, Any]] = []
+        self.waiting: list[dict[str, Any]] = []
+        self.num_rows, self.done = num_rows, list[dict[str, Any]]()
+        self.num_accepted = self.num_steps = 0
+
+    def add(self, prompt: list[int], count: int) -> None:
+        self.waiting.append({"prompt": prompt, "text": list(prompt), "left": count, "unread": len(prompt), "draft": []})
+
+    def step(self) -> None:
+        while self.waiting and len(self.rows) < self.num_rows:
+            self.rows.append(self.waiting.pop(0))
+        emitted = [self._forward(row) for row in self.rows]
+        tokens = np.zeros((self.num_rows, LONGEST), np.int32)
+        lengths = np.zeros(self.num_rows, np.int32)
+        for number, row in enumerate(self.rows):
+            tokens[number, : len(row["text"])] = row["text"]
+            lengths[number] = len(row["text"])
+        drafts = self.proposer.propose(emitted, lengths, tokens)
+        assert len(drafts) == len(self.rows)
+        for row, draft, new in zip(self.rows, drafts, emitted, strict=True):
+            assert len(draft) <= NUM_TOKENS
+            assert not draft or new
+            assert all(0 <= token < VOCAB for token in draft)
+            row["draft"] = draft
+        self._leave()
+
+    def _forward(self, row: dict[str, Any]) -> list[int]:
+        if row["unread"] > 16:
+            row["unread"] -= 16
+            return []
+        row["unread"], new = 0, []
+        for drafted in [*row["draft"], None]:
+            new.append(following(row["text"] + new))
+            if drafted != new[-1]:
+                break
+        self.num_accepted += len(new) - 1
+        self.num_steps += 1
+        row["text"] += new
+        row["left"] -= len(new)
+        return new
+
+    def _leave(self) -> None:
+        """Finished and aborted requests go, one may be put back to the queue, and the last rows take their places."""
+        for number in reversed(range(len(self.rows))):
+            row, chance = self.rows[number], self.rng.random()
+            if row["left"] <= 0 or chance < 0.01:
+                self.done.append(row)
+            elif chance < 0.03:
+                self.waiting.insert(0, row)
+            else:
+                continue
+            last = self.rows.pop()
+            if number < len(self.rows):
+                self.rows[number] = last
+
+
+def config(**additional: Any) -> Any:
+    model = SimpleNamespace(
+        get_vocab_size=lambda: VOCAB, hf_config=SimpleNamespace(eos_token_id=None), skip_tokenizer_init=True,
+        max_model_len=LONGEST,
+    )  # fmt: skip
+    speculative = SimpleNamespace(num_speculative_tokens=NUM_TOKENS)
+    return SimpleNamespace(model_config=model, speculative_config=speculative, additional_config=additional)
+
+
+def prompts(seed: int, count: int) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(11) for _ in range(rng.randint(3, 60))] for _ in range(count)]
+
+
+def run(engine: FakeEngine, seed: int, count: int = 24) -> None:
+    for number, prompt in enumerate(prompts(seed, count)):
+        engine.add(prompt, 10 + number)
+    while engine.rows or engine.waiting:
+        engine.step()
+
+
+@pytest.mark.parametrize("strategy", ["suffix", "prompt_lookup", "suffix+prompt_lookup"])
+def test_drafts_are_right_more_often_than_not_and_texts_are_the_models(strategy: str) -> None:
+    proposer = Proposer(config(specdec=strategy))
+    engine = FakeEngine(proposer, seed=1)
+    run(engine, seed=2)
+    assert not proposer._has_failed
+    assert len(engine.done) == 24
+    assert engine.num_accepted > engine.num_steps, "the model repeats itself every few tokens"
+
+
+class Recording(Engine):
+    """Proposes the model's own next tokens, now and then wrong, and keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[list[int], Feedback]] = []
+
+    def start(self, request: Any) -> Drafter:
+        outer = self
+
+        class Knowing(Drafter):
+            def propose(self, budget: Budget) -> DraftTree:
+                text, tree, node = list(self.request.tokens), DraftTree(self.request.root), 0
+                assert text == outer.texts[tuple(text)], "the text is one that a row holds"
+                for depth in range(min(4, budget.depth)):
+                    text.append(following(text) if (len(text) + depth) % 3 else 31)
+                    node = tree.add(node, text[-1])
+                return tree
+
+            def observe(self, feedback: Feedback) -> None:
+                outer.told.append((list(self.request.tokens), feedback))
+
+        return Knowing(request)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_texts_and_acceptance_are_derived_whoever_comes_goes_and_changes_places(seed: int) -> None:
+    proposer, recording = Proposer(config()), Recording()
+    proposer._drafting._engine = recording
+    engine = FakeEngine(proposer, seed)
+    propose = proposer.propose
+    accepted = []
+
+    def watched(emitted: list[list[int]], lengths: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
+        texts = [tokens[row, : lengths[row]].tolist() for row in range(len(emitted))]
+        recording.texts = {tuple(text): text for text in texts}
+        accepted.extend(len(new) - 1 for row, new in zip(engine.rows, emitted, strict=True) if new and row["draft"])
+        return propose(emitted, lengths, tokens)
+
+    engine.proposer = SimpleNamespace(propose=watched)
+    run(engine, seed)
+    assert not proposer._has_failed
+    known = [len(feedback.path) - 1 for _, feedback in recording.told]
+    # A request that was put back keeps its text, and its draft is still known when it comes again.
+    assert sum(known) == sum(accepted)
+    assert len(known) == len(accepted)
+    for text, feedback in recording.told:
+        assert text[-len(feedback.tokens) :] == list(feedback.tokens)
+
+
+def test_texts_that_are_alike_are_told_apart_by_what_follows() -> None:
+    rows = Rows()
+    start = [np.array([1, 2, 3, 4]), np.array([1, 2, 3, 4])]
+    first, _ = rows.find([[4], [4]], start)
+    assert first[0] is not first[1]
+    for text in first.values():
+        text.tokens.append(4)
+    second, _ = rows.find([[5, 6], [7]], [np.array([1, 2, 3, 4, 5, 6]), np.array([1, 2, 3, 4, 7])])
+    second[0].tokens += [5, 6]
+    second[1].tokens += [7]
+    third, _ = rows.find([[8], [9]], [np.array([1, 2, 3, 4, 7, 8]), np.array([1, 2, 3, 4, 5, 6, 9])])
+    assert (third[0], third[1]) == (second[1], second[0]), "they have changed places"
+
+
+def test_texts_that_dont_come_again_are_let_go() -> None:
+    rows, gone = Rows(), list[Text]()
+    (text,) = rows.find([[2]], [np.array([1, 2])])[0].values()
+    text.tokens.append(2)
+    for step in range(80):
+        other, let_go = rows.find([[5]], [np.array([9] * (step + 3))])
+        for each in other.values():
+            each.tokens.append(9)
+        gone += let_go
+    assert gone == [text]
+
+
+def test_what_needs_more_than_tokens_is_refused_with_the_reason() -> None:
+    for strategy in ("lookahead", "auto", "suffix+token_recycling", "jacobi"):
+        with pytest.raises(PluginError, match="vLLM tells its drafters tokens alone: use suffix"):
+            Drafting(strategy, vocab_size=VOCAB, num_tokens=4, max_length=100)
+    with pytest.raises(PluginError, match="unknown proposer 'sufix': did you mean suffix"):
+        Proposer(config(specdec="sufix"))
+
+
+def test_a_strategy_that_fails_ends_drafting_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    proposer = Proposer(config())
+    engine = FakeEngine(proposer, seed=3)
+    proposer._drafting._engine.propose_many = lambda *_: 1 / 0  # type: ignore[method-assign]
+    run(engine, seed=4, count=6)
+    assert len(engine.done) == 6
+    assert [record.message for record in caplog.records] == ["specdec drafts no more"]
+
+
+def test_nothing_is_drafted_beyond_the_longest_text() -> None:
+    proposer = Proposer(config(specdec="prompt_lookup"))
+    text = np.array([[1, 2, 3] * 66 + [0, 0]], np.int32)
+    for length in (196, 197, 198):
+        (draft,) = proposer.propose([[3]], np.array([length]), text)
+        assert length + len(draft) < LONGEST
