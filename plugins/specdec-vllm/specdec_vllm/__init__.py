@@ -1,4 +1,4 @@
-"""specdec's strategies inside vLLM: ``speculative_config={"method": "custom_class", "model": "specdec_vllm.Proposer"}``."""
+"""specdec's strategies inside vLLM, as its custom class for drafts, ``specdec_vllm.Proposer``."""
 
 from specdec_vllm.proposer import Proposer
 

@@ -16,8 +16,8 @@ _log = logging.getLogger("vllm.specdec")
 class Proposer:
     """Drafts by a strategy of specdec's, for ``speculative_config={"method": "custom_class", …}``.
 
-    The strategy is named by ``additional_config={"specdec": "suffix+prompt_lookup"}``; it must need nothing of the model
-    but tokens. Drafts can't change the text: vLLM's own sampler decides about them.
+    The strategy is named by ``additional_config={"specdec": "suffix+prompt_lookup"}``. It must need nothing of the
+    model but tokens. Drafts can't change the text: vLLM's own sampler decides about them.
     """
 
     def __init__(self, vllm_config: Any) -> None:

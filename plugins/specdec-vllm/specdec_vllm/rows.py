@@ -52,7 +52,9 @@ class Rows:
         self._absent: list[Text] = []
         self._step = 0
 
-    def find(self, emitted: Sequence[Sequence[int]], tokens: Sequence[np.ndarray]) -> tuple[dict[int, Text], list[Text]]:
+    def find(
+        self, emitted: Sequence[Sequence[int]], tokens: Sequence[np.ndarray]
+    ) -> tuple[dict[int, Text], list[Text]]:
         """Find the texts of rows that have emitted tokens in a step.
 
         Args:

@@ -1,4 +1,4 @@
-"""The proposer in a stand-in for vLLM's engine: rows change places, come, go and pause; texts and acceptance are derived."""
+"""The proposer in a stand-in for vLLM's engine, where rows change places, come, go and pause."""
 
 import random
 from types import SimpleNamespace
@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from specdec import Budget, Drafter, DraftTree, Feedback, PluginError
-from specdec.strategies.base import Engine
 from specdec_vllm import Proposer
 from specdec_vllm.drafting import Drafting
 from specdec_vllm.rows import Rows, Text
+
+from specdec import Budget, Drafter, DraftTree, Feedback, PluginError
+from specdec.strategies.base import Engine
 
 VOCAB, LONGEST, NUM_TOKENS = 32, 200, 6
 
