@@ -4,6 +4,7 @@ One thread advances it. ``add`` and ``cancel`` may come from any other: they lea
 reads.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence as ReadOnly
 
@@ -16,15 +17,16 @@ from specdec.errors import RequestError
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
-_MOST_PASSES = 4  # over prompts between two steps: each costs something, however short it is
+_MOST_PASSES = 4  # over a chunk's worth of prompts: each costs something, however short it is
+_MOST_CHUNKS = 8  # between two steps: a second or so for those that decode
 
 
 class Scheduler:
     """Decodes requests until each has ended.
 
-    Between two steps of those that decode, others read at most a chunk of their prompts, in a few passes, so that
-    neither a long prompt nor many short ones make them wait. Prompts are read one after another, and a request's first
-    step is its own pass.
+    Between two steps of those that decode, others read a chunk of their prompts, in a few passes, so that neither a
+    long prompt nor many short ones make them wait, and more of them where more requests read than decode. Prompts
+    are read one after another, and a request's first step is its own pass.
 
     Args:
         target: drives the model; nobody else has rows in it meanwhile.
@@ -114,11 +116,11 @@ class Scheduler:
     def _read(self, request: Sequence) -> StepRecord | None:
         """Read one chunk of the prompt, or take the first step.
 
-        Return None if the decoding requests have waited for a chunk since their last step.
+        Return None if the decoding requests have waited long enough since their last step.
         """
-        chunk, most = next_chunk(request, self._target), self._target.shapes.chunk
-        num_tokens = max(len(chunk) or len(request.trunk) + 1, most // _MOST_PASSES)
-        if self._decoding and self._num_read and self._num_read + num_tokens > most:
+        chunk, size = next_chunk(request, self._target), self._target.shapes.chunk
+        num_tokens = max(len(chunk) or len(request.trunk) + 1, size // _MOST_PASSES)
+        if self._num_read and self._num_read + num_tokens > size * self._num_chunks():
             return None
         if chunk:
             record = read(self._batch([request]), chunk)
@@ -131,6 +133,13 @@ class Scheduler:
                 self._contexts.prefixes.save(request.row, request.tokens)
         self._num_read += max(num_tokens, record.width)  # which has the first draft's nodes too
         return record
+
+    def _num_chunks(self) -> float:
+        """The chunks to read before the next step: those that decode and those that read wait for one another."""
+        if not self._decoding:
+            return math.inf
+        num_reading = 1 + min(len(self._waiting), self._max_batch_size - self.num_active)
+        return min(_MOST_CHUNKS, max(1, num_reading // len(self._decoding)))
 
     def _step(self, requests: ReadOnly[Sequence]) -> StepRecord:
         record = step(self._batch(list(requests)))

@@ -254,9 +254,11 @@ def test_others_step_between_short_prompts_however_many_come(toy: Rig, num_draft
         return tree
 
     drafting = toy.bound.strategies.of(Scripted(script=chain))
-    scheduler = toy.scheduler(16)
-    scheduler.add(toy.request(long(3, 60)))
-    advance(scheduler)
+    scheduler = toy.scheduler(24)
+    for seed in range(12):
+        scheduler.add(toy.request(long(3, 60, seed=seed)))
+    while scheduler.num_waiting:
+        advance(scheduler)
     for seed in range(12):
         made = toy.bound.intake.sequences(Question([1, 2], {"max_new_tokens": 60, "seed": seed}), [drafting])
         assert isinstance(made[0], Handle)
@@ -266,6 +268,23 @@ def test_others_step_between_short_prompts_however_many_come(toy: Rig, num_draft
         kinds += record.kind[0]
     scheduler.close()
     assert max(map(len, kinds.split("s"))) == most
+
+
+@pytest.mark.parametrize(("num_decoding", "num_coming", "between"), [(1, 3, 3), (2, 6, 3), (4, 4, 1), (1, 12, 8)])
+def test_where_more_read_than_decode_more_is_read_between_steps(
+    toy: Rig, num_decoding: int, num_coming: int, between: int
+) -> None:
+    toy.read_by(4)
+    scheduler = toy.scheduler(16)
+    for seed in range(num_decoding):
+        scheduler.add(toy.request(long(3, 60, seed=seed)))
+    while (record := advance(scheduler)) is not None and (record.kind != "step" or scheduler.num_waiting):
+        pass
+    for seed in range(num_coming):
+        scheduler.add(toy.request(long(40, seed=seed)))
+    kinds = [record.kind for _ in range(between + 1) if (record := advance(scheduler)) is not None]
+    assert kinds == ["chunk"] * between + ["step"]
+    scheduler.close()
 
 
 def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
