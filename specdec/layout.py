@@ -78,7 +78,7 @@ class Layout:
     ``columns``: the nodes whose logits are wanted in any row, ascending. ``attention``: the name of the attention that
     reads the masks, None for the model's own. ``first``: the number of the first row; the others lie behind it.
     ``hidden``: the layers whose hidden states are wanted, as transformers numbers them: 0 for the embeddings, -1 for
-    the last layer behind its norm.
+    the last layer behind its norm. ``trees``: what is laid out, a tree per row, as the target says.
     """
 
     lengths: tuple[int, ...]
@@ -90,6 +90,7 @@ class Layout:
     attention: str | None = None
     first: int = 0
     hidden: tuple[int, ...] = ()
+    trees: tuple[DraftTree, ...] = ()
 
     @property
     def width(self) -> int:

@@ -52,8 +52,10 @@ def must_be_cached(name: str) -> bool:
     return False
 
 
-def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto") -> tuple[Any, Any]:
+def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto", **others: Any) -> tuple[Any, Any]:
     """A model and its tokenizer from a path or hub name: safetensors only, no remote code.
+
+    ``others`` are transformers' own.
 
     Raises:
         ModelError: with what went wrong.
@@ -64,7 +66,7 @@ def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto"
 
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, use_safetensors=True, output_loading_info=True, local_files_only=is_offline
+            name, dtype=dtype, use_safetensors=True, output_loading_info=True, local_files_only=is_offline, **others
         )
         loaded = AutoTokenizer.from_pretrained(name, local_files_only=is_offline) if tokenizer is None else tokenizer
     except Exception as error:  # damaged files raise whatever their readers like

@@ -114,8 +114,7 @@ class Target:
         rows = tuple(self._rows[first : max(numbers) + 1])
         grown = [trees[row].below(trunks.get(row, ())) if row in trees else DraftTree(0) for row in rows]
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
-        if first or hidden:
-            layout = replace(layout, first=first, hidden=tuple(hidden))
+        layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown))
         return Pass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})
 
     def forward(self, planned: Pass) -> dict[Row, OutputRow]:
@@ -177,9 +176,9 @@ class Target:
         return self.backend.hold(self._rows.index(row), start, stop)
 
     def put(self, row: Row, held: Sequence[Held], num_tokens: int) -> None:
-        """Commit copies of so many tokens' keys and values to an empty row, as if it had read their text."""
+        """Commit copies of so many tokens' keys and values behind a row's, as if it had read these tokens."""
         self.backend.put(self._rows.index(row), held)
-        row.length = num_tokens
+        row.length += num_tokens
 
     def clear(self, row: Row) -> None:
         """Overwrite what a row's dropped nodes left behind, where a mask can't hide it: NaN reaches any sum."""

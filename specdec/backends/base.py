@@ -266,9 +266,10 @@ class Backend(ABC):
         raise NotImplementedError
 
     def put(self, row: int, held: Sequence[Held]) -> None:
-        """Commit copies of keys and values, one behind another, to an empty row.
+        """Commit copies of keys and values, one behind another, behind a row's committed tokens.
 
-        The row is then as if it had read the text that they were copied from, which began as a text does.
+        The row is then as if it had read the tokens that they were copied from, which stood at the same positions
+        behind the same text.
         """
         raise NotImplementedError
 

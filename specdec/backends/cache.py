@@ -1,6 +1,6 @@
 """Preallocated keys and values for transformers models: a buffer per layer, rows of different lengths side by side."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +26,7 @@ class Placement:
     num_rows: int = 1  # to make room for
     num_slots: int = 0
     num_asked: int = 0
-    _lines: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
+    _lines: dict[Hashable, torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
 
     def move(self, first: int, starts: tuple[int, ...]) -> None:
         """Let the next forward write elsewhere."""
@@ -36,7 +36,7 @@ class Placement:
     def lines(self, width: int, buffer: torch.Tensor) -> torch.Tensor:
         """The lines that ``width`` nodes of each row are written to, of a buffer as a matrix; rows, nodes, heads."""
         _, num_heads, num_slots, _ = buffer.shape
-        asked = width, num_heads, num_slots
+        asked = width, num_heads, num_slots, buffer.device  # layers may lie on several devices
         if asked not in self._lines:
             rows = torch.arange(self.first, self.first + len(self.starts))[:, None, None]
             slots = torch.tensor(self.starts)[:, None, None] + torch.arange(width)[:, None]
@@ -240,8 +240,9 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         )
 
     def put(self, row: int, parts: Sequence[tuple[torch.Tensor, ...]]) -> None:
-        """Commit such copies, one behind another, to an empty row."""
-        num_tokens = sum(part[0].shape[1] for part in parts)
+        """Commit such copies, one behind another, behind a row's committed tokens."""
+        start = self.lengths[row]
+        end = start + sum(part[0].shape[1] for part in parts)
         for number, layer in enumerate(self.layers):
             if not parts[0][2 * number].numel():
                 continue
@@ -249,11 +250,11 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             values = torch.cat([part[2 * number + 1] for part in parts], 1)
             if not layer.is_initialized:
                 layer.lazy_initialization(keys[None], values[None])
-            layer.reserve(max(self.placement.num_rows, row + 1), max(self.placement.num_slots, num_tokens))
-            layer.keys[row, :, :num_tokens] = keys
-            layer.values[row, :, :num_tokens] = values
-        self.lengths[row] = num_tokens
-        self.reached[row] = max(self.reached[row], num_tokens)
+            layer.reserve(max(self.placement.num_rows, row + 1), max(self.placement.num_slots, end))
+            layer.keys[row, :, start:end] = keys
+            layer.values[row, :, start:end] = values
+        self.lengths[row] = end
+        self.reached[row] = max(self.reached[row], end)
 
     def clear(self, row: int) -> None:
         """Clear what lies behind a row's committed slots."""

@@ -101,7 +101,7 @@ class ToyBackend(Backend):
         return Held((torch.tensor(self._rows[row][start:stop]),))
 
     def put(self, row: int, held: Sequence[Held]) -> None:
-        self._rows[row] = [token for each in held for token in each.parts[0].tolist()]
+        self._rows[row] += [token for each in held for token in each.parts[0].tolist()]
 
     @property
     def num_rows(self) -> int:

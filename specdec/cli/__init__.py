@@ -17,6 +17,7 @@ from specdec.cli.index import index
 from specdec.cli.load import bench_serve
 from specdec.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
 from specdec.cli.prepare import prepare
+from specdec.cli.ranks import silence_followers
 from specdec.cli.serve import serve
 from specdec.cli.show import mask, race, trace
 from specdec.cli.tuning import tune
@@ -42,6 +43,7 @@ _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed or another text, 2 wrong usage, 130 interrupted."""
+    silence_followers()
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         _run()

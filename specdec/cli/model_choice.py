@@ -3,6 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
@@ -55,8 +56,12 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_options(**given: Any) -> None:
-        given[place] = ModelChoice(**{name: given.pop(name) for name in fields})
-        command(**given)
+        from specdec.cli.ranks import RankedChoice, is_ranked
+
+        choice = ModelChoice(**{name: given.pop(name) for name in fields})
+        with ExitStack() as closing:
+            given[place] = RankedChoice.of(choice, closing) if is_ranked() else choice
+            command(**given)
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():

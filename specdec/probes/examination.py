@@ -4,6 +4,7 @@ Each finding is remembered with the model in its present state: a cast, an adapt
 examined anew.
 """
 
+import math
 from dataclasses import replace
 
 from transformers import PreTrainedModel
@@ -23,13 +24,19 @@ _PROBE_SECONDS = 0.5
 
 
 def examine(
-    backend: Backend, model: PreTrainedModel, compiler: Compiler, why_chains: str = "", no_chains: str = ""
+    backend: Backend,
+    model: PreTrainedModel,
+    compiler: Compiler,
+    why_chains: str = "",
+    no_chains: str = "",
+    is_timed: bool = True,
 ) -> str:
     """Set a backend's shapes, ``inexact`` and ``deviation`` by what its model and this machine's libraries do.
 
     Args:
         why_chains: a reason, known beforehand, why the model takes chains only.
         no_chains: the refusal of a backend that has no chains.
+        is_timed: what takes long here is cut short; otherwise any two processes do the same.
 
     Returns:
         The reason why the model takes chains only, "" where it takes trees.
@@ -38,7 +45,7 @@ def examine(
         ModelError: for a model that can't be driven losslessly, or not under the compiler's attention.
     """
     if compiler.bit_exact:
-        products = products_of(model)
+        products = products_of(model, _PROBE_SECONDS if is_timed else math.inf)
         backend.inexact = products.inexact
         # A prompt's last pass has a tree behind less than a chunk.
         chunk = min(backend.shapes.chunk, products.most_rows // 2)
@@ -48,13 +55,13 @@ def examine(
         if fixed and not compiler.bit_exact:
             raise ModelError(f"mask={compiler!r} can't be used with {name_of(model)}: {fixed}; leave out mask=")
         why_chains = why_chains or fixed  # chains alone, on the model's own attention
-    tried = None if why_chains else _try_out(backend, model, compiler)
+    tried = None if why_chains else _try_out(backend, model, compiler, is_timed)
     why_chains = why_chains or (tried.fault if tried is not None else "")
     if why_chains:
         if no_chains:
             raise ModelError(f"{no_chains}: {why_chains}; use backend='hf'")
         backend.shapes = replace(backend.shapes, takes_trees=False)
-        tried = _try_out(backend, model, compiler)
+        tried = _try_out(backend, model, compiler, is_timed)
         if tried.fault:
             raise ModelError(_refusal(model, why_chains, tried.fault))
         if compiler.bit_exact:
@@ -70,16 +77,16 @@ def why_fixed(model: PreTrainedModel) -> str:
     return remembered(model, "switching", lambda: why_not_switchable(model))
 
 
-def products_of(model: PreTrainedModel) -> Products:
+def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Products:
     """Return what is known of the rows of the model's matrix products."""
-    return remembered(model, "products", lambda: probe_products(model, _PROBE_SECONDS))
+    return remembered(model, "products", lambda: probe_products(model, seconds))
 
 
-def _try_out(backend: Backend, model: PreTrainedModel, compiler: Compiler) -> Tried:
+def _try_out(backend: Backend, model: PreTrainedModel, compiler: Compiler, is_timed: bool) -> Tried:
     """Return what the self-test finds, once for a model and all backends of this kind."""
     shapes = backend.shapes
     question = "self-test", type(backend), repr(compiler), shapes.takes_trees, shapes.row_multiple, shapes.chunk
-    return remembered(model, question, lambda: probe(Target(backend, compiler), model))
+    return remembered(model, question, lambda: probe(Target(backend, compiler), model, is_timed=is_timed))
 
 
 def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:

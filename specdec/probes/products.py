@@ -9,8 +9,10 @@ import time
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
@@ -77,21 +79,29 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
             if kind in seen:
                 continue
             seen.add(kind)
-            weight = module.weight.unpacked() if isinstance(module.weight, PackedWeight) else module.weight
+            own, bias = _own(module.weight), _own(module.bias)
+            weight = own.unpacked() if isinstance(own, PackedWeight) else own
             size = " by ".join(map(str, weight.shape))
-            # A router, say, is a product with something behind it, and gives back more than a tensor.
+            # A router, say, is a product with something behind it, and gives back more than a tensor. Sharded layers
+            # talk to other processes.
             is_plain = type(module).forward in {torch.nn.Linear.forward, Conv1D.forward}
-            linear = partial(torch.nn.functional.linear, weight=weight, bias=module.bias)
+            is_plain = is_plain and own is module.weight
+            linear = partial(torch.nn.functional.linear, weight=weight, bias=bias)
             run = partial(_as_in_a_model, module) if is_plain else linear
             by_column = weight if isinstance(module, torch.nn.Linear) else weight.T
             widest = max(widest, by_column.shape[1])
             is_other = rounds_rows(module)  # than the matrix that it shows
-            product = RowFunction(run, by_column.shape[1], *common, by_column, module.bias, is_opaque=is_other)
+            product = RowFunction(run, by_column.shape[1], *common, by_column, bias, is_opaque=is_other)
             yield f"a product with a {size} matrix", product
         elif isinstance(module, _ACTIVATIONS):
             activations.setdefault(type(module), module)
     for cls, activation in activations.items():
         yield f"the activation {cls.__name__}", RowFunction(activation, widest, *common)
+
+
+def _own(tensor: Any) -> Any:
+    """Return this process's part of a tensor, which is all of it where none is sharded."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _as_in_a_model(layer: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:

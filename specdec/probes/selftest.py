@@ -48,19 +48,20 @@ class Tried:
     deviation: Deviation
 
 
-def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = True) -> Tried:
+def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = True, is_timed: bool = True) -> Tried:
     """Walk a text, and hold the logits of every pass against the model's own forward.
 
     Args:
         tries_first_layers: the target's passes are those of the model as it is at the time, with fewer layers too.
+        is_timed: large trees are left out where the others have taken long.
     """
     try:
         fault = ""
         # First, as the whole model's passes are recorded while it is walked. A backend of fixed shapes captures them.
         if tries_first_layers and torch.finfo(model.dtype).bits < 32 and not target.shapes.widths:
             with _first_layers(model) as is_shallow:
-                fault = _judge(model, _walk(target, model)) if is_shallow else ""
-        walked = _walk(target, model)
+                fault = _judge(model, _walk(target, model, is_timed)) if is_shallow else ""
+        walked = _walk(target, model, is_timed)
         return Tried(_judge(model, walked) or fault, walked.deviation())
     except WrongLayout as fault:
         return Tried(str(fault), Deviation("", 0.0))
@@ -68,9 +69,9 @@ def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = Tru
         return Tried(f"its forward raised {in_one_line(error)}", Deviation("", 0.0))
 
 
-def _walk(target: Target, model: PreTrainedModel) -> Walk:
+def _walk(target: Target, model: PreTrainedModel, is_timed: bool) -> Walk:
     # A model may have ids that nobody uses, with anything for a vector: NaN was seen.
-    return walk(target, lambda ids: _vectors(model, ids).isfinite().all(-1).tolist())
+    return walk(target, lambda ids: _vectors(model, ids).isfinite().all(-1).tolist(), is_timed)
 
 
 @torch.inference_mode()

@@ -5,6 +5,7 @@ batches give the logits of the same positions. The self-test holds them against 
 they differ from one another is the numerical noise of a mode: none at all where decoding is bit-exact.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,10 +68,11 @@ class Walk:
         return Deviation(where, noise)
 
 
-def walk(target: Target, is_usable: Callable[[list[int]], Sequence[bool]] | None = None) -> Walk:
+def walk(target: Target, is_usable: Callable[[list[int]], Sequence[bool]] | None = None, is_timed: bool = True) -> Walk:
     """Walk a random text; the target has no open rows, nor has it afterwards.
 
-    Models of few positions are walked to their end. ``is_usable`` tells which ids a text may have.
+    Models of few positions are walked to their end. ``is_usable`` tells which ids a text may have. One that
+    ``is_timed`` leaves out the largest trees where the others have taken long.
 
     Raises:
         WrongLayout: for the first pass that the compiler lays out against the laws.
@@ -80,7 +82,7 @@ def walk(target: Target, is_usable: Callable[[list[int]], Sequence[bool]] | None
     ids = rng.integers(target.shapes.vocab_size, size=_NUM_IDS).tolist()
     usable = ids if is_usable is None else list(compress(ids, is_usable(ids)))
     tokens = rng.choice(usable, size=min(target.shapes.max_positions or most, most)).tolist()
-    walker = _Walker(target, rng, usable, Walk(tokens))
+    walker = _Walker(target, rng, usable, Walk(tokens), _SECONDS if is_timed else math.inf)
     try:
         short = max(1, min(CONTEXTS[0], len(tokens) - _NUM_PLAIN[0]))
         walker.walk(short, min(_NUM_PLAIN[0], len(tokens) - short), _SIZES[0])
@@ -98,6 +100,7 @@ class _Walker:
     rng: np.random.Generator
     ids: list[int]
     done: Walk
+    seconds: float
 
     def walk(self, context: int, num_plain: int, sizes: Sequence[int]) -> None:
         """Walk the positions behind a context in every way, in a row that is closed again."""
@@ -135,7 +138,7 @@ class _Walker:
         """Trees one behind the other, each behind the path that the one before kept."""
         began = time.perf_counter()
         for size in sizes:
-            if size > _SIZES[1][0] and time.perf_counter() - began > _SECONDS:
+            if size > _SIZES[1][0] and time.perf_counter() - began > self.seconds:
                 break
             tree, path = self._tree(row.length, size, stop)
             planned, answers = self._forward({row: tree})

@@ -278,7 +278,7 @@ def test_where_more_read_than_decode_more_is_read_between_steps(
     scheduler = toy.scheduler(16)
     for seed in range(num_decoding):
         scheduler.add(toy.request(long(3, 60, seed=seed)))
-    while (record := advance(scheduler)) is not None and (record.kind != "step" or scheduler.num_waiting):
+    while (record := advance(scheduler)) is not None and (record.kind, len(record.outcomes)) != ("step", num_decoding):
         pass
     for seed in range(num_coming):
         scheduler.add(toy.request(long(40, seed=seed)))
