@@ -1,0 +1,235 @@
+"""Holds specdec's drafts inside a real vLLM against vLLM without drafts, and against its own ways to draft.
+
+    make vllm-check
+    python plugins/specdec-vllm/check.py --model PATH --prompts FILE --rounds 3
+
+Each contender is an engine in a process of its own. It decodes 32 requests at once, with different lengths, of which
+some are aborted on the way, and then eight of them one at a time. The tokens must be those of vLLM without drafts.
+Figures are medians of rounds, in which contenders take turns. Without ``--model`` a tiny random Llama is made.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+NUM_REQUESTS, NUM_ALONE, LONGEST_PROMPT, NUM_DRAFTED = 32, 8, 512, 8
+ABORTED = {5: 9, 11: 3, 17: 20, 30: 14}  # by request, the step behind which it is
+CONTENDERS: dict[str, dict[str, Any]] = {
+    "vllm": {},
+    "vllm ngram": {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3},
+    "vllm suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
+    "specdec prompt_lookup": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
+    "specdec suffix": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
+    "specdec suffix+prompt_lookup": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
+}
+
+
+def engine_for(model: str, contender: str) -> Any:
+    """An engine in this process that decodes as a contender does."""
+    from vllm import EngineArgs, LLMEngine
+
+    speculative = {**CONTENDERS[contender], "num_speculative_tokens": NUM_DRAFTED} if CONTENDERS[contender] else None
+    package, _, strategy = contender.partition(" ")
+    return LLMEngine.from_engine_args(
+        EngineArgs(
+            model=model,
+            dtype="float32",
+            max_num_seqs=NUM_REQUESTS,
+            max_model_len=1024,
+            max_num_batched_tokens=512,
+            enable_prefix_caching=False,
+            skip_tokenizer_init=True,
+            speculative_config=speculative,
+            additional_config={"specdec": strategy} if package == "specdec" else {},
+        )
+    )
+
+
+def decode(engine: Any, prompts: Sequence[Sequence[int]], aborted: dict[int, int], name: str) -> dict[str, Any]:
+    """Decode prompts side by side; the tokens of each, seconds, and the number of times that a row emitted any."""
+    from vllm import SamplingParams
+
+    began, tokens, num_row_steps, num_steps = time.perf_counter(), dict[int, list[int]](), 0, 0
+    for number, prompt in enumerate(prompts):
+        length = 24 + 13 * number % 72
+        sampling = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, detokenize=False)
+        engine.add_request(f"{name}-{number}", {"prompt_token_ids": list(prompt)}, sampling)
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            number = int(output.request_id.rpartition("-")[2])
+            emitted = list(output.outputs[0].token_ids)
+            num_row_steps += len(emitted) > len(tokens.get(number, ()))
+            tokens[number] = emitted
+        num_steps += 1
+        for number, step in aborted.items():
+            if step == num_steps:
+                engine.abort_request([f"{name}-{number}"])
+    seconds = time.perf_counter() - began
+    return {"tokens": [tokens.get(number, []) for number in range(len(prompts))], "seconds": seconds,
+            "row_steps": num_row_steps}  # fmt: skip
+
+
+def serve(model: str, contender: str) -> None:
+    """Decode whatever lists of prompts come as lines, and answer with lines; the engine's own output goes elsewhere."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    engine = engine_for(model, contender)
+    for number, line in enumerate(sys.stdin):
+        prompts = json.loads(line)
+        together = decode(engine, prompts, ABORTED, f"all{number}")
+        alone = [decode(engine, [prompt], {}, f"one{number}-{each}") for each, prompt in enumerate(prompts[:NUM_ALONE])]
+        metrics = {each.name.removeprefix("vllm:spec_decode_num_"): each.value for each in engine.get_metrics()
+                   if each.name.startswith("vllm:spec_decode_num_") and hasattr(each, "value")}  # fmt: skip
+        print(json.dumps({"together": together, "alone": alone, "metrics": metrics}), file=answers, flush=True)
+
+
+def tiny_model(folder: Path) -> str:
+    """A random Llama, on disk."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, initializer_range=0.4, eos_token_id=None,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def prompts_for(model: str, file: Path | None) -> list[list[int]]:
+    """Prompts by their ids: random ones, or those of a JSON Lines file as chats."""
+    if file is None:
+        import random
+
+        rng = random.Random(0)
+        return [[rng.randrange(1, 256) for _ in range(rng.randint(4, 60))] for _ in range(NUM_REQUESTS)]
+    from transformers import AutoTokenizer
+
+    tokenizer, found = AutoTokenizer.from_pretrained(model), list[list[int]]()
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for line in lines[:: max(1, len(lines) // (3 * NUM_REQUESTS))]:
+        text = line.get("prompt") or line["turns"][0]
+        ids = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
+        ids = list(ids if isinstance(ids, list) else ids["input_ids"])
+        if len(ids) <= LONGEST_PROMPT:
+            found.append(ids)
+    return found[:NUM_REQUESTS]
+
+
+def faults(base: dict[str, Any], run: dict[str, Any]) -> list[str]:
+    """Requests whose tokens aren't those of plain decoding; of aborted ones, neither may contradict the other."""
+    wrong = []
+    for number, (expected, found) in enumerate(zip(base["together"]["tokens"], run["together"]["tokens"], strict=True)):
+        common = min(len(expected), len(found)) if number in ABORTED else max(len(expected), len(found))
+        if expected[:common] != found[:common]:
+            wrong.append(f"request {number} of 32")
+    for number, (expected, found) in enumerate(zip(base["alone"], run["alone"], strict=True)):
+        if expected["tokens"] != found["tokens"]:
+            wrong.append(f"request {number} alone")
+    return wrong
+
+
+def per_second(runs: Sequence[dict[str, Any]]) -> float:
+    """Tokens a second, of runs one after another."""
+    return sum(len(each) for run in runs for each in run["tokens"]) / sum(run["seconds"] for run in runs)
+
+
+def per_step(runs: Sequence[dict[str, Any]]) -> float:
+    """Tokens that a row emits whenever it emits any."""
+    return sum(len(each) for run in runs for each in run["tokens"]) / sum(run["row_steps"] for run in runs)
+
+
+def table(rounds: list[dict[str, dict[str, Any]]]) -> str:
+    """A line for each contender."""
+    lines = [
+        "| | tokens per step, 32 at once | tokens/s | one at a time | tokens/s | drafted | accepted |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name in rounds[0]:
+        cells = []
+        for runs in ([[each[name]["together"]] for each in rounds], [each[name]["alone"] for each in rounds]):
+            rates = [per_second(run) for run in runs]
+            spread = f" ({min(rates):.0f} to {max(rates):.0f})" if len(rates) > 1 else ""
+            cells += [f"{per_step(runs[0]):.2f}", f"{statistics.median(rates):.0f}{spread}"]
+        metrics = rounds[-1][name]["metrics"]
+        drafted, accepted = metrics.get("draft_tokens", 0), metrics.get("accepted_tokens", 0)
+        cells += [f"{drafted}", f"{accepted / drafted:.0%}" if drafted else "–"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a folder; without one, a tiny random Llama")
+    parser.add_argument("--prompts", type=Path, help="a JSON Lines file; random ids without one")
+    parser.add_argument("--contender", action="append", choices=[*CONTENDERS], help="vllm and these; all without this")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--threads", default=str(os.cpu_count()))
+    parser.add_argument("--out", type=Path, help="write tokens and times here, as JSON")
+    parser.add_argument("--serve", choices=[*CONTENDERS], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        serve(given.model, given.serve)
+        return 0
+    if bool(given.model) != bool(given.prompts):
+        parser.error("give both --model and --prompts, or neither")
+    names = dict.fromkeys(["vllm", *(given.contender or CONTENDERS)])
+    with tempfile.TemporaryDirectory() as folder:
+        model = given.model or tiny_model(Path(folder))
+        prompts = json.dumps(prompts_for(model, given.prompts)) + "\n"
+        workers = {name: _started(model, name, given.threads) for name in names}
+        rounds = []
+        try:
+            for _ in range(given.rounds):
+                rounds.append({name: _asked(worker, prompts, name) for name, worker in workers.items()})
+        finally:
+            for worker in workers.values():
+                worker.kill()
+    if given.out:
+        given.out.write_text(json.dumps(rounds))
+    print(table(rounds))
+    wrong = [f"{name}: {fault}" for each in rounds for name, run in each.items() for fault in faults(each["vllm"], run)]
+    print("\n".join(wrong) or "all tokens are those of vLLM without drafts")
+    return int(any(fault.startswith("specdec") for fault in wrong))
+
+
+def _started(model: str, name: str, threads: str) -> "subprocess.Popen[str]":
+    own = {
+        "OMP_NUM_THREADS": threads,
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "KMP_BLOCKTIME": "5",
+    }
+    openmp = Path(sys.prefix, "lib", "libiomp5.so")
+    if openmp.exists():
+        own["LD_PRELOAD"] = str(openmp)
+    command = [sys.executable, __file__, "--model", model, "--serve", name]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen(command, env={**os.environ, **own}, text=True, **pipes)
+
+
+def _asked(worker: "subprocess.Popen[str]", prompts: str, name: str) -> dict[str, Any]:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write(prompts)
+    worker.stdin.flush()
+    line = worker.stdout.readline()
+    if not line:
+        raise SystemExit(f"{name}: the engine has ended; its own words stand above")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Commands under torchrun: all ranks load the model, rank 0 goes on with the command, and the others follow it."""
+
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from specdec.cli.model_choice import ModelChoice
+from specdec.cli.options import EXIT_ERROR, before_anything_runs
+from specdec.errors import ModelError, RequestError
+
+_SECONDS = 60.0  # that ranks wait for one another
+
+
+@dataclass(frozen=True, slots=True)
+class RankedChoice(ModelChoice):
+    """A model that several processes drive, until ``closing`` is closed."""
+
+    closing: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    def of(cls, choice: ModelChoice, closing: ExitStack) -> "RankedChoice":
+        """The same choice, driven by the backend for several processes."""
+        with before_anything_runs():
+            if not choice.backend.startswith(("auto", "distributed")):
+                raise RequestError(f"--backend {choice.backend} is for one process: start it without torchrun")
+            if choice.device is not None or choice.dtype is not None:
+                raise RequestError("--device and --dtype are for one process: a model is shared as its folder says")
+        named = {each.name: getattr(choice, each.name) for each in fields(choice)}
+        if choice.backend == "auto":
+            named["backend"] = "distributed"
+        return cls(**named, closing=closing)
+
+    def load(self) -> tuple[Any, Any]:
+        import torch.distributed as dist
+
+        from specdec.distributed import group
+
+        if not dist.is_initialized():
+            dist.init_process_group(timeout=timedelta(seconds=_SECONDS))
+            self.closing.callback(dist.destroy_process_group)
+        try:
+            model, tokenizer = ModelChoice.load(self)
+            leads = self.closing.enter_context(group(model, _SECONDS))
+        except ModelError as error:
+            if dist.get_rank():
+                print(f"rank {dist.get_rank()}: {error}", file=sys.__stderr__)
+                raise typer.Exit(EXIT_ERROR) from error
+            raise
+        if not leads:
+            raise typer.Exit
+        return model, tokenizer
+
+
+def is_ranked() -> bool:
+    """True in a process that torchrun has started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def silence_followers() -> None:
+    """Leave all that there is to say to rank 0."""
+    if is_ranked() and os.environ.get("RANK") != "0":
+        sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end

@@ -1,0 +1,66 @@
+"""The answers of a pass that ranks have shared, asked for as they are needed: ids mostly, which are few bytes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from specdec.backends.base import Output
+from specdec.distributed.part import Place
+
+Ask = Callable[..., dict[Place, Any]]
+
+
+class SpreadOutput(Output):
+    """An output whose parts lie on several ranks.
+
+    Args:
+        own: rank 0's own part.
+        num_rows, columns: of the whole pass.
+        ask: asks every rank for what a method of its part gives, and unites the answers.
+    """
+
+    def __init__(self, own: Output, num_rows: int, columns: Sequence[int], ask: Ask) -> None:
+        super().__init__(own.logits, columns)
+        self._num_rows, self._columns, self._ask = num_rows, columns, ask
+
+    def greatest(self, row: int, node: int) -> int:
+        if self._ids is None:
+            self._ids = self._whole(self._ask("ids", self.num_top))
+        return self._ids[row][self.column_of[node]]
+
+    def top(self, k: int) -> tuple[list[Any], list[Any]]:
+        if k not in self._top:
+            self._top[k] = self._both(self._ask("top", k))
+        return self._top[k]
+
+    def top_logits(self, k: int) -> tuple[list[Any], list[Any]]:
+        if k not in self._top_logits:
+            self._top_logits[k] = self._both(self._ask("top_logits", k))
+        return self._top_logits[k]
+
+    def fetch(self, places: Sequence[tuple[int, int]]) -> None:
+        missing = [place for place in places if place not in self._fetched]
+        if missing:
+            self._fetched.update(self._ask("logits", missing))
+
+    def at(self, row: int, node: int) -> torch.Tensor:
+        self.fetch([(row, node)])
+        return self._fetched[row, node]
+
+    def take_hidden(self, layers: Sequence[int], width: int) -> None:
+        """Bring the hidden states of some layers together, (rows, width, size) each."""
+        for layer in layers:
+            found = self._ask("hidden", layer)
+            states = next(iter(found.values())).new_zeros(self._num_rows, width, next(iter(found.values())).shape[-1])
+            for (row, node), state in found.items():
+                states[row, node] = state
+            self.hidden = {**self.hidden, layer: states.to(self.logits.device)}
+
+    def _whole(self, found: dict[Place, Any]) -> list[Any]:
+        """By row and column; None where a row has no such node."""
+        return [[found.get((row, node)) for node in self._columns] for row in range(self._num_rows)]
+
+    def _both(self, found: dict[Place, tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
+        halves = [self._whole({place: each[half] for place, each in found.items()}) for half in (0, 1)]
+        return halves[0], halves[1]

@@ -1,0 +1,191 @@
+"""The processes that decode together, as a star: rank 0 leads, and every other rank hears from it alone.
+
+Messages are pickled and go by gloo, beside whatever the model's own layers send. Whoever waits for an answer waits for
+a limited time; whoever waits for a command, as long as it takes.
+"""
+
+import pickle
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from specdec.errors import ModelError, in_one_line
+
+_HEAD = 4096  # bytes that a message is sent in, with its length, unless it is longer
+_LENGTH = 8  # bytes
+_FOREVER = timedelta(days=365)
+_FAULT = 1024  # bytes of a rank's last words
+_FAULT_TAG = 1
+_SECONDS_TO_SAY_WHY = 3.0
+
+
+class Ranks:
+    """A process's place in the group, made on every rank at once.
+
+    Args:
+        seconds: that rank 0 waits for another at most.
+
+    Attributes:
+        rank, size: the process's own number, and how many there are.
+
+    Raises:
+        ModelError: without a process group.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise ModelError(
+                "there is no process group: start with torchrun and call torch.distributed.init_process_group() first"
+            )
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+        self._limit = timedelta(seconds=seconds)
+        self._group = dist.new_group(backend="gloo", timeout=_FOREVER)
+        self._has_ended = False
+        self._num_keys = 0
+        self._last_words: dict[int, tuple[torch.Tensor, Any]] = {}
+        if not self.rank:
+            for rank in range(1, self.size):
+                said = torch.zeros(_FAULT, dtype=torch.uint8)
+                self._last_words[rank] = said, dist.irecv(said, rank, self._group, _FAULT_TAG)
+
+    @property
+    def leads(self) -> bool:
+        """True on rank 0."""
+        return not self.rank
+
+    @property
+    def others(self) -> Sequence[int]:
+        """The other ranks, as rank 0 sees them."""
+        return range(1, self.size)
+
+    def new_key(self) -> int:
+        """A number that no other part has."""
+        self._num_keys += 1
+        return self._num_keys
+
+    @property
+    def has_ended(self) -> bool:
+        """True once a rank has gone: nothing is decoded any more."""
+        return self._has_ended
+
+    def tell(self, message: object, besides: int = 0) -> None:
+        """Send a message from rank 0 to all others, ``besides`` one.
+
+        Raises:
+            ModelError: where one has gone, or doesn't take it in time.
+        """
+        if self._has_ended:
+            raise ModelError("a rank has ended, and nothing more is decoded: start all again")
+        data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        for rank in self.others:
+            if rank != besides:
+                self._guarded(partial(self._send, data, rank))
+
+    def hear(self) -> Any:
+        """The next message from rank 0, however long that takes.
+
+        Raises:
+            ModelError: where rank 0 has gone.
+        """
+        try:
+            return self._receive(0, _FOREVER)
+        except RuntimeError as error:
+            raise ModelError(f"rank 0 has ended, and rank {self.rank} with it") from error
+
+    def answer(self, answer: object) -> None:
+        """Send an answer to rank 0."""
+        self._send(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL), 0)
+
+    def answers(self) -> list[Any]:
+        """The answers of all other ranks, in their order.
+
+        Raises:
+            ModelError: where one has gone, or doesn't answer in time.
+        """
+        return [self.answer_of(rank) for rank in self.others]
+
+    def answer_of(self, rank: int) -> Any:
+        """The answer of one rank.
+
+        Raises:
+            ModelError: as above.
+        """
+        return self._guarded(partial(self._receive, rank, self._limit))
+
+    def dismiss(self) -> None:
+        """Let the others go, as far as they are still there."""
+        if not self._has_ended:
+            with suppress(ModelError):
+                self.tell(("dismiss", 0))
+        self._has_ended = True
+
+    def fail(self, error: BaseException) -> None:
+        """Tell rank 0 why this one ends."""
+        said = torch.zeros(_FAULT, dtype=torch.uint8)
+        text = in_one_line(error).encode()[: _FAULT - 1]
+        said[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        dist.isend(said, 0, self._group, _FAULT_TAG).wait(timedelta(seconds=_SECONDS_TO_SAY_WHY))
+
+    def blame(self, error: Exception) -> Exception:
+        """The rank behind an error on rank 0, as an error that names it; the error itself where there is none."""
+        if self._has_ended:
+            return error
+        end = time.monotonic() + _SECONDS_TO_SAY_WHY
+        while time.monotonic() < end:
+            for rank, (said, work) in self._last_words.items():
+                if work.is_completed():
+                    self._has_ended = True
+                    return ModelError(f"rank {rank} has ended{_told(said)}: nothing more is decoded; start all again")
+            time.sleep(0.05)
+        return error
+
+    def _guarded(self, act: Callable[[], Any]) -> Any:
+        try:
+            return act()
+        except RuntimeError as error:
+            blamed = self.blame(error)
+            if blamed is not error:
+                raise blamed from error
+            self._has_ended = True
+            seconds = self._limit.total_seconds()
+            raise ModelError(
+                f"a rank doesn't answer within {seconds:g} s: nothing more is decoded; start all again, with a longer "
+                "timeout where passes take that long"
+            ) from error
+
+    def _send(self, data: bytes, rank: int) -> None:
+        head = bytearray(_HEAD)
+        head[:_LENGTH] = len(data).to_bytes(_LENGTH, "little")
+        in_head = data[: _HEAD - _LENGTH]
+        head[_LENGTH : _LENGTH + len(in_head)] = in_head
+        self._send_bytes(head, rank)
+        if rest := data[len(in_head) :]:
+            self._send_bytes(bytearray(rest), rank)
+
+    def _send_bytes(self, data: bytearray, rank: int) -> None:
+        tensor = torch.frombuffer(data, dtype=torch.uint8)
+        dist.isend(tensor, rank, self._group).wait(self._limit)
+
+    def _receive(self, rank: int, limit: timedelta) -> Any:
+        head = self._receive_bytes(_HEAD, rank, limit)
+        length = int.from_bytes(head[:_LENGTH], "little")
+        data = head[_LENGTH : _LENGTH + length]
+        if (rest := length - len(data)) > 0:
+            data += self._receive_bytes(rest, rank, self._limit)
+        return pickle.loads(data)
+
+    def _receive_bytes(self, size: int, rank: int, limit: timedelta) -> bytearray:
+        data = bytearray(size)
+        dist.irecv(torch.frombuffer(data, dtype=torch.uint8), rank, self._group).wait(limit)
+        return data
+
+
+def _told(said: torch.Tensor) -> str:
+    text = bytes(said.tolist()).rstrip(b"\0").decode(errors="replace")
+    return f" ({text})" if text else ""
