@@ -95,7 +95,7 @@ class Generator:
             backend=backend,
             weights=checked_weights(weights, self._registry),
         )
-        kernels = {self._registry.name_of(each): each.cls() for each in self._registry.of_kind("kernels")}
+        kernels = self._registry.kernels()
         if not self.verifier.lossless:
             name = type(self.verifier).__name__
             warnings.warn(f"{name} is lossy: the text is not what the model alone would write", stacklevel=2)

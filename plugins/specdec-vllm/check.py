@@ -99,7 +99,7 @@ def tiny_model(folder: Path) -> str:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=256, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, initializer_range=0.4, eos_token_id=None,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, initializer_range=0.05, eos_token_id=None,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
     return str(folder)
@@ -208,7 +208,7 @@ def _started(model: str, name: str, threads: str) -> "subprocess.Popen[str]":
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_LEVEL": "ERROR",
         "KMP_BLOCKTIME": "5",
     }
     openmp = Path(sys.prefix, "lib", "libiomp5.so")

@@ -4,7 +4,6 @@ import inspect
 from typing import Any, Literal
 
 import torch
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from specdec.errors import ModelError
@@ -126,11 +125,6 @@ def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
             raise ModelError(f"{name} has {kind} layers but its configuration gives no size for their window")
         windows[kind] = Window(_WINDOWED[kind], size)
     return windows
-
-
-def is_sharded(model: torch.nn.Module) -> bool:
-    """True for a model whose matrices are spread over processes."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def name_of(model: PreTrainedModel) -> str:

@@ -1,7 +1,9 @@
 """The backend of a group of processes, as rank 0 drives it: each call goes to all ranks."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
+
+from transformers.distributed import DistributedConfig
 
 from specdec.backends.base import Backend, BackendOptions, Output
 from specdec.distributed.group import WHERE, load
@@ -11,6 +13,7 @@ from specdec.distributed.ranks import Ranks
 from specdec.errors import ModelError, SpecdecError
 from specdec.layout import Compiler, Layout
 from specdec.loading import load_pretrained
+from specdec.weights.holding import kernel_of
 
 _NO_GROUP = (
     "backend='distributed' decodes with a group of processes: make the generator within "
@@ -33,6 +36,7 @@ class DistributedBackend(Backend):
     """A model on several ranks: sharded, or whole on each of them."""
 
     Options = DistributedOptions
+    runs_layers: ClassVar[bool] = True
 
     def __init__(self, ranks: Ranks, part: Part, key: int) -> None:
         self._ranks, self._part, self._key = ranks, part, key
@@ -47,7 +51,9 @@ class DistributedBackend(Backend):
 
     @classmethod
     def read(cls, name: str, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
-        return load_pretrained(name, tokenizer, **({"tp_plan": "auto"} if options.split == "tensors" else {}))
+        if options.split == "branches":
+            return load_pretrained(name, tokenizer)
+        return load_pretrained(name, tokenizer, distributed_config=DistributedConfig(tp_plan="auto"))
 
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: Any = None) -> Self:
@@ -55,7 +61,7 @@ class DistributedBackend(Backend):
         if ranks is None:
             raise ModelError(_NO_GROUP)
         key = ranks.new_key()
-        ranks.tell(("load", key, compiler))
+        ranks.tell(("load", key, compiler, kernel_of(model)))
         return cls(ranks, load(ranks, model, compiler), key)
 
     def close(self) -> None:

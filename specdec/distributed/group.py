@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from specdec.backends.architecture import is_sharded
+from specdec.backends.architecture import name_of
 from specdec.distributed import agreement
 from specdec.distributed.part import Part, RankBackend
 from specdec.distributed.ranks import Ranks
 from specdec.errors import ModelError, SpecdecError
+from specdec.plugins.registry import load_plugins
+from specdec.weights.holding import Holding, kernel_of
+from specdec.weights.layers import is_sharded
 
 WHERE = "_specdec_ranks"  # a model's group is kept with the model
 _START_ALIKE = "start all ranks alike, from the same files"
@@ -53,7 +56,7 @@ def group(model: Any, timeout: float = 60.0) -> Iterator[bool]:
 
 def _follow(ranks: Ranks, model: Any) -> None:
     """Do what rank 0 says until it says that this was all."""
-    parts = dict[int, Part]()
+    parts, weights = dict[int, Part](), dict[int, Holding]()
     while True:
         method, key, *given = ranks.hear()
         try:
@@ -61,17 +64,21 @@ def _follow(ranks: Ranks, model: Any) -> None:
                 case "dismiss":
                     return
                 case "load":
-                    parts[key] = load(ranks, model, *given)
+                    compiler, kernel = given
+                    weights[key] = Holding(kernel or "stock", load_plugins().kernels())
+                    parts[key] = load(ranks, model, compiler, weights[key])
                 case "ask":
                     name, *rest = given
                     ranks.answer(getattr(parts[key], name)(*rest))
                 case "close":
                     parts.pop(key).backend.close()
+                    weights.pop(key).give_back()
                 case _:  # a step of the loop
                     getattr(parts[key], method)(*given)
-        except SpecdecError as error:  # one that every rank has: rank 0 decides what comes of it
+        except SpecdecError as error:
             if method != "load":
                 raise _ended(ranks, error) from error
+            weights.pop(key).give_back()  # every rank has the error: rank 0 decides what comes of it
         except BaseException as error:  # Ctrl-C too
             raise _ended(ranks, error) from error
 
@@ -81,19 +88,37 @@ def _ended(ranks: Ranks, error: BaseException) -> ModelError:
     return ModelError(f"rank {ranks.rank} has ended: {error}")
 
 
-def load(ranks: Ranks, model: Any, compiler: Any) -> Part:
+def load(ranks: Ranks, model: Any, compiler: Any, weights: Holding | None = None) -> Part:
     """This rank's part, with all other ranks at the same time.
+
+    Args:
+        weights: lays the model's weights out first, as they are on rank 0.
 
     Raises:
         ModelError: on every rank, where a model can't be driven, or not alike on all of them.
     """
     backend, refusal = None, ""
     try:
+        _check_heads(ranks, model)
+        if weights is not None:
+            weights.lay_out(model)
         backend = RankBackend.load(model, compiler)
-    except ModelError as error:
+    except SpecdecError as error:
         refusal = str(error)
-    found = {"refusal": refusal} if backend is None else {"refusal": "", **backend.findings()}
+    found = {"refusal": refusal, "kernel": kernel_of(model)} | ({} if backend is None else backend.findings())
     agreement.check(ranks, found, "they can't decode together")
     if backend is None:
         raise ModelError(refusal)
     return Part(ranks, backend, compiler, is_sharded(model))
+
+
+def _check_heads(ranks: Ranks, model: Any) -> None:
+    """Raise ModelError for a sharded model with numbers of heads that the ranks don't divide."""
+    config = model.config.get_text_config()
+    counts = {getattr(config, name, ranks.size) for name in ("num_attention_heads", "num_key_value_heads")}
+    if is_sharded(model) and any(count % ranks.size for count in counts if count):
+        told = " and ".join(map(str, sorted(counts)))
+        raise ModelError(
+            f"{name_of(model)} can't be sharded over {ranks.size} ranks: it has {told} heads. Use a number of ranks "
+            "that divides them, or backend='distributed:split=branches'"
+        )

@@ -5,6 +5,7 @@ a limited time; whoever waits for a command, as long as it takes.
 """
 
 import pickle
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,7 +23,9 @@ _LENGTH = 8  # bytes
 _FOREVER = timedelta(days=365)
 _FAULT = 1024  # bytes of a rank's last words
 _FAULT_TAG = 1
-_SECONDS_TO_SAY_WHY = 3.0
+_SECONDS_TO_SAY_WHY = timedelta(seconds=0.5)
+_CLOSED = re.compile("(?i)closed by peer|reset by peer|broken pipe")  # as gloo says it
+_TIMED_OUT = re.compile("(?i)timed out|timeout")
 
 
 class Ranks:
@@ -33,6 +36,7 @@ class Ranks:
 
     Attributes:
         rank, size: the process's own number, and how many there are.
+        seconds: that rank 0 has spent with messages so far, waiting for answers included.
 
     Raises:
         ModelError: without a process group.
@@ -46,6 +50,7 @@ class Ranks:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._limit = timedelta(seconds=seconds)
         self._group = dist.new_group(backend="gloo", timeout=_FOREVER)
+        self.seconds = 0.0
         self._has_ended = False
         self._num_keys = 0
         self._last_words: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -85,7 +90,7 @@ class Ranks:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for rank in self.others:
             if rank != besides:
-                self._guarded(partial(self._send, data, rank))
+                self._guarded(rank, partial(self._send, data, rank))
 
     def hear(self) -> Any:
         """The next message from rank 0, however long that takes.
@@ -116,7 +121,7 @@ class Ranks:
         Raises:
             ModelError: as above.
         """
-        return self._guarded(partial(self._receive, rank, self._limit))
+        return self._guarded(rank, partial(self._receive, rank, self._limit))
 
     def dismiss(self) -> None:
         """Let the others go, as far as they are still there."""
@@ -130,34 +135,47 @@ class Ranks:
         said = torch.zeros(_FAULT, dtype=torch.uint8)
         text = in_one_line(error).encode()[: _FAULT - 1]
         said[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        dist.isend(said, 0, self._group, _FAULT_TAG).wait(timedelta(seconds=_SECONDS_TO_SAY_WHY))
+        _done(dist.isend(said, 0, self._group, _FAULT_TAG), _SECONDS_TO_SAY_WHY)
 
-    def blame(self, error: Exception) -> Exception:
-        """The rank behind an error on rank 0, as an error that names it; the error itself where there is none."""
+    def blame(self, error: Exception, suspect: int | None = None) -> Exception:
+        """The rank behind an error on rank 0, as an error that names it; the error itself where there is none.
+
+        Args:
+            suspect: the rank that was talked to.
+        """
         if self._has_ended:
             return error
-        end = time.monotonic() + _SECONDS_TO_SAY_WHY
-        while time.monotonic() < end:
-            for rank, (said, work) in self._last_words.items():
-                if work.is_completed():
-                    self._has_ended = True
-                    return ModelError(f"rank {rank} has ended{_told(said)}: nothing more is decoded; start all again")
-            time.sleep(0.05)
-        return error
+        for rank in self.others:
+            if (why := self._end_of(rank)) is not None:
+                self._has_ended = True
+                return ModelError(f"rank {rank} has ended{why}: nothing more is decoded; start all again")
+        if not isinstance(error, RuntimeError) or not _TIMED_OUT.search(str(error)):
+            return error
+        self._has_ended = True
+        suspect = 1 if self.size == 2 else suspect  # in the model's layers all ranks talk at once
+        who, seconds = "a rank" if suspect is None else f"rank {suspect}", self._limit.total_seconds()
+        return ModelError(
+            f"{who} doesn't answer within {seconds:g} s: nothing more is decoded; start all again, with a longer "
+            "timeout where passes take that long"
+        )
 
-    def _guarded(self, act: Callable[[], Any]) -> Any:
+    def _end_of(self, rank: int) -> str | None:
+        """What a rank that has ended said of it, perhaps nothing; None for one that hasn't."""
+        said, work = self._last_words[rank]
+        try:
+            work.wait(_SECONDS_TO_SAY_WHY)
+        except RuntimeError as error:
+            return "" if _CLOSED.search(str(error)) else None
+        return f" ({bytes(said.tolist()).rstrip(bytes(1)).decode(errors='replace')})"
+
+    def _guarded(self, rank: int, act: Callable[[], Any]) -> Any:
+        began = time.perf_counter()
         try:
             return act()
         except RuntimeError as error:
-            blamed = self.blame(error)
-            if blamed is not error:
-                raise blamed from error
-            self._has_ended = True
-            seconds = self._limit.total_seconds()
-            raise ModelError(
-                f"a rank doesn't answer within {seconds:g} s: nothing more is decoded; start all again, with a longer "
-                "timeout where passes take that long"
-            ) from error
+            raise self.blame(error, rank) from error
+        finally:
+            self.seconds += time.perf_counter() - began
 
     def _send(self, data: bytes, rank: int) -> None:
         head = bytearray(_HEAD)
@@ -170,7 +188,7 @@ class Ranks:
 
     def _send_bytes(self, data: bytearray, rank: int) -> None:
         tensor = torch.frombuffer(data, dtype=torch.uint8)
-        dist.isend(tensor, rank, self._group).wait(self._limit)
+        _done(dist.isend(tensor, rank, self._group), self._limit)
 
     def _receive(self, rank: int, limit: timedelta) -> Any:
         head = self._receive_bytes(_HEAD, rank, limit)
@@ -182,10 +200,10 @@ class Ranks:
 
     def _receive_bytes(self, size: int, rank: int, limit: timedelta) -> bytearray:
         data = bytearray(size)
-        dist.irecv(torch.frombuffer(data, dtype=torch.uint8), rank, self._group).wait(limit)
+        _done(dist.irecv(torch.frombuffer(data, dtype=torch.uint8), rank, self._group), limit)
         return data
 
 
-def _told(said: torch.Tensor) -> str:
-    text = bytes(said.tolist()).rstrip(b"\0").decode(errors="replace")
-    return f" ({text})" if text else ""
+def _done(work: Any, limit: timedelta) -> None:
+    """Wait for a message to have gone or come; RuntimeError where it hasn't in time."""
+    work.wait(limit)

@@ -205,6 +205,10 @@ class Registry:
         assert issubclass(cls, BaseModel), "contracts that take options are pydantic models"
         return _configured(cls, kind, given)
 
+    def kernels(self) -> dict[str, Kernel]:
+        """The installed kernels by name."""
+        return {self.name_of(each): each.cls() for each in self.of_kind("kernels")}
+
     def backend(self, given: str) -> tuple[type[Backend], BackendOptions]:
         """A backend's class and its options from a string ``"name:key=value,…"``.
 

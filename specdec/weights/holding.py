@@ -28,6 +28,12 @@ class _Packing:
         return type(None), ()
 
 
+def kernel_of(model: object) -> str:
+    """The name of the kernel that a model's weights are packed by just now; "" where they aren't."""
+    packing: _Packing | None = getattr(model, "__dict__", {}).get(_WHERE)
+    return "" if packing is None else packing.weights.kernel
+
+
 class Holding:
     """The weights that one generator decodes with: its target's, and its draft models'.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from specdec.weights.tensor import PackedWeight
 
@@ -50,8 +51,13 @@ def is_quantised(module: torch.nn.Module) -> bool:
         hasattr(module, "in_features") and not any(True for _ in module.children())  # adapters have layers inside
     )
     weight: Any = getattr(module, "weight", None)
-    is_one = type(weight) in {torch.nn.Parameter, PackedWeight}
+    is_one = type(weight) in {torch.nn.Parameter, PackedWeight, DTensor}
     return is_linear and not (is_one and weight.is_floating_point() and weight.element_size() >= _LEAST_BYTES)
+
+
+def is_sharded(model: torch.nn.Module) -> bool:
+    """Return True for a model whose matrices are spread over processes."""
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def rounds_rows(module: torch.nn.Module) -> bool:

@@ -10,7 +10,7 @@ from specdec.errors import ModelError, in_one_line
 from specdec.machine import processor_name
 from specdec.weights.base import Kernel
 from specdec.weights.choice import choose, grouped, num_shapes
-from specdec.weights.layers import ProductLayer, given_the_same_rows, is_quantised, product_layers
+from specdec.weights.layers import ProductLayer, given_the_same_rows, is_quantised, is_sharded, product_layers
 from specdec.weights.packing import pack, packed_weights, unpack
 
 _QUIET_SECONDS = 2.0
@@ -79,6 +79,8 @@ def _lay_out(
     model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str, num_quantised: int
 ) -> Weights:
     every = list(product_layers(model))
+    if is_sharded(model):
+        return stock_or_refuse(requested, len(every), "its matrices are sharded over processes")
     if requested == "stock":
         return Weights(num_layers=len(every), why="asked for")
     if not every:

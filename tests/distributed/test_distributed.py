@@ -1,0 +1,108 @@
+"""Groups of processes: the same text as one process, whatever is shared; a rank that ends, and ranks that differ."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests import families
+from tests.distributed.worker import NUM_TOKENS, PROMPTS
+from tests.fresh_process import ROOT
+from tests.plain import decode_model
+
+FAMILIES = ["llama", "qwen3", "mistral-window", "gemma3", "phi3", "qwen3_moe"]
+_WORKER = Path(__file__).with_name("worker.py")
+
+
+@contextmanager
+def started(tmp_path: Path, family: str, split: str, name: str, seconds: float = 60.0) -> Iterator[list[Any]]:
+    """Two ranks at work with a family's model; whatever is left of them is ended."""
+    folder, meet = tmp_path / family, tmp_path / f"meet-{name}-{split}"
+    if not folder.exists():
+        families.make(*families.TREES[family]).save_pretrained(folder)
+    command = [sys.executable, str(_WORKER)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), "2", str(meet), str(folder), split, name, str(seconds)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        yield ranks
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def found_by(tmp_path: Path, family: str, split: str, name: str) -> dict[str, Any]:
+    """Rank 0's findings, once both have ended well."""
+    with started(tmp_path, family, split, name) as ranks:
+        said = [rank.communicate(timeout=240) for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(error for _, error in said)
+        found: dict[str, Any] = json.loads(said[0][0].splitlines()[-1])
+        assert not said[1][0].strip(), "the other rank has nothing to say"
+        return found
+
+
+@pytest.mark.parametrize("split", ["tensors", "branches"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_strategy_writes_the_text_of_one_process(tmp_path: Path, family: str, split: str) -> None:
+    found = found_by(tmp_path, family, split, "texts")
+    assert found["wrong"] == []
+    if (family, split) != ("qwen3_moe", "tensors"):  # whose experts are multiplied in groups
+        assert found["numerics"] == "exact, bit-exact"
+    model = families.make(*families.TREES[family])
+    for prompt, greedy in zip(PROMPTS, found["plain"][0], strict=True):
+        assert greedy == decode_model(model, prompt, NUM_TOKENS, None, eos=())
+    assert found["plain"][1] != found["plain"][0]
+
+
+@pytest.mark.parametrize("split", ["tensors", "branches"])
+def test_logits_are_those_of_one_process_to_rounding(tmp_path: Path, split: str) -> None:
+    found = torch.tensor(found_by(tmp_path, "llama", split, "logits")["logits"])
+    own = families.plain_logits(families.make(*families.TREES["llama"]), PROMPTS[1])[-1]
+    assert float((found - own).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("split", ["tensors", "branches"])
+def test_rules_that_read_laws_get_them_from_whoever_has_them(tmp_path: Path, split: str) -> None:
+    expected = decode_model(families.make(*families.TREES["llama"]), PROMPTS[0], NUM_TOKENS, None, eos=())
+    assert found_by(tmp_path, "llama", split, "signals")["texts"] == [expected] * 3
+
+
+@pytest.mark.parametrize(("sent", "told"), [(signal.SIGKILL, "rank 1 has ended"), (signal.SIGSTOP, "doesn't answer")])
+@pytest.mark.parametrize("split", ["tensors", "branches"])
+def test_a_rank_that_ends_or_hangs_ends_the_run_with_one_message(
+    tmp_path: Path, split: str, sent: signal.Signals, told: str
+) -> None:
+    with started(tmp_path, "llama", split, "endless", seconds=4.0) as ranks:
+        assert ranks[0].stdout.readline(), ranks[0].communicate()[1]
+        time.sleep(1.0)
+        ranks[1].send_signal(sent)
+        out, error = ranks[0].communicate(timeout=60)
+        assert ranks[0].returncode == 0, error
+    found = json.loads(out.splitlines()[-1])
+    assert told in found["error"]
+    assert found["seconds"] < 10.0
+    expected = decode_model(families.make(*families.TREES["llama"]), PROMPTS[0], 200, None, eos=())
+    assert found["tokens"] == expected[: len(found["tokens"])], "nothing was emitted that wasn't verified"
+
+
+def test_ranks_that_hold_different_weights_are_refused(tmp_path: Path) -> None:
+    with started(tmp_path, "llama", "branches", "mismatched") as ranks:
+        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [1, 1]
+    for each in said:
+        assert "rank 1 has another weights than rank 0" in json.loads(each)["refusal"]
