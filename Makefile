@@ -8,8 +8,9 @@ INSTALLED := $(VENV)/installed
 CONVERTS := $(VENV)/converts
 HAS_OPENVINO := $(VENV)/has-openvino
 WRITES_DOCS := $(VENV)/writes-docs
+VLLM := build/environments/vllm/bin/python
 
-.PHONY: demo test lint docs benchmark real-model openvino clean
+.PHONY: demo test lint docs benchmark real-model openvino vllm-check clean
 
 demo: $(INSTALLED)
 	$(BIN)/specdec demo
@@ -17,6 +18,7 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 	$(BIN)/python -m pytest plugins/specdec-example
+	$(BIN)/python -m pytest plugins/specdec-vllm
 
 openvino: $(HAS_OPENVINO)
 	$(BIN)/python -m pytest plugins/specdec-openvino
@@ -29,16 +31,24 @@ lint: $(INSTALLED)
 docs: $(WRITES_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+# vLLM itself has an environment of its own, which takes some minutes to make.
+vllm-check: real-model
+	$(BIN)/python -m benchmarks environments vllm
+	$(VLLM) -m pip install --quiet pluggy
+	$(VLLM) -m pip install --quiet --no-deps --editable . --editable plugins/specdec-vllm
+	$(VLLM) plugins/specdec-vllm/check.py
+	$(VLLM) plugins/specdec-vllm/check.py --model smollm2
+
 benchmark: $(INSTALLED)
 	$(BIN)/python -m benchmarks compare
 
 real-model: $(CONVERTS)
 	@$(BIN)/python -m specdec.demo.smollm2
 
-$(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.toml
+$(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.toml plugins/specdec-vllm/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable plugins/specdec-example
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]" --editable plugins/specdec-example --editable plugins/specdec-vllm
 	touch $@
 
 $(WRITES_DOCS): $(INSTALLED)

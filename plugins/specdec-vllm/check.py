@@ -1,16 +1,18 @@
 """Holds specdec's drafts inside a real vLLM against vLLM without drafts, and against its own ways to draft.
 
     make vllm-check
-    python plugins/specdec-vllm/check.py --model PATH --prompts FILE --rounds 3
+    python plugins/specdec-vllm/check.py --model smollm2 --prompts FILE --rounds 3
 
 Each contender is an engine in a process of its own. It decodes 32 requests at once, with different lengths, of which
 some are aborted on the way, and then eight of them one at a time. The tokens must be those of vLLM without drafts.
-Figures are medians of rounds, in which contenders take turns. Without ``--model`` a tiny random Llama is made.
+Figures are medians of rounds, in which contenders take turns; all engines are in memory, 3 GB each for SmolLM2. Without
+``--model`` a tiny random Llama is made.
 """
 
 import argparse
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,13 @@ from typing import Any
 
 NUM_REQUESTS, NUM_ALONE, LONGEST_PROMPT, NUM_DRAFTED = 32, 8, 512, 8
 ABORTED = {5: 9, 11: 3, 17: 20, 30: 14}  # by request, the step behind which it is
+TOPICS = "the river Rhine", "a heap", "sorting a list in Python", "the French revolution"
+TASKS = (
+    "Explain {} in three sentences.", "List ten facts about {}, and then repeat the list.", "Write a poem about {}.",
+    "Write a Python function to do with {}, with a docstring and tests.", "Summarise what you know of {} twice.",
+    "Ask five questions about {} and answer each.", "Translate 'I like {}' into five languages.",
+    "Write a dialogue between two friends about {}.",
+)  # fmt: skip
 CONTENDERS: dict[str, dict[str, Any]] = {
     "vllm": {},
     "vllm ngram": {"method": "ngram", "prompt_lookup_min": 1, "prompt_lookup_max": 3},
@@ -106,18 +115,18 @@ def tiny_model(folder: Path) -> str:
 
 
 def prompts_for(model: str, file: Path | None) -> list[list[int]]:
-    """Prompts by their ids: random ones, or those of a JSON Lines file as chats."""
-    if file is None:
-        import random
-
+    """Chat prompts by their ids, of a JSON Lines file or made of a few words; for a model without a tokenizer, any."""
+    if not Path(model, "tokenizer.json").exists():
         rng = random.Random(0)
         return [[rng.randrange(1, 256) for _ in range(rng.randint(4, 60))] for _ in range(NUM_REQUESTS)]
     from transformers import AutoTokenizer
 
     tokenizer, found = AutoTokenizer.from_pretrained(model), list[list[int]]()
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    for line in lines[:: max(1, len(lines) // (3 * NUM_REQUESTS))]:
-        text = line.get("prompt") or line["turns"][0]
+    lines = [] if file is None else [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    texts = [line.get("prompt") or line["turns"][0] for line in lines] or [
+        task.format(topic) for topic in TOPICS for task in TASKS
+    ]
+    for text in texts[:: max(1, len(texts) // (3 * NUM_REQUESTS))]:
         ids = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
         ids = list(ids if isinstance(ids, list) else ids["input_ids"])
         if len(ids) <= LONGEST_PROMPT:
@@ -169,8 +178,8 @@ def table(rounds: list[dict[str, dict[str, Any]]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="a folder; without one, a tiny random Llama")
-    parser.add_argument("--prompts", type=Path, help="a JSON Lines file; random ids without one")
+    parser.add_argument("--model", help="a folder, or smollm2; a tiny random Llama without")
+    parser.add_argument("--prompts", type=Path, help="a JSON Lines file; a few chats without")
     parser.add_argument("--contender", action="append", choices=[*CONTENDERS], help="vllm and these; all without this")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", default=str(os.cpu_count()))
@@ -180,11 +189,13 @@ def main() -> int:
     if given.serve:
         serve(given.model, given.serve)
         return 0
-    if bool(given.model) != bool(given.prompts):
-        parser.error("give both --model and --prompts, or neither")
     names = dict.fromkeys(["vllm", *(given.contender or CONTENDERS)])
     with tempfile.TemporaryDirectory() as folder:
         model = given.model or tiny_model(Path(folder))
+        if model == "smollm2":
+            from specdec.demo import smollm2
+
+            model = str(smollm2.checkpoint("float32"))
         prompts = json.dumps(prompts_for(model, given.prompts)) + "\n"
         workers = {name: _started(model, name, given.threads) for name in names}
         rounds = []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from specdec import Generator, demo
 from tests import families
 from tests.distributed.worker import NUM_TOKENS, PROMPTS
 from tests.fresh_process import ROOT
@@ -106,3 +108,30 @@ def test_ranks_that_hold_different_weights_are_refused(tmp_path: Path) -> None:
         assert [rank.returncode for rank in ranks] == [1, 1]
     for each in said:
         assert "rank 1 has another weights than rank 0" in json.loads(each)["refusal"]
+
+
+def test_the_program_of_the_page_decodes_under_torchrun(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python title=\"decode.py\"\n(.*?)```", page, flags=re.DOTALL | re.MULTILINE)
+    folder = ROOT / "specdec" / "demo" / "model"
+    path = tmp_path / "decode.py"
+    path.write_text(program.replace("PATH", str(folder)), encoding="utf-8")
+    said = _under_torchrun(str(path))
+    model, tokenizer = demo.load("bfloat16")
+    plain = Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
+    assert said == plain.generate("The seven wonders", max_new_tokens=64).text + "\n"
+
+
+def test_a_command_under_torchrun_is_said_by_rank_0_alone() -> None:
+    model, tokenizer = demo.load("bfloat16")
+    said = _under_torchrun("-m", "specdec", "generate", "# shutil", "--max-new-tokens", "16")
+    plain = Generator(model, tokenizer, proposer="autoregressive")
+    assert said == plain.generate("# shutil", max_new_tokens=16).text + "\n"
+
+
+def _under_torchrun(*program: str) -> str:
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone", *program]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
