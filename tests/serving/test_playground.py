@@ -68,6 +68,8 @@ def test_by_keyboard_alone_both_texts_come_and_tell_of_their_steps(served: Serve
     assert "tokens/step1.00" in figures[0]
     colours = {each.get_attribute("class") for each in browser.find_elements("css selector", ".token")}
     assert len(colours) >= 6
+    nameless = "[...document.querySelectorAll('.token')].filter((one) => !(one.ariaLabel ?? one.textContent).trim())"
+    assert browser.execute_script(f"return {nameless}.length") == 0, "a screen reader has something to say of each"
     while browser.switch_to.active_element.get_attribute("class") != "text":
         press(browser, Keys.TAB)
     press(browser, Keys.TAB)  # to the strategy's text

@@ -49,6 +49,7 @@ class Column {
       span.id = `${this.name}-${this.tokens.length}`;
       span.role = "option";
       span.textContent = piece;
+      if (!piece.trim()) span.ariaLabel = piece.includes("\n") ? "line break" : "space"; // or a reader says nothing
       this.output.append(span);
       this.tokens.push({ span, step, number, place });
     });
