@@ -1,5 +1,6 @@
 """Commands under torchrun: all ranks load the model, rank 0 goes on with the command, and the others follow it."""
 
+import io
 import os
 import sys
 from contextlib import ExitStack
@@ -27,7 +28,7 @@ class RankedChoice(ModelChoice):
     def of(cls, choice: ModelChoice, closing: ExitStack) -> "RankedChoice":
         """The same choice, driven by the backend for several processes."""
         with before_anything_runs():
-            if not choice.backend.startswith(("auto", "distributed")):
+            if choice.backend.partition(":")[0] not in {"auto", "distributed"}:
                 raise RequestError(f"--backend {choice.backend} is for one process: start it without torchrun")
             if choice.device is not None or choice.dtype is not None:
                 raise RequestError("--device and --dtype are for one process: a model is shared as its folder says")
@@ -46,10 +47,14 @@ class RankedChoice(ModelChoice):
             self.closing.callback(dist.destroy_process_group)
         try:
             model, tokenizer = ModelChoice.load(self)
+        except ModelError as error:
+            if dist.get_rank():  # rank 0 may have loaded it
+                print(f"rank {dist.get_rank()}: {error}", file=sys.__stderr__)
+            raise
+        try:
             leads = self.closing.enter_context(group(model, _SECONDS))
         except ModelError as error:
-            if dist.get_rank():
-                print(f"rank {dist.get_rank()}: {error}", file=sys.__stderr__)
+            if dist.get_rank():  # rank 0 says it
                 raise typer.Exit(EXIT_ERROR) from error
             raise
         if not leads:
@@ -63,6 +68,7 @@ def is_ranked() -> bool:
 
 
 def silence_followers() -> None:
-    """Leave all that there is to say to rank 0."""
+    """Leave all that there is to say to rank 0, and to read: standard input is the same for all."""
     if is_ranked() and os.environ.get("RANK") != "0":
         sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - to the end
+        sys.stdin = io.StringIO("whatever rank 0 reads")

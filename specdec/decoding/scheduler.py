@@ -18,6 +18,7 @@ from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
 _MOST_PASSES = 4  # over a chunk's worth of prompts: each costs something, however short it is
+_CROWD = 4  # requests that decode: a first draft, in its own request's pass alone, is no gain to that many
 _MOST_CHUNKS = 8  # between two steps: a second or so for those that decode
 
 
@@ -127,8 +128,9 @@ class Scheduler:
             self._drop(record)
         else:
             self._reading = None
+            is_waited_for = len(self._decoding) >= _CROWD
             self._decoding.append(request)
-            record = self._step([request])
+            record = self._step([request], is_waited_for)
             if request.row is not None and self._contexts.prefixes is not None:
                 self._contexts.prefixes.save(request.row, request.tokens)
         self._num_read += max(num_tokens, record.width)  # which has the first draft's nodes too
@@ -141,13 +143,13 @@ class Scheduler:
         num_reading = 1 + min(len(self._waiting), self._max_batch_size - self.num_active)
         return min(_MOST_CHUNKS, max(1, num_reading // len(self._decoding)))
 
-    def _step(self, requests: ReadOnly[Sequence]) -> StepRecord:
-        record = step(self._batch(list(requests)))
+    def _step(self, requests: ReadOnly[Sequence], is_waited_for: bool = False) -> StepRecord:
+        record = step(self._batch(list(requests), is_waited_for))
         self._drop(record)
         return record
 
-    def _batch(self, requests: ReadOnly[Sequence]) -> Batch:
-        return Batch(self._target, requests, self._fallback, self._flags_ties, self._contexts)
+    def _batch(self, requests: ReadOnly[Sequence], is_waited_for: bool = False) -> Batch:
+        return Batch(self._target, requests, self._fallback, self._flags_ties, self._contexts, is_waited_for)
 
     def _has_room(self, request: Sequence) -> bool:
         """Return True if the cache may hold another request: by its count, and by the memory it will need."""

@@ -28,7 +28,8 @@ class Batch:
     """The requests of one pass, each with its own plan.
 
     ``fallback`` decides about trees whose draws a rule that reads q can't rely on; it reads none. ``flags_ties``: two
-    scores that lie close together might change places in a pass of another shape, so they are kept.
+    scores that lie close together might change places in a pass of another shape, so they are kept. ``is_waited_for``:
+    others wait meanwhile, to whom a draft costs more than it may bring, so that none is fed where the text allows it.
     """
 
     target: Target
@@ -36,6 +37,7 @@ class Batch:
     fallback: Verifier
     flags_ties: bool = False
     contexts: Contexts | None = None
+    is_waited_for: bool = False
     clock: Clock = field(default_factory=Clock)
 
 
@@ -96,6 +98,8 @@ def propose(batch: Batch) -> list[Turn]:
             with guard(f"proposer {strategy.name}", [sequence]):
                 proposed = checked(tree, sequence, limits, batch.target.shapes.vocab_size)
                 fed = proposed if batch.target.shapes.takes_trees else proposed.longest_chain()
+                if batch.is_waited_for and sequence.plan.verifier.is_keyed:
+                    fed = proposed.part([])
                 fed.wanted = wanted(fed, strategy.wants)
                 turns[sequence] = Turn(sequence, proposed, fed)
     return [turns[sequence] for sequence in batch.sequences]

@@ -10,8 +10,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from specdec.distributed.ranks import Ranks
-from specdec.errors import ModelError
 
+_PATIENCE = 10.0  # times the limit: large models take their time to be laid out
 _NUM_READ = 16  # of a matrix's numbers, from its beginning and from its end
 
 
@@ -28,34 +28,34 @@ def facts_of(model: Any) -> dict[str, Hashable]:
         "configuration": str({key: own for key, own in model.config.to_dict().items() if not key.startswith("_")}),
         "kind of device": model.device.type,
         "dtype": str(model.dtype),
+        "attention": str(model.config._attn_implementation),
         "weights": _digest(model),
     }
 
 
-def check(ranks: Ranks, facts: Mapping[str, Hashable], what: str) -> None:
-    """Compare facts that every rank has of itself, and go on where all are the same.
+def difference(ranks: Ranks, facts: Mapping[str, Hashable], remedy: str) -> str:
+    """The first of the facts that every rank has of itself in which one differs from rank 0; "" where all are alike.
+
+    All ranks call this at once, and get the same answer.
 
     Raises:
-        ModelError: on every rank, with the first fact that differs and what it is on the ranks.
+        ModelError: where a rank has gone.
     """
     if not ranks.leads:
         ranks.answer(facts)
-        if fault := ranks.hear():
-            raise ModelError(fault)
-        return
-    everyone = [facts, *ranks.answers()]
-    fault = _difference(everyone, what)
+        told: str = ranks.hear()
+        return told
+    fault = _difference([facts, *ranks.answers(_PATIENCE)], remedy)
     ranks.tell(fault)
-    if fault:
-        raise ModelError(fault)
+    return fault
 
 
-def _difference(everyone: Sequence[Mapping[str, Hashable]], what: str) -> str:
+def _difference(everyone: Sequence[Mapping[str, Hashable]], remedy: str) -> str:
     for name, own in everyone[0].items():
         for rank, facts in enumerate(everyone):
             if facts.get(name) != own:
-                told = f": {own} on rank 0, {facts.get(name)} on rank {rank}" if _is_short(own) else ""
-                return f"rank {rank} has another {name} than rank 0{told}: {what}"
+                told = f", which is {facts.get(name)} and {own}" if _is_short(own) else ""
+                return f"rank {rank} and rank 0 differ in {name}{told}: {remedy}"
     return ""
 
 

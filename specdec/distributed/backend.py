@@ -1,20 +1,28 @@
 """The backend of a group of processes, as rank 0 drives it: each call goes to all ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
+from transformers import PreTrainedModel
 from transformers.distributed import DistributedConfig
 
+from specdec.backends.architecture import name_of
 from specdec.backends.base import Backend, BackendOptions, Output
-from specdec.distributed.group import WHERE, load
+from specdec.distributed.group import load, ranks_of
 from specdec.distributed.output import SpreadOutput
 from specdec.distributed.part import Part, Place, Shape
 from specdec.distributed.ranks import Ranks
-from specdec.errors import ModelError, SpecdecError
+from specdec.errors import ModelError, PluginError, SpecdecError
 from specdec.layout import Compiler, Layout
 from specdec.loading import load_pretrained
+from specdec.probes.findings import remembered
+from specdec.probes.selftest import probe
+from specdec.target import Target
 from specdec.weights.holding import kernel_of
 
+_TIDYING = {"release", "trim", "clear"}
 _NO_GROUP = (
     "backend='distributed' decodes with a group of processes: make the generator within "
     "`with specdec.distributed.group(model) as leads`, on rank 0, or run `torchrun --nproc-per-node 2 -m specdec …`"
@@ -42,12 +50,11 @@ class DistributedBackend(Backend):
         self._ranks, self._part, self._key = ranks, part, key
         own = part.backend
         self.shapes, self.inexact, self.reason = own.shapes, own.inexact, own.reason
-        # Of one rank alone the examination says nothing about passes that several share.
-        self.deviation = own.deviation if part.is_sharded else None
+        self.deviation = own.deviation
 
     @classmethod
     def accepts(cls, model: object) -> bool:
-        return WHERE in getattr(model, "__dict__", ())
+        return ranks_of(model) is not None
 
     @classmethod
     def read(cls, name: str, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
@@ -57,18 +64,28 @@ class DistributedBackend(Backend):
 
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: Any = None) -> Self:
-        ranks: Ranks | None = getattr(model, "__dict__", {}).get(WHERE)
+        ranks = ranks_of(model)
         if ranks is None:
             raise ModelError(_NO_GROUP)
-        key = ranks.new_key()
-        ranks.tell(("load", key, compiler, kernel_of(model)))
-        return cls(ranks, load(ranks, model, compiler), key)
+        with ranks.lock, _whole(ranks):
+            key = ranks.new_key()
+            ranks.tell(("load", key, compiler, kernel_of(model)))
+            loaded = cls(ranks, load(ranks, model, compiler), key)
+        if not loaded._part.is_sharded:  # of one rank's passes the examination says nothing about shared ones
+            assert isinstance(model, PreTrainedModel), "a rank's own backend drives it"
+            tried = remembered(
+                model,
+                ("shared self-test", repr(compiler), ranks.size),
+                lambda: probe(Target(loaded, compiler), model, tries_first_layers=False),
+            )
+            if tried.fault:
+                loaded.close()
+                raise ModelError(f"{name_of(model)} can't share branches: {tried.fault}")
+            loaded.deviation = tried.deviation
+        return loaded
 
     def close(self) -> None:
-        if self._ranks.has_ended:
-            self._part.backend.close()
-        else:
-            self._do("close", self._part.backend.close)
+        self._do("close", self._part.close)
 
     def open(self, capacity: int) -> None:
         self._on_all("open", capacity)
@@ -79,10 +96,10 @@ class DistributedBackend(Backend):
     def forward(self, layout: Layout) -> Output:
         shapes = [Shape.of(tree) for tree in layout.trees]
         given = shapes, layout.lengths, layout.first, layout.hidden
-        own: Output = self._do("forward", self._part.forward, *given)
+        own: Output = self._do("forward", partial(self._part.forward, layout=layout), *given)
         if not self._part.is_spread:
             return own
-        output = SpreadOutput(own, len(shapes), layout.columns, self._ask)
+        output = SpreadOutput(own, len(shapes), layout.columns, partial(self._ask, self._part.num_passes))
         output.take_hidden(layout.hidden, layout.width)
         return output
 
@@ -102,7 +119,8 @@ class DistributedBackend(Backend):
         self._on_all("clear", row)
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
-        return self._part.backend.cache_bytes(capacities)
+        own = self._part.backend.cache_bytes(capacities)
+        return own * self._ranks.size if self.shapes.device.type == "cpu" else own  # ranks share the machine's memory
 
     @property
     def is_settled(self) -> bool:  # type: ignore[override]  # the own rank's
@@ -119,23 +137,48 @@ class DistributedBackend(Backend):
     def _on_all(self, method: str, *args: Any) -> Any:
         return self._do("on_backend", self._part.on_backend, method, *args)
 
-    def _do(self, method: str, own: Any, *args: Any) -> Any:
-        """Have every rank do something, this one as well.
+    def _do(self, method: str, own: Callable[..., Any], *args: Any) -> Any:
+        """Have every rank do something, this one as well; once one has gone, this one alone, to tidy up.
 
         Raises:
             ModelError: where another rank has ended.
         """
-        self._ranks.tell((method, self._key, *args))
-        try:
-            return own(*args)
-        except SpecdecError:
-            raise
-        except Exception as error:  # of the model's code, or of its layers' talk
-            raise self._ranks.blame(error) from error
+        with self._ranks.lock:
+            if self._ranks.has_ended and (method == "close" or args[0] in _TIDYING):
+                return own(*args)
+            with _whole(self._ranks):
+                self._ranks.tell((method, self._key, *args))
+                try:
+                    return own(*args)
+                except Exception as error:
+                    if self._part.is_sharded and not isinstance(error, SpecdecError):
+                        blamed = self._ranks.blame(error)
+                        self._ranks.end()  # the others may be in the middle of a pass
+                        raise blamed from error
+                    raise
 
-    def _ask(self, method: str, *args: Any) -> dict[Place, Any]:
-        self._ranks.tell(("ask", self._key, method, *args))
-        found: dict[Place, Any] = getattr(self._part, method)(*args)
-        for each in self._ranks.answers():
-            found.update(each)
-        return found
+    def _ask(self, number: int, method: str, *args: Any) -> dict[Place, Any]:
+        """The united answers of all ranks about a pass, which must be the last one."""
+        if number != self._part.num_passes:
+            raise PluginError("the answers of an earlier pass were asked for, which ranks don't keep")
+        with self._ranks.lock, _whole(self._ranks):
+            self._ranks.tell(("ask", self._key, method, *args))
+            try:
+                found: dict[Place, Any] = getattr(self._part, method)(*args)
+            finally:
+                answers = self._ranks.answers()
+            for each in answers:
+                found.update(each)
+            return found
+
+
+@contextmanager
+def _whole(ranks: Ranks) -> Iterator[None]:
+    """Nothing is told any more after Ctrl-C in here: some ranks may have heard what others have not."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        ranks.end()
+        raise

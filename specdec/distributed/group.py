@@ -1,20 +1,39 @@
 """Decoding by several processes: rank 0 decides everything, and the others do what it says."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from specdec.backends.architecture import name_of
 from specdec.distributed import agreement
 from specdec.distributed.part import Part, RankBackend
 from specdec.distributed.ranks import Ranks
-from specdec.errors import ModelError, SpecdecError
+from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.plugins.registry import load_plugins
 from specdec.weights.holding import Holding, kernel_of
 from specdec.weights.layers import is_sharded
 
-WHERE = "_specdec_ranks"  # a model's group is kept with the model
+_WHERE = "_specdec_ranks"
 _START_ALIKE = "start all ranks alike, from the same files"
+
+
+@dataclass(frozen=True, slots=True)
+class _Membership:
+    """A model's group, kept with the model; of a copy, or a model made of the same layers, it is none."""
+
+    ranks: Ranks
+    model: Any
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+
+def ranks_of(model: object) -> Ranks | None:
+    """The group that a model decodes with, on rank 0; None for any other."""
+    member: _Membership | None = getattr(model, "__dict__", {}).get(_WHERE)
+    return member.ranks if member is not None and member.model is model else None
 
 
 @contextmanager
@@ -41,75 +60,95 @@ def group(model: Any, timeout: float = 60.0) -> Iterator[bool]:
             when another has ended. On rank 0 whatever is decoded just then raises it.
     """
     ranks = Ranks(timeout)
-    agreement.check(ranks, agreement.facts_of(model), _START_ALIKE)
+    if fault := agreement.difference(ranks, agreement.facts_of(model), _START_ALIKE):
+        raise ModelError(fault)
     if not ranks.leads:
         _follow(ranks, model)
         yield False
         return
-    vars(model)[WHERE] = ranks
+    vars(model)[_WHERE] = _Membership(ranks, model)
     try:
         yield True
     finally:
-        vars(model).pop(WHERE)
+        vars(model).pop(_WHERE)
         ranks.dismiss()
 
 
 def _follow(ranks: Ranks, model: Any) -> None:
     """Do what rank 0 says until it says that this was all."""
-    parts, weights = dict[int, Part](), dict[int, Holding]()
-    while True:
-        method, key, *given = ranks.hear()
-        try:
-            match method:
-                case "dismiss":
-                    return
-                case "load":
-                    compiler, kernel = given
-                    weights[key] = Holding(kernel or "stock", load_plugins().kernels())
-                    parts[key] = load(ranks, model, compiler, weights[key])
-                case "ask":
-                    name, *rest = given
-                    ranks.answer(getattr(parts[key], name)(*rest))
-                case "close":
-                    parts.pop(key).backend.close()
-                    weights.pop(key).give_back()
-                case _:  # a step of the loop
-                    getattr(parts[key], method)(*given)
-        except SpecdecError as error:
-            if method != "load":
-                raise _ended(ranks, error) from error
-            weights.pop(key).give_back()  # every rank has the error: rank 0 decides what comes of it
-        except BaseException as error:  # Ctrl-C too
-            raise _ended(ranks, error) from error
+    parts = dict[int, Part]()
+    try:
+        while (order := ranks.hear())[0] != "dismiss":
+            _obey(ranks, model, parts, *order)
+    finally:
+        for part in parts.values():
+            part.close()
 
 
-def _ended(ranks: Ranks, error: BaseException) -> ModelError:
-    ranks.fail(error)
-    return ModelError(f"rank {ranks.rank} has ended: {error}")
+def _obey(ranks: Ranks, model: Any, parts: dict[int, Part], method: str, key: int, *given: Any) -> None:
+    """Do one thing that rank 0 does as well."""
+    try:
+        match method:
+            case "load":
+                parts[key] = _load_as_told(ranks, model, *given)
+            case "ask":
+                name, *rest = given
+                ranks.answer(getattr(parts[key], name)(*rest))
+            case "close":
+                parts.pop(key).close()
+            case _:  # a step of the loop
+                getattr(parts[key], method)(*given)
+    except RefusalError:  # as on every rank: rank 0 decides what comes of it
+        pass
+    except BaseException as error:  # Ctrl-C too
+        ranks.fail(error)
+        raise ModelError(f"rank {ranks.rank} has ended: {in_one_line(error)}") from error
 
 
-def load(ranks: Ranks, model: Any, compiler: Any, weights: Holding | None = None) -> Part:
+def _load_as_told(ranks: Ranks, model: Any, compiler: Any, kernel: str) -> Part:
+    """Lay the weights out as they are on rank 0, and load the part that belongs to it."""
+    holding = Holding("auto", load_plugins().kernels())
+    try:
+        return load(ranks, model, compiler, partial(holding.lay_out, requested=kernel or "stock"), holding.give_back)
+    except BaseException:
+        holding.give_back()
+        raise
+
+
+class RefusalError(ModelError):
+    """A model that no rank drives, as all of them know."""
+
+
+def load(
+    ranks: Ranks,
+    model: Any,
+    compiler: Any,
+    lay_out: Callable[[Any], object] = lambda _: None,
+    give_back: Callable[[], None] = lambda: None,
+) -> Part:
     """This rank's part, with all other ranks at the same time.
 
     Args:
-        weights: lays the model's weights out first, as they are on rank 0.
+        lay_out, give_back: pack the model's weights as they are on rank 0, and undo that at the part's end.
 
     Raises:
-        ModelError: on every rank, where a model can't be driven, or not alike on all of them.
+        RefusalError: on every rank, where a model can't be driven, or not alike on all of them.
     """
     backend, refusal = None, ""
     try:
         _check_heads(ranks, model)
-        if weights is not None:
-            weights.lay_out(model)
+        lay_out(model)
         backend = RankBackend.load(model, compiler)
     except SpecdecError as error:
         refusal = str(error)
+    except Exception as error:  # the others wait for this rank's findings
+        refusal = f"rank {ranks.rank}: {in_one_line(error)}"
     found = {"refusal": refusal, "kernel": kernel_of(model)} | ({} if backend is None else backend.findings())
-    agreement.check(ranks, found, "they can't decode together")
+    if fault := agreement.difference(ranks, found, "they can't decode together"):
+        raise RefusalError(fault)
     if backend is None:
-        raise ModelError(refusal)
-    return Part(ranks, backend, compiler, is_sharded(model))
+        raise RefusalError(refusal)
+    return Part(ranks, backend, compiler, is_sharded(model), give_back)
 
 
 def _check_heads(ranks: Ranks, model: Any) -> None:

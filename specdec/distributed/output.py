@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specdec.backends.base import Output
-from specdec.distributed.part import Place
+from specdec.distributed.part import SPOILED, Place
 
 Ask = Callable[..., dict[Place, Any]]
 
@@ -26,7 +26,12 @@ class SpreadOutput(Output):
 
     def greatest(self, row: int, node: int) -> int:
         if self._ids is None:
-            self._ids = self._whole(self._ask("ids", self.num_top))
+            found = self._ask("ids", self.num_top)
+            spoiled = {row for row, node in found if node == SPOILED}
+            self._ids = [
+                [min(id_, ~id_) if row in spoiled and id_ is not None else id_ for id_ in ids]
+                for row, ids in enumerate(self._whole(found))
+            ]
         return self._ids[row][self.column_of[node]]
 
     def top(self, k: int) -> tuple[list[Any], list[Any]]:

@@ -5,7 +5,8 @@ rank has the whole model, each runs its share of a draft tree, and the keys and 
 that lack them.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any, ClassVar
@@ -16,10 +17,12 @@ from specdec.backends.base import Held, Output
 from specdec.backends.hf import HFBackend
 from specdec.distributed.ranks import Ranks
 from specdec.distributed.shares import Share, shares_of
-from specdec.layout import Compiler
+from specdec.layout import Compiler, Layout
 from specdec.tree import ROOT, DraftTree
 
 Place = tuple[int, int]  # a row of the pass, and a node of its tree
+SPOILED = -1  # in place of a node: the row is
+_Flat = tuple[torch.Tensor, list[list[tuple[int, ...]]]]
 
 _LEAST_SHARED = 8  # nodes: dividing fewer takes longer than forwarding them
 
@@ -33,7 +36,7 @@ class RankBackend(HFBackend):
     def findings(self) -> dict[str, Hashable]:
         """What the examination has found, by name."""
         return {
-            "facts": str(self.shapes),
+            "shapes": str(replace(self.shapes, device=torch.device(self.shapes.device.type))),
             "reason against trees": self.reason,
             "reason against exact numerics": self.inexact,
             "deviation": str(self.deviation),
@@ -74,28 +77,61 @@ class Part:
         ranks: the group.
         backend: drives the model, or what this rank has of it.
         is_sharded: the model is spread over the ranks, and none has all of it.
+        on_close: called once the backend is closed.
     """
 
-    def __init__(self, ranks: Ranks, backend: RankBackend, compiler: Compiler, is_sharded: bool) -> None:
-        self.backend, self.is_sharded, self._ranks = backend, is_sharded, ranks
+    def __init__(
+        self,
+        ranks: Ranks,
+        backend: RankBackend,
+        compiler: Compiler,
+        is_sharded: bool,
+        on_close: Callable[[], None],
+    ) -> None:
+        self.backend, self.is_sharded, self._ranks, self._on_close = backend, is_sharded, ranks, on_close
         self._compiler = compiler
         self._shares: list[tuple[Share, ...]] = []  # by row of the last pass
+        self.num_passes = 0
         self._output: Output | None = None
         self._lengths: Sequence[int] = ()
         self._first = 0
 
-    def forward(self, shapes: Sequence[Shape], lengths: Sequence[int], first: int, hidden: Sequence[int]) -> Output:
-        """Run this rank's share of a pass; its answers are addressed by the nodes of the share."""
+    def close(self) -> None:
+        """Let go of the model."""
+        self.backend.close()
+        self._on_close()
+
+    def forward(
+        self,
+        shapes: Sequence[Shape],
+        lengths: Sequence[int],
+        first: int,
+        hidden: Sequence[int],
+        layout: Layout | None = None,
+    ) -> Output:
+        """Run this rank's share of a pass; its answers are addressed by the nodes of the share.
+
+        ``layout``: of the whole pass, on the rank that has it.
+        """
         num_ranks = 1 if self.is_sharded else self._ranks.size
         self._shares = [_shares(shape, num_ranks) for shape in shapes]
-        trees = []
-        for row, shape in enumerate(shapes):
-            share = self._share_of(row)
-            trees.append(shape.tree(share.nodes, [node for node in shape.wanted if node in share.owned] or [ROOT]))
-        layout = self._compiler.compile(trees, lengths, self.backend.shapes)
         self._lengths, self._first = lengths, first
+        self.num_passes += 1
+        if layout is None or self.is_spread:
+            trees = [
+                shape.tree(self._share_of(row).nodes, self._wanted(row, shape)) for row, shape in enumerate(shapes)
+            ]
+            layout = self._compiler.compile(trees, lengths, self.backend.shapes)
         self._output = self.backend.forward(replace(layout, first=first, hidden=tuple(hidden)))
         return self._output
+
+    def _wanted(self, row: int, shape: Shape) -> Sequence[int]:
+        """The nodes of this rank's tree whose logits are read: those that it owns, and the root for ``spoiled``."""
+        if self.is_sharded:  # the layers' talk has the same shape on all ranks
+            return shape.wanted
+        owned = self._owned_of(row)
+        own = [node for node in shape.wanted if node in owned]
+        return own if self._ranks.leads and own else sorted({ROOT, *own})
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """Commit paths of the last pass, in nodes of the whole trees; what this rank lacks comes from another."""
@@ -116,9 +152,9 @@ class Part:
 
     def _spread(self, source: int, stretches: Sequence[tuple[int, int, int]]) -> None:
         """Give keys and values that one rank has to all others, by way of rank 0."""
-        held: list[Held] | None = None
+        held: _Flat | None = None
         if source == self._ranks.rank:
-            held = [self.backend.hold(*stretch) for stretch in stretches]
+            held = _flat([self.backend.hold(*stretch) for stretch in stretches])
         if self._ranks.leads:
             held = held or self._ranks.answer_of(source)
             self._ranks.tell(held, besides=source)
@@ -127,7 +163,7 @@ class Part:
         else:
             held = self._ranks.hear()
         if source != self._ranks.rank:
-            for (row, *_), each in zip(stretches, held, strict=True):
+            for (row, *_), each in zip(stretches, _parted(held), strict=True):
                 self.backend.put(row, [each])
 
     @property
@@ -140,9 +176,16 @@ class Part:
         return getattr(self.backend, method)(*args)
 
     def ids(self, num_top: int) -> dict[Place, int]:
-        """The greatest logit's id at each node that this rank answers for; its complement where that is no number."""
+        """The greatest logit's id at each node that this rank answers for; its complement where that is no number.
+
+        A row of which this rank's part is no numbers is named as well: its keys and values aren't, either.
+        """
         self._last.num_top = num_top
-        return {place: self._last.greatest(place[0], number) for place, number in self._own_places()}
+        found = {place: self._last.greatest(place[0], number) for place, number in self._own_places()}
+        if not self._ranks.leads:
+            spread = [row for row, shares in enumerate(self._shares) if len(shares) > 1]
+            found.update({(row, SPOILED): 1 for row in spread if self._last.greatest(row, ROOT) < 0})
+        return found
 
     def top(self, k: int) -> dict[Place, tuple[Any, Any]]:
         """The likeliest ids and their probabilities, at the same nodes."""
@@ -155,7 +198,8 @@ class Part:
     def logits(self, places: Sequence[Place]) -> dict[Place, torch.Tensor]:
         """The logits at those of some nodes that this rank answers for, on the host."""
         own = dict(self._own_places())
-        return {place: self._last.at(place[0], own[place]).cpu() for place in places if place in own}
+        # A view would be sent with all that it is a view of.
+        return {place: self._last.at(place[0], own[place]).cpu().clone() for place in places if place in own}
 
     def hidden(self, layer: int) -> dict[Place, torch.Tensor]:
         """The hidden states of a layer at all nodes that this rank owns, on the host."""
@@ -171,11 +215,16 @@ class Part:
         shares = self._shares[row]
         return shares[self._ranks.rank if len(shares) > 1 else 0]
 
+    def _owned_of(self, row: int) -> frozenset[int]:
+        """The nodes of a row that this rank owns: of one that isn't divided rank 0 has all."""
+        is_answering = len(self._shares[row]) > 1 or self._ranks.leads
+        return self._share_of(row).owned if is_answering else frozenset()
+
     def _owned(self) -> Iterator[tuple[int, int, int]]:
         """Row, node, and the node's number in this rank's tree, of all nodes that it owns."""
         for row in range(len(self._shares)):
-            share = self._share_of(row)
-            yield from ((row, node, number) for number, node in enumerate(share.nodes) if node in share.owned)
+            nodes, owned = self._share_of(row).nodes, self._owned_of(row)
+            yield from ((row, node, number) for number, node in enumerate(nodes) if node in owned)
 
     def _own_places(self) -> Iterator[tuple[Place, int]]:
         known = self._last.column_of
@@ -197,3 +246,17 @@ def _shares(shape: Shape, num_ranks: int) -> tuple[Share, ...]:
             return shares
     every = range(len(shape.tokens))
     return (Share(tuple(every), frozenset(every)),)
+
+
+def _flat(held: Sequence[Held]) -> _Flat:
+    """Keys and values as one tensor, which is sent in a tenth of the time, and the shapes of its parts."""
+    parts = [part for each in held for part in each.parts]
+    return torch.cat([part.flatten() for part in parts]).cpu(), [
+        [(*part.shape,) for part in each.parts] for each in held
+    ]
+
+
+def _parted(flat: _Flat) -> list[Held]:
+    numbers, shapes = flat
+    parts = iter(torch.split(numbers, [math.prod(shape) for each in shapes for shape in each]))
+    return [Held(tuple(next(parts).view(shape) for shape in each)) for each in shapes]

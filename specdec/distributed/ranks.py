@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ _FAULT = 1024  # bytes of a rank's last words
 _FAULT_TAG = 1
 _SECONDS_TO_SAY_WHY = timedelta(seconds=0.5)
 _CLOSED = re.compile("(?i)closed by peer|reset by peer|broken pipe")  # as gloo says it
-_TIMED_OUT = re.compile("(?i)timed out|timeout")
+_OF_TALK = re.compile("(?i)gloo|nccl|timed out|timeout|closed by peer|reset by peer|broken pipe")
 
 
 class Ranks:
@@ -37,6 +38,7 @@ class Ranks:
     Attributes:
         rank, size: the process's own number, and how many there are.
         seconds: that rank 0 has spent with messages so far, waiting for answers included.
+        lock: held from a command to its last answer, since several threads may decode.
 
     Raises:
         ModelError: without a process group.
@@ -49,7 +51,8 @@ class Ranks:
             )
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._limit = timedelta(seconds=seconds)
-        self._group = dist.new_group(backend="gloo", timeout=_FOREVER)
+        self._group = dist.new_group(backend="gloo", timeout=self._limit)
+        self.lock = RLock()
         self.seconds = 0.0
         self._has_ended = False
         self._num_keys = 0
@@ -76,8 +79,12 @@ class Ranks:
 
     @property
     def has_ended(self) -> bool:
-        """True once a rank has gone: nothing is decoded any more."""
+        """True once a rank has gone, or may have heard what rank 0 has not done: nothing is decoded any more."""
         return self._has_ended
+
+    def end(self) -> None:
+        """Tell the others nothing more; they end with this process."""
+        self._has_ended = True
 
     def tell(self, message: object, besides: int = 0) -> None:
         """Send a message from rank 0 to all others, ``besides`` one.
@@ -90,7 +97,7 @@ class Ranks:
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for rank in self.others:
             if rank != besides:
-                self._guarded(rank, partial(self._send, data, rank))
+                self._guarded(rank, partial(self._send, data, rank, self._limit))
 
     def hear(self) -> Any:
         """The next message from rank 0, however long that takes.
@@ -104,24 +111,34 @@ class Ranks:
             raise ModelError(f"rank 0 has ended, and rank {self.rank} with it") from error
 
     def answer(self, answer: object) -> None:
-        """Send an answer to rank 0."""
-        self._send(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL), 0)
+        """Send an answer to rank 0, whenever that wants it.
 
-    def answers(self) -> list[Any]:
+        Raises:
+            ModelError: where rank 0 has gone.
+        """
+        try:
+            self._send(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL), 0, _FOREVER)
+        except RuntimeError as error:
+            raise ModelError(f"rank 0 has ended, and rank {self.rank} with it") from error
+
+    def answers(self, patience: float = 1.0) -> list[Any]:
         """The answers of all other ranks, in their order.
+
+        Args:
+            patience: times the limit that an answer may take.
 
         Raises:
             ModelError: where one has gone, or doesn't answer in time.
         """
-        return [self.answer_of(rank) for rank in self.others]
+        return [self.answer_of(rank, patience) for rank in self.others]
 
-    def answer_of(self, rank: int) -> Any:
+    def answer_of(self, rank: int, patience: float = 1.0) -> Any:
         """The answer of one rank.
 
         Raises:
             ModelError: as above.
         """
-        return self._guarded(rank, partial(self._receive, rank, self._limit))
+        return self._guarded(rank, partial(self._receive, rank, patience * self._limit))
 
     def dismiss(self) -> None:
         """Let the others go, as far as they are still there."""
@@ -131,26 +148,27 @@ class Ranks:
         self._has_ended = True
 
     def fail(self, error: BaseException) -> None:
-        """Tell rank 0 why this one ends."""
+        """Tell rank 0 why this one ends, if it is still there."""
         said = torch.zeros(_FAULT, dtype=torch.uint8)
         text = in_one_line(error).encode()[: _FAULT - 1]
         said[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        _done(dist.isend(said, 0, self._group, _FAULT_TAG), _SECONDS_TO_SAY_WHY)
+        with suppress(RuntimeError):
+            _done(dist.isend(said, 0, self._group, _FAULT_TAG), _SECONDS_TO_SAY_WHY)
 
     def blame(self, error: Exception, suspect: int | None = None) -> Exception:
-        """The rank behind an error on rank 0, as an error that names it; the error itself where there is none.
+        """The rank behind an error of talk on rank 0, as an error that names it; any other error as it is.
+
+        gloo closes all connections once a wait was in vain, so that nobody is asked before talk has failed.
 
         Args:
             suspect: the rank that was talked to.
         """
-        if self._has_ended:
+        if self._has_ended or not (isinstance(error, RuntimeError) and _OF_TALK.search(str(error))):
             return error
-        for rank in self.others:
+        for rank in sorted(self.others, key=lambda rank: rank != suspect):
             if (why := self._end_of(rank)) is not None:
                 self._has_ended = True
                 return ModelError(f"rank {rank} has ended{why}: nothing more is decoded; start all again")
-        if not isinstance(error, RuntimeError) or not _TIMED_OUT.search(str(error)):
-            return error
         self._has_ended = True
         suspect = 1 if self.size == 2 else suspect  # in the model's layers all ranks talk at once
         who, seconds = "a rank" if suspect is None else f"rank {suspect}", self._limit.total_seconds()
@@ -177,25 +195,25 @@ class Ranks:
         finally:
             self.seconds += time.perf_counter() - began
 
-    def _send(self, data: bytes, rank: int) -> None:
+    def _send(self, data: bytes, rank: int, limit: timedelta) -> None:
         head = bytearray(_HEAD)
         head[:_LENGTH] = len(data).to_bytes(_LENGTH, "little")
         in_head = data[: _HEAD - _LENGTH]
         head[_LENGTH : _LENGTH + len(in_head)] = in_head
-        self._send_bytes(head, rank)
+        self._send_bytes(head, rank, limit)
         if rest := data[len(in_head) :]:
-            self._send_bytes(bytearray(rest), rank)
+            self._send_bytes(bytearray(rest), rank, limit)
 
-    def _send_bytes(self, data: bytearray, rank: int) -> None:
+    def _send_bytes(self, data: bytearray, rank: int, limit: timedelta) -> None:
         tensor = torch.frombuffer(data, dtype=torch.uint8)
-        _done(dist.isend(tensor, rank, self._group), self._limit)
+        _done(dist.isend(tensor, rank, self._group), limit)
 
     def _receive(self, rank: int, limit: timedelta) -> Any:
         head = self._receive_bytes(_HEAD, rank, limit)
         length = int.from_bytes(head[:_LENGTH], "little")
         data = head[_LENGTH : _LENGTH + length]
         if (rest := length - len(data)) > 0:
-            data += self._receive_bytes(rest, rank, self._limit)
+            data += self._receive_bytes(rest, rank, limit)
         return pickle.loads(data)
 
     def _receive_bytes(self, size: int, rank: int, limit: timedelta) -> bytearray:

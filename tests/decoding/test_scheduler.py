@@ -243,8 +243,11 @@ def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
 
 
 @pytest.mark.parametrize(("num_drafted", "most"), [(0, 4), (3, 3), (6, 2), (20, 1)])
-def test_others_step_between_short_prompts_however_many_come(toy: Rig, num_drafted: int, most: int) -> None:
+def test_others_step_between_short_prompts_however_many_come(
+    toy: Rig, num_drafted: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pass costs something however short its prompt is, and its first draft is part of it."""
+    monkeypatch.setattr("specdec.decoding.scheduler._CROWD", 100)
     backend = toy.bound.target.backend
     backend.shapes = replace(backend.shapes, chunk=16)
 
@@ -268,6 +271,28 @@ def test_others_step_between_short_prompts_however_many_come(toy: Rig, num_draft
         kinds += record.kind[0]
     scheduler.close()
     assert max(map(len, kinds.split("s"))) == most
+
+
+@pytest.mark.parametrize(("rule", "widths"), [("match", [4, 4, 4, 4, 1]), ("rejection", [4] * 5)])
+def test_a_first_draft_is_left_out_where_several_wait_and_the_text_allows_it(
+    toy: Rig, rule: str, widths: list[int]
+) -> None:
+    def chain(request: Request, budget: Budget) -> DraftTree:
+        tree = DraftTree(request.root)
+        tree.add_chain(0, [1] * min(3, budget.depth))
+        return tree
+
+    drafting = toy.bounds[rule].strategies.of(Scripted(script=chain))
+    scheduler, found = toy.scheduler(8), []
+    for seed in range(5):
+        asked = Question([1], {"max_new_tokens": 60, "seed": seed, "temperature": 1.0})
+        (made,) = toy.bounds[rule].intake.sequences(asked, [drafting])
+        assert isinstance(made, Handle)
+        scheduler.add(made)
+    while len(found) < 5 and (record := advance(scheduler)) is not None:
+        found += [record.width] if record.kind == "prompt" else []
+    scheduler.close()
+    assert found == widths
 
 
 @pytest.mark.parametrize(("num_decoding", "num_coming", "between"), [(1, 3, 3), (2, 6, 3), (4, 4, 1), (1, 12, 8)])

@@ -26,8 +26,10 @@ _WORKER = Path(__file__).with_name("worker.py")
 
 
 @contextmanager
-def started(tmp_path: Path, family: str, split: str, name: str, seconds: float = 60.0) -> Iterator[list[Any]]:
-    """Two ranks at work with a family's model; whatever is left of them is ended."""
+def started(
+    tmp_path: Path, family: str, split: str, name: str, seconds: float = 60.0, size: int = 2
+) -> Iterator[list[Any]]:
+    """Some ranks at work with a family's model; whatever is left of them is ended."""
     folder, meet = tmp_path / family, tmp_path / f"meet-{name}-{split}"
     if not folder.exists():
         families.make(*families.TREES[family]).save_pretrained(folder)
@@ -35,10 +37,10 @@ def started(tmp_path: Path, family: str, split: str, name: str, seconds: float =
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
-            [*command, str(rank), "2", str(meet), str(folder), split, name, str(seconds)],
+            [*command, str(rank), str(size), str(meet), str(folder), split, name, str(seconds)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
         )
-        for rank in range(2)
+        for rank in range(size)
     ]  # fmt: skip
     try:
         yield ranks
@@ -48,13 +50,13 @@ def started(tmp_path: Path, family: str, split: str, name: str, seconds: float =
             rank.communicate()
 
 
-def found_by(tmp_path: Path, family: str, split: str, name: str) -> dict[str, Any]:
-    """Rank 0's findings, once both have ended well."""
-    with started(tmp_path, family, split, name) as ranks:
+def found_by(tmp_path: Path, family: str, split: str, name: str, size: int = 2) -> dict[str, Any]:
+    """Rank 0's findings, once all have ended well."""
+    with started(tmp_path, family, split, name, size=size) as ranks:
         said = [rank.communicate(timeout=240) for rank in ranks]
-        assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(error for _, error in said)
+        assert [rank.returncode for rank in ranks] == [0] * size, "\n".join(error for _, error in said)
         found: dict[str, Any] = json.loads(said[0][0].splitlines()[-1])
-        assert not said[1][0].strip(), "the other rank has nothing to say"
+        assert not any(each.strip() for each, _ in said[1:]), "the others have nothing to say"
         return found
 
 
@@ -69,6 +71,25 @@ def test_every_strategy_writes_the_text_of_one_process(tmp_path: Path, family: s
     for prompt, greedy in zip(PROMPTS, found["plain"][0], strict=True):
         assert greedy == decode_model(model, prompt, NUM_TOKENS, None, eos=())
     assert found["plain"][1] != found["plain"][0]
+
+
+@pytest.mark.parametrize("name", ["texts", "several_at_once", "early_exit"])
+def test_three_ranks_share_branches_as_two_do(tmp_path: Path, name: str) -> None:
+    found = found_by(tmp_path, "llama", "branches", name, size=3)
+    assert found["wrong"] == []
+
+
+def test_ids_that_are_no_numbers_spoil_their_drafts_alone(tmp_path: Path) -> None:
+    """A draft of one rank's share has NaN for a vector; what the model writes has none."""
+    found = found_by(tmp_path, "llama", "branches", "spoiled")
+    assert found["numerics"] == "exact, bit-exact"
+    assert found["wrong"] == []
+
+
+def test_an_error_on_rank_0_is_its_own_and_the_group_goes_on(tmp_path: Path) -> None:
+    found = found_by(tmp_path, "llama", "branches", "short_of_memory")
+    assert "out of memory" in found["error"]
+    assert found["wrong"] == []
 
 
 @pytest.mark.parametrize("split", ["tensors", "branches"])
@@ -107,7 +128,7 @@ def test_ranks_that_hold_different_weights_are_refused(tmp_path: Path) -> None:
         said = [rank.communicate(timeout=120)[0] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [1, 1]
     for each in said:
-        assert "rank 1 has another weights than rank 0" in json.loads(each)["refusal"]
+        assert "rank 1 and rank 0 differ in weights" in json.loads(each)["refusal"]
 
 
 def test_the_program_of_the_page_decodes_under_torchrun(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import json
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
@@ -17,12 +19,13 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 from transformers.distributed import DistributedConfig
 
-from specdec import Generator, ModelError
+from specdec import Budget, Drafter, DraftTree, Generator, ModelError, Proposer, Request, SpecdecError
 from specdec.distributed import group
 
 STRATEGIES = ("lookahead:N=4,W=4,G=4", "jacobi:n=4", "prompt_lookup", "suffix+token_recycling", "auto")
 PROMPTS = [[1, 2, 3, 4, 5, 1, 2], list(range(1, 40)), [7], [9, 8, 7, 9, 8]]
 NUM_TOKENS = 24
+NAN_ID = 95
 
 
 def texts(model: Any) -> dict[str, Any]:
@@ -42,6 +45,67 @@ def texts(model: Any) -> dict[str, Any]:
                 if alone != plain[:2] or together != plain:
                     found["wrong"].append([strategy, temperature])
     return found
+
+
+def several_at_once(model: Any) -> dict[str, Any]:
+    """Two generators in two threads."""
+    ways = [Generator(model, proposer=name, backend="distributed") for name in ("autoregressive", STRATEGIES[0])]
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(way.generate, PROMPTS, max_new_tokens=NUM_TOKENS, temperature=0.0) for way in ways]
+        texts = [[each.token_ids for each in one.result()] for one in asked]
+    return {"wrong": [] if texts[0] == texts[1] else texts}
+
+
+def early_exit(model: Any) -> dict[str, Any]:
+    """Drafts by the target's own first layers, on rank 0, and a copy of the model."""
+    plain = Generator(model, proposer="autoregressive", backend="distributed").generate(PROMPTS[0], max_new_tokens=9)
+    drafted = Generator(model, proposer="draft_model:layers=1", backend="distributed")
+    alone = Generator(deepcopy(model), proposer="autoregressive")
+    texts = [each.generate(PROMPTS[0], max_new_tokens=9).token_ids for each in (drafted, alone)]
+    return {"wrong": [text for text in texts if text != plain.token_ids]}
+
+
+def spoiled(model: Any) -> dict[str, Any]:
+    """Drafts with a token whose vector is NaN, in the share of another rank."""
+
+    class Spoiling(Drafter):
+        def propose(self, budget: Budget) -> DraftTree:
+            tree = DraftTree(self.request.root)
+            for token in range(10, 18):
+                tree.add(0, token)
+            tree.add(tree.add(0, 18), NAN_ID)
+            return tree
+
+    class Spoil(Proposer):
+        def start(self, request: Request) -> Drafter:
+            return Spoiling(request)
+
+    asked = {"max_new_tokens": NUM_TOKENS, "temperature": 0.0}
+    plain = Generator(model, proposer="autoregressive", backend="distributed")
+    drafted = Generator(model, proposer=Spoil(), backend="distributed")
+    expected, found = (way.generate(PROMPTS, **asked) for way in (plain, drafted))
+    texts = [(one.token_ids, other.token_ids) for one, other in zip(expected, found, strict=True)]
+    return {"numerics": str(drafted.numerics), "wrong": [text for text in texts if text[0] != text[1]]}
+
+
+def short_of_memory(model: Any) -> dict[str, Any]:
+    """An error of rank 0's own, in the middle of a request, and another request behind it."""
+    generator = Generator(model, proposer=STRATEGIES[0], backend="distributed")
+    expected = generator.generate(PROMPTS[0], max_new_tokens=NUM_TOKENS, temperature=0.0).token_ids
+    own = generator._attached.bound.target.backend._part.backend  # type: ignore[attr-defined]
+    forward = own.forward
+
+    def short(layout: Any) -> Any:
+        own.forward = forward
+        raise RuntimeError("out of memory")
+
+    own.forward = short
+    try:
+        generator.generate(PROMPTS[0], max_new_tokens=NUM_TOKENS, temperature=0.0)
+    except SpecdecError as error:
+        fault = str(error)
+    again = generator.generate(PROMPTS[0], max_new_tokens=NUM_TOKENS, temperature=0.0).token_ids
+    return {"error": fault, "wrong": [] if again == expected else [again]}
 
 
 def logits(model: Any) -> dict[str, Any]:
@@ -87,6 +151,9 @@ def main() -> None:
     )
     sharded = {"distributed_config": DistributedConfig(tp_plan="auto")} if split == "tensors" else {}
     model = AutoModelForCausalLM.from_pretrained(folder, **sharded).eval()
+    if name == "spoiled":
+        with torch.no_grad():
+            model.get_input_embeddings().weight[NAN_ID] = torch.nan
     if name == "mismatched" and rank == "1":
         with torch.no_grad():
             model.get_output_embeddings().weight[0, 0] += 1

@@ -91,7 +91,7 @@ class Drafting:
     def learn(self, emitted: Mapping[Text, Sequence[int]], is_plain_step: bool) -> None:
         """Take the tokens that texts have emitted since their drafts, append them, and tell drafters of them.
 
-        ``is_plain_step``: nothing else was computed in that pass, such as prompts.
+        ``is_plain_step``: nothing else was computed since then, such as prompts.
         """
         now, outcomes = self._clock(), []
         for text, tokens in emitted.items():
@@ -112,6 +112,9 @@ class Drafting:
         """A chain behind each text; empty where nothing is worth it."""
         chains: dict[Text, list[int]] = {}
         asked = [text for text in texts if len(text.tokens) < self._max_length - 1]
+        self._proposed = self._clock()
+        if not asked:
+            return [[] for _ in texts]
         for text in asked:
             if text.drafter is None:
                 self.begin(text)

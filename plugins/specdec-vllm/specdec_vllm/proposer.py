@@ -65,7 +65,12 @@ class Proposer:
         found, gone = self._rows.find(emitted, rows)
         for text in gone:
             self._drafting.end(text)
-        self._drafting.learn({text: emitted[row] for row, text in found.items()}, all(emitted))
+        is_plain_step = all(emitted) and all(text.draft is not None for text in found.values())
+        news = {text: rows[row][len(text.tokens) :].tolist() for row, text in found.items()}
+        for row, text in found.items():
+            if len(news[text]) != len(emitted[row]):  # vLLM has gone on without asking for drafts
+                text.draft = None
+        self._drafting.learn(news, is_plain_step)
         numbers = sorted(found)
         chains = self._drafting.propose([found[row] for row in numbers])
         drafted = dict(zip(numbers, chains, strict=True))
@@ -85,4 +90,8 @@ def _tokenizer_of(model: Any) -> Any:
         return None
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(model.tokenizer, trust_remote_code=model.trust_remote_code)
+    named = {"revision": model.tokenizer_revision, "trust_remote_code": model.trust_remote_code}
+    try:
+        return AutoTokenizer.from_pretrained(model.tokenizer, **named)
+    except Exception:  # one that vLLM reads in a way of its own
+        return None

@@ -1,9 +1,9 @@
 """The requests behind a batch's rows: vLLM tells what each row holds, and not whose it is.
 
 Rows change places when requests finish, and a row that is free is given to another request. So a request is known by
-its text: the row whose text before this step is what a request had behind the last one is that request's. Two requests
-with the same text may be taken for one another, and nothing is lost by that, since all that is known of a request
-follows from its text.
+its text: the row whose text before this step is what a request had behind the last one is that request's, or one that
+begins with that, where vLLM has gone on alone. Two requests with the same text may be taken for one another. Nothing is
+lost by that, since all that is known of a request follows from its text.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 
 from specdec import Drafter, DraftTree
 
-_TAIL = 8  # last tokens by which texts are told apart at first
+_MOST_MISSED = 32  # tokens that a request may have emitted without a call: vLLM leaves those out near its longest text
 _MOST_ABSENT = 64  # steps that a request may be missing, as one that makes room for others is
 
 
@@ -34,14 +34,14 @@ class Text:
     last_seen: int = 0
     _array: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
-    def is_text(self, tokens: np.ndarray) -> bool:
-        """True where these are the text's tokens, (tokens,)."""
-        if len(tokens) != len(self.tokens):
+    def precedes(self, tokens: np.ndarray, most: int) -> bool:
+        """True where a row's tokens, (tokens,), are the text's, with at most so many behind them."""
+        known, length = len(self._array), len(self.tokens)
+        if not length <= len(tokens) <= length + most:
             return False
-        known = len(self._array)
-        if known < len(tokens):
+        if known < length:
             self._array = np.concatenate([self._array, self.tokens[known:]])
-        return bool(np.array_equal(self._array, tokens))
+        return bool(np.array_equal(self._array, tokens[:length]))
 
 
 class Rows:
@@ -67,28 +67,19 @@ class Rows:
         """
         self._step += 1
         before = {row: tokens[row][: len(tokens[row]) - len(new)] for row, new in enumerate(emitted) if new}
-        found = {row: self._at[row] for row, text in before.items() if row in self._at and self._at[row].is_text(text)}
         others = dict.fromkeys((*self._at.values(), *self._absent))
-        for text in found.values():
-            others.pop(text, None)
-        by_tail: dict[tuple[int, ...], list[Text]] = {}
-        if len(found) < len(before):
-            for text in others:
-                by_tail.setdefault(_tail(text.tokens), []).append(text)
+        found: dict[int, Text] = {}
+        for most in (0, _MOST_MISSED):
+            for row in before.keys() - found.keys():
+                candidates = (text for text in (self._at.get(row), *others) if text in others)
+                known = next((text for text in candidates if text.precedes(before[row], most)), None)
+                if known is not None:
+                    del others[known]
+                    found[row] = known
         for row in before.keys() - found.keys():
-            held = before[row]
-            alike = (each for each in by_tail.get(_tail(held.tolist()), ()) if each in others and each.is_text(held))
-            known = next(alike, None)
-            if known is None:
-                known = Text(held.tolist(), len(held))
-            others.pop(known, None)
-            found[row] = known
+            found[row] = Text(before[row].tolist(), len(before[row]))
         for text in found.values():
             text.last_seen = self._step
         self._at = found
         self._absent = [text for text in others if self._step - text.last_seen <= _MOST_ABSENT]
         return found, [text for text in others if text not in self._absent]
-
-
-def _tail(tokens: Sequence[int]) -> tuple[int, ...]:
-    return (len(tokens), *tokens[-_TAIL:])

@@ -191,6 +191,28 @@ def test_texts_that_dont_come_again_are_let_go() -> None:
     assert gone == [text]
 
 
+def test_a_step_in_which_all_prompts_are_still_read_is_no_fault() -> None:
+    proposer = Proposer(config())
+    text = np.array([[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0]], np.int32)
+    for emitted, length in (([[]], 8), ([[10]], 10), ([[]], 10)):
+        (draft,) = proposer.propose(emitted, np.array([length]), text)
+        assert isinstance(draft, list)
+    assert not proposer._has_failed
+
+
+def test_tokens_that_came_without_a_call_are_the_requests() -> None:
+    """Near its longest text vLLM goes on without asking for drafts, for all rows."""
+    proposer = Proposer(config())
+    text = np.array([[1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1]], np.int32)
+    proposer.propose([[3]], np.array([6]), text)
+    (before,) = proposer._rows._at.values()
+    proposer.propose([[3]], np.array([12]), text)
+    (after,) = proposer._rows._at.values()
+    assert after is before
+    assert (after.tokens, after.prompt_length) == (text[0, :12].tolist(), 5)
+    assert not proposer._has_failed
+
+
 def test_what_needs_more_than_tokens_is_refused_with_the_reason() -> None:
     for strategy in ("lookahead", "auto", "suffix+token_recycling", "jacobi"):
         with pytest.raises(PluginError, match="vLLM tells its drafters tokens alone: use suffix"):
