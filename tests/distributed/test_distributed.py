@@ -65,7 +65,7 @@ def found_by(tmp_path: Path, family: str, split: str, name: str, size: int = 2) 
 def test_every_strategy_writes_the_text_of_one_process(tmp_path: Path, family: str, split: str) -> None:
     found = found_by(tmp_path, family, split, "texts")
     assert found["wrong"] == []
-    if (family, split) != ("qwen3_moe", "tensors"):  # whose experts are multiplied in groups
+    if family != "qwen3_moe":  # whose experts are multiplied in groups, so that one process has none, either
         assert found["numerics"] == "exact, bit-exact"
     model = families.make(*families.TREES[family])
     for prompt, greedy in zip(PROMPTS, found["plain"][0], strict=True):
