@@ -101,7 +101,10 @@ def _decode(given: argparse.Namespace) -> None:
 
 
 def _talk(model: Any) -> float:
-    return float(vars(model)["_specdec_ranks"].seconds)
+    from specdec.distributed.group import ranks_of
+
+    ranks = ranks_of(model)
+    return 0.0 if ranks is None else ranks.seconds
 
 
 def _tell(strategy: str, kept: dict[str, list[Any]], numerics: Any, weights: Any) -> None:

@@ -25,6 +25,7 @@ SPOILED = -1  # in place of a node: the row is
 _Flat = tuple[torch.Tensor, list[list[tuple[int, ...]]]]
 
 _LEAST_SHARED = 8  # nodes: dividing fewer takes longer than forwarding them
+_MOST_ALONE = 32  # nodes that rank 0 forwards alone where none are divided, since keys of so many are quickly sent
 
 
 class RankBackend(HFBackend):
@@ -92,6 +93,7 @@ class Part:
         self._compiler = compiler
         self._shares: list[tuple[Share, ...]] = []  # by row of the last pass
         self.num_passes = 0
+        self._is_rank_0s = False
         self._output: Output | None = None
         self._lengths: Sequence[int] = ()
         self._first = 0
@@ -108,8 +110,8 @@ class Part:
         first: int,
         hidden: Sequence[int],
         layout: Layout | None = None,
-    ) -> Output:
-        """Run this rank's share of a pass; its answers are addressed by the nodes of the share.
+    ) -> Output | None:
+        """Run this rank's share of a pass; its answers are addressed by the nodes of the share. None: it has none.
 
         ``layout``: of the whole pass, on the rank that has it.
         """
@@ -117,6 +119,11 @@ class Part:
         self._shares = [_shares(shape, num_ranks) for shape in shapes]
         self._lengths, self._first = lengths, first
         self.num_passes += 1
+        num_nodes = sum(len(shape.tokens) for shape in shapes)
+        self._is_rank_0s = num_ranks > 1 and not self.is_spread and num_nodes <= _MOST_ALONE
+        if self._is_rank_0s and not self._ranks.leads:  # it would only take memory's time from rank 0
+            self._output = None
+            return None
         if layout is None or self.is_spread:
             trees = [
                 shape.tree(self._share_of(row).nodes, self._wanted(row, shape)) for row, shape in enumerate(shapes)
@@ -139,14 +146,15 @@ class Part:
         for row, path in enumerate(paths):
             shares = self._shares[row]
             held = [len([*takewhile(set(share.nodes).__contains__, path)]) for share in shares]
-            source, common = held.index(len(path)), min(held)
-            is_source = len(shares) == 1 or source == self._ranks.rank
+            source, common = held.index(len(path)), 0 if self._is_rank_0s else min(held)
+            is_source = (len(shares) == 1 and not self._is_rank_0s) or source == self._ranks.rank
             place = {node: number for number, node in enumerate(self._share_of(row).nodes)}
             kept.append([place[node] for node in path[: None if is_source else common]])
             if common < len(path):
                 start = self._lengths[row] + common
                 missing.setdefault(source, []).append((self._first + row, start, self._lengths[row] + len(path)))
-        self.backend.keep(kept)
+        if self._output is not None:
+            self.backend.keep(kept)
         for source, stretches in sorted(missing.items()):
             self._spread(source, stretches)
 
