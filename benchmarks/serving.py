@@ -1,7 +1,7 @@
 """Servers under load: specdec's with and without drafting beside vLLM's and transformers', at the same arrivals.
 
-    python -m benchmarks serving --out benchmarks/results/serving-float32.json
-    python -m benchmarks serving --contender off --contender auto --streams 1 --rounds 5
+    python -m benchmarks serving --prompts FILE --out benchmarks/results/serving_float32.json
+    python -m benchmarks serving --prompts FILE --contender off --contender auto --streams 1 --rounds 5
 
 The model is SmolLM2-135M-Instruct (``make real-model``), and prompts are a JSON Lines file's, sent as chat messages.
 Each round gives every contender the same loads one after another, with prompts that no earlier round had; servers that
