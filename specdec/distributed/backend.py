@@ -10,7 +10,8 @@ from transformers.distributed import DistributedConfig
 
 from specdec.backends.architecture import name_of
 from specdec.backends.base import Backend, BackendOptions, Output
-from specdec.distributed.group import load, ranks_of
+from specdec.distributed.group import ranks_of
+from specdec.distributed.loading import load
 from specdec.distributed.output import SpreadOutput
 from specdec.distributed.part import Part, Place, Shape
 from specdec.distributed.ranks import Ranks

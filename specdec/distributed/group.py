@@ -1,19 +1,16 @@
 """Decoding by several processes: rank 0 decides everything, and the others do what it says."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from specdec.backends.architecture import name_of
 from specdec.distributed import agreement
-from specdec.distributed.part import Part, RankBackend
 from specdec.distributed.ranks import Ranks
-from specdec.errors import ModelError, SpecdecError, in_one_line
-from specdec.plugins.registry import load_plugins
-from specdec.weights.holding import Holding, kernel_of
-from specdec.weights.layers import is_sharded
+from specdec.errors import ModelError, in_one_line
+
+if TYPE_CHECKING:  # models' modules come with a model
+    from specdec.distributed.part import Part
 
 _WHERE = "_specdec_ranks"
 _START_ALIKE = "start all ranks alike, from the same files"
@@ -76,7 +73,7 @@ def group(model: Any, timeout: float = 60.0) -> Iterator[bool]:
 
 def _follow(ranks: Ranks, model: Any) -> None:
     """Do what rank 0 says until it says that this was all."""
-    parts = dict[int, Part]()
+    parts: dict[int, Part] = {}
     try:
         while (order := ranks.hear())[0] != "dismiss":
             _obey(ranks, model, parts, *order)
@@ -85,12 +82,14 @@ def _follow(ranks: Ranks, model: Any) -> None:
             part.close()
 
 
-def _obey(ranks: Ranks, model: Any, parts: dict[int, Part], method: str, key: int, *given: Any) -> None:
+def _obey(ranks: Ranks, model: Any, parts: "dict[int, Part]", method: str, key: int, *given: Any) -> None:
     """Do one thing that rank 0 does as well."""
+    from specdec.distributed.loading import RefusalError, load_as_told
+
     try:
         match method:
             case "load":
-                parts[key] = _load_as_told(ranks, model, *given)
+                parts[key] = load_as_told(ranks, model, *given)
             case "ask":
                 name, *rest = given
                 ranks.answer(getattr(parts[key], name)(*rest))
@@ -103,61 +102,3 @@ def _obey(ranks: Ranks, model: Any, parts: dict[int, Part], method: str, key: in
     except BaseException as error:  # Ctrl-C too
         ranks.fail(error)
         raise ModelError(f"rank {ranks.rank} has ended: {in_one_line(error)}") from error
-
-
-def _load_as_told(ranks: Ranks, model: Any, compiler: Any, kernel: str) -> Part:
-    """Lay the weights out as they are on rank 0, and load the part that belongs to it."""
-    holding = Holding("auto", load_plugins().kernels())
-    try:
-        return load(ranks, model, compiler, partial(holding.lay_out, requested=kernel or "stock"), holding.give_back)
-    except BaseException:
-        holding.give_back()
-        raise
-
-
-class RefusalError(ModelError):
-    """A model that no rank drives, as all of them know."""
-
-
-def load(
-    ranks: Ranks,
-    model: Any,
-    compiler: Any,
-    lay_out: Callable[[Any], object] = lambda _: None,
-    give_back: Callable[[], None] = lambda: None,
-) -> Part:
-    """This rank's part, with all other ranks at the same time.
-
-    Args:
-        lay_out, give_back: pack the model's weights as they are on rank 0, and undo that at the part's end.
-
-    Raises:
-        RefusalError: on every rank, where a model can't be driven, or not alike on all of them.
-    """
-    backend, refusal = None, ""
-    try:
-        _check_heads(ranks, model)
-        lay_out(model)
-        backend = RankBackend.load(model, compiler)
-    except SpecdecError as error:
-        refusal = str(error)
-    except Exception as error:  # the others wait for this rank's findings
-        refusal = f"rank {ranks.rank}: {in_one_line(error)}"
-    found = {"refusal": refusal, "kernel": kernel_of(model)} | ({} if backend is None else backend.findings())
-    if fault := agreement.difference(ranks, found, "they can't decode together"):
-        raise RefusalError(fault)
-    if backend is None:
-        raise RefusalError(refusal)
-    return Part(ranks, backend, compiler, is_sharded(model), give_back)
-
-
-def _check_heads(ranks: Ranks, model: Any) -> None:
-    """Raise ModelError for a sharded model with numbers of heads that the ranks don't divide."""
-    config = model.config.get_text_config()
-    counts = {getattr(config, name, ranks.size) for name in ("num_attention_heads", "num_key_value_heads")}
-    if is_sharded(model) and any(count % ranks.size for count in counts if count):
-        told = " and ".join(map(str, sorted(counts)))
-        raise ModelError(
-            f"{name_of(model)} can't be sharded over {ranks.size} ranks: it has {told} heads. Use a number of ranks "
-            "that divides them, or backend='distributed:split=branches'"
-        )
