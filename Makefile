@@ -1,5 +1,6 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches a larger model,
 # `make openvino` installs that plug-in and tests it,
+# `make distributed` has the tests by several processes that `make test` leaves out,
 # `make docs` builds the documentation in build/site.
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +11,7 @@ HAS_OPENVINO := $(VENV)/has-openvino
 WRITES_DOCS := $(VENV)/writes-docs
 VLLM := build/environments/vllm/bin/python
 
-.PHONY: demo test lint docs benchmark real-model openvino vllm-check clean
+.PHONY: demo test lint docs benchmark real-model openvino vllm-check distributed clean
 
 demo: $(INSTALLED)
 	$(BIN)/specdec demo
@@ -19,6 +20,9 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 	$(BIN)/python -m pytest plugins/specdec-example
 	$(BIN)/python -m pytest plugins/specdec-vllm
+
+distributed: $(INSTALLED)
+	$(BIN)/python -m pytest tests/distributed -m "processes or not processes" -n auto
 
 openvino: $(HAS_OPENVINO)
 	$(BIN)/python -m pytest plugins/specdec-openvino

@@ -21,7 +21,8 @@ from tests.distributed.worker import NUM_TOKENS, PROMPTS
 from tests.fresh_process import ROOT
 from tests.plain import decode_model
 
-FAMILIES = ["llama", "gemma3", "qwen3_moe"]  # qwen3, mistral-window and phi3 were tried, too, and take their time
+FAMILIES = ["qwen3", "mistral-window", "gemma3", "phi3", "qwen3_moe"]
+processes = pytest.mark.processes
 _WORKER = Path(__file__).with_name("worker.py")
 
 
@@ -62,7 +63,12 @@ def found_by(tmp_path: Path, family: str, split: str, name: str, size: int = 2) 
 
 @pytest.mark.parametrize(
     ("family", "split"),
-    [*((family, "tensors") for family in FAMILIES), ("llama", "branches")],
+    [
+        ("llama", "tensors"),
+        ("llama", "branches"),
+        *(pytest.param(family, "tensors", marks=processes) for family in FAMILIES),
+        *(pytest.param(family, "branches", marks=processes) for family in FAMILIES),
+    ],
 )
 def test_every_strategy_writes_the_text_of_one_process(tmp_path: Path, family: str, split: str) -> None:
     found = found_by(tmp_path, family, split, "texts")
@@ -75,6 +81,7 @@ def test_every_strategy_writes_the_text_of_one_process(tmp_path: Path, family: s
     assert found["plain"][1] != found["plain"][0]
 
 
+@processes
 @pytest.mark.parametrize(("name", "size"), [("texts", 3), ("several_at_once", 2), ("early_exit", 2)])
 def test_branches_are_shared_by_three_ranks_two_threads_and_beside_drafts_of_the_own_layers(
     tmp_path: Path, name: str, size: int
@@ -83,6 +90,7 @@ def test_branches_are_shared_by_three_ranks_two_threads_and_beside_drafts_of_the
     assert found["wrong"] == []
 
 
+@processes
 def test_ids_that_are_no_numbers_spoil_their_drafts_alone(tmp_path: Path) -> None:
     """A draft of one rank's share has NaN for a vector; what the model writes has none."""
     found = found_by(tmp_path, "llama", "branches", "spoiled")
@@ -90,27 +98,37 @@ def test_ids_that_are_no_numbers_spoil_their_drafts_alone(tmp_path: Path) -> Non
     assert found["wrong"] == []
 
 
+@processes
 def test_an_error_on_rank_0_is_its_own_and_the_group_goes_on(tmp_path: Path) -> None:
     found = found_by(tmp_path, "llama", "branches", "short_of_memory")
     assert "out of memory" in found["error"]
     assert found["wrong"] == []
 
 
-@pytest.mark.parametrize("split", ["tensors"])
+@processes
+@pytest.mark.parametrize("split", ["tensors", "branches"])
 def test_logits_are_those_of_one_process_to_rounding(tmp_path: Path, split: str) -> None:
     found = torch.tensor(found_by(tmp_path, "llama", split, "logits")["logits"])
     own = families.plain_logits(families.make(*families.TREES["llama"]), PROMPTS[1])[-1]
     assert float((found - own).abs().max()) < 1e-4
 
 
-@pytest.mark.parametrize("split", ["branches"])
+@processes
+@pytest.mark.parametrize("split", ["tensors", "branches"])
 def test_rules_that_read_laws_get_them_from_whoever_has_them(tmp_path: Path, split: str) -> None:
     expected = decode_model(families.make(*families.TREES["llama"]), PROMPTS[0], NUM_TOKENS, None, eos=())
     assert found_by(tmp_path, "llama", split, "signals")["texts"] == [expected] * 3
 
 
-@pytest.mark.parametrize(("sent", "told"), [(signal.SIGKILL, "rank 1 has ended"), (signal.SIGSTOP, "doesn't answer")])
-@pytest.mark.parametrize("split", ["tensors", "branches"])
+@pytest.mark.parametrize(
+    ("split", "sent", "told"),
+    [
+        ("branches", signal.SIGKILL, "rank 1 has ended"),
+        pytest.param("tensors", signal.SIGSTOP, "doesn't answer", marks=processes),
+        pytest.param("tensors", signal.SIGKILL, "rank 1 has ended", marks=processes),
+        pytest.param("branches", signal.SIGSTOP, "doesn't answer", marks=processes),
+    ],
+)
 def test_a_rank_that_ends_or_hangs_ends_the_run_with_one_message(
     tmp_path: Path, split: str, sent: signal.Signals, told: str
 ) -> None:
@@ -135,6 +153,7 @@ def test_ranks_that_hold_different_weights_are_refused(tmp_path: Path) -> None:
         assert "rank 1 and rank 0 differ in weights" in json.loads(each)["refusal"]
 
 
+@processes
 def test_the_program_of_the_page_decodes_under_torchrun(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python title=\"decode.py\"\n(.*?)```", page, flags=re.DOTALL | re.MULTILINE)
@@ -147,6 +166,7 @@ def test_the_program_of_the_page_decodes_under_torchrun(tmp_path: Path) -> None:
     assert said == plain.generate("The seven wonders", max_new_tokens=64).text + "\n"
 
 
+@processes
 def test_a_command_under_torchrun_is_said_by_rank_0_alone() -> None:
     model, tokenizer = demo.load("bfloat16")
     said = _under_torchrun("-m", "specdec", "generate", "# shutil", "--max-new-tokens", "16")
