@@ -40,16 +40,15 @@ class HFBackend(Backend):
         reason: why the model takes chains only, or "" where it takes trees.
         no_chains: the reason why this backend refuses models that take chains only, or "" where it drives them.
         widths: padding widths in ascending order. Wider passes are not padded; an empty tuple disables padding.
-        takes_shards: True where other processes run the passes of a sharded model as well.
-        is_timed: False where the examination must not go by a clock.
+        is_alone: False where other processes run the same passes at the same time. Sharded models need that, and the
+            examination then goes by no clock.
     """
 
     runs_layers: ClassVar[bool] = True
     holds_prefixes: ClassVar[bool] = True
     no_chains: ClassVar[str] = ""
     widths: ClassVar[tuple[int, ...]] = ()
-    takes_shards: ClassVar[bool] = False
-    is_timed: ClassVar[bool] = True
+    is_alone: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
         config = model.config.get_text_config()
@@ -69,7 +68,7 @@ class HFBackend(Backend):
         self._compiler.register()
         self._has_fused_attention = grouped.is_for(self._config) and not why_fixed(self._model)
         known = _CHAINS_ONLY.get(self._config.model_type, "")
-        self.reason = examine(self, self._model, self._compiler, known, self.no_chains, self.is_timed)
+        self.reason = examine(self, self._model, self._compiler, known, self.no_chains, is_timed=self.is_alone)
 
     def close(self) -> None:
         self._cache = self._make_cache(self._config.num_hidden_layers)
@@ -86,7 +85,7 @@ class HFBackend(Backend):
     def load(cls, model: object, compiler: Compiler, options: BackendOptions = NO_OPTIONS) -> Self:
         if not isinstance(model, PreTrainedModel):
             raise ModelError(f"the hf backend drives a transformers PreTrainedModel, not a {type(model).__name__}")
-        if is_sharded(model) and not cls.takes_shards:
+        if is_sharded(model) and cls.is_alone:
             raise ModelError(
                 f"{name_of(model)} is sharded over processes, which must all run each pass: use backend='distributed', "
                 "and whole models for drafts"

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from specdec.distributed.ranks import Ranks
 
 _PATIENCE = 10.0  # times the limit: large models take their time to be laid out
+_LONGEST_TOLD = 80  # characters
 _NUM_READ = 16  # of a matrix's numbers, from its beginning and from its end
 
 
@@ -54,13 +55,9 @@ def _difference(everyone: Sequence[Mapping[str, Hashable]], remedy: str) -> str:
     for name, own in everyone[0].items():
         for rank, facts in enumerate(everyone):
             if facts.get(name) != own:
-                told = f", which is {facts.get(name)} and {own}" if _is_short(own) else ""
+                told = f", which is {facts.get(name)} and {own}" if len(str(own)) < _LONGEST_TOLD else ""
                 return f"rank {rank} and rank 0 differ in {name}{told}: {remedy}"
     return ""
-
-
-def _is_short(fact: Hashable) -> bool:
-    return len(str(fact)) < 80
 
 
 def _digest(model: torch.nn.Module) -> str:

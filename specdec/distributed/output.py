@@ -57,7 +57,8 @@ class SpreadOutput(Output):
         """Bring the hidden states of some layers together, (rows, width, size) each."""
         for layer in layers:
             found = self._ask("hidden", layer)
-            states = next(iter(found.values())).new_zeros(self._num_rows, width, next(iter(found.values())).shape[-1])
+            any_state = next(iter(found.values()))
+            states = any_state.new_zeros(self._num_rows, width, len(any_state))
             for (row, node), state in found.items():
                 states[row, node] = state
             self.hidden = {**self.hidden, layer: states.to(self.logits.device)}

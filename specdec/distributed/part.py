@@ -29,13 +29,12 @@ _MOST_ALONE = 32  # nodes that rank 0 forwards alone where none are divided, sin
 
 
 class RankBackend(HFBackend):
-    """A rank's own model. It is examined without a clock, so that all ranks do the same while they do it together."""
+    """A rank's own model, examined by all ranks together."""
 
-    takes_shards: ClassVar[bool] = True
-    is_timed: ClassVar[bool] = False
+    is_alone: ClassVar[bool] = False
 
     def findings(self) -> dict[str, Hashable]:
-        """What the examination has found, by name."""
+        """The examination's findings, by name."""
         return {
             "shapes": str(replace(self.shapes, device=torch.device(self.shapes.device.type))),
             "reason against trees": self.reason,
@@ -58,16 +57,15 @@ class Shape:
         """The shape of a tree."""
         return cls(tree.tokens, tree.parents, tree.depths, tuple(tree.nodes_wanted()))
 
-    def tree(self, nodes: Sequence[int] | None = None, wanted: Sequence[int] | None = None) -> DraftTree:
-        """A tree of this shape, or of some of its nodes, ascending, of which some are wanted."""
-        nodes = range(len(self.tokens)) if nodes is None else nodes
+    def tree(self, nodes: Sequence[int], wanted: Sequence[int]) -> DraftTree:
+        """A tree of some of the nodes, ascending, of which some are wanted."""
         place = {node: number for number, node in enumerate(nodes)}
         tree = DraftTree.of_candidates(
             [self.tokens[node] for node in nodes],
             [place[self.parents[node]] if node else -1 for node in nodes],
             [self.depths[node] for node in nodes],
         )
-        tree.wanted = [place[node] for node in (self.wanted if wanted is None else wanted)]
+        tree.wanted = [place[node] for node in wanted]
         return tree
 
 
@@ -258,10 +256,8 @@ def _shares(shape: Shape, num_ranks: int) -> tuple[Share, ...]:
 
 def _flat(held: Sequence[Held]) -> _Flat:
     """Keys and values as one tensor, which is sent in a tenth of the time, and the shapes of its parts."""
-    parts = [part for each in held for part in each.parts]
-    return torch.cat([part.flatten() for part in parts]).cpu(), [
-        [(*part.shape,) for part in each.parts] for each in held
-    ]
+    numbers = torch.cat([part.flatten() for each in held for part in each.parts])
+    return numbers.cpu(), [[(*part.shape,) for part in each.parts] for each in held]
 
 
 def _parted(flat: _Flat) -> list[Held]:

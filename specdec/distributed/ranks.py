@@ -7,8 +7,8 @@ a limited time; whoever waits for a command, as long as it takes.
 import pickle
 import re
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from threading import RLock
@@ -26,7 +26,7 @@ _FAULT = 1024  # bytes of a rank's last words
 _FAULT_TAG = 1
 _SECONDS_TO_SAY_WHY = timedelta(seconds=0.5)
 _CLOSED = re.compile("(?i)closed by peer|reset by peer|broken pipe")  # as gloo says it
-_OF_TALK = re.compile("(?i)gloo|nccl|timed out|timeout|closed by peer|reset by peer|broken pipe")
+_OF_TALK = re.compile(f"{_CLOSED.pattern}|gloo|nccl|timed out|timeout")
 
 
 class Ranks:
@@ -57,8 +57,8 @@ class Ranks:
         self._has_ended = False
         self._num_keys = 0
         self._last_words: dict[int, tuple[torch.Tensor, Any]] = {}
-        if not self.rank:
-            for rank in range(1, self.size):
+        if self.leads:
+            for rank in self.others:
                 said = torch.zeros(_FAULT, dtype=torch.uint8)
                 self._last_words[rank] = said, dist.irecv(said, rank, self._group, _FAULT_TAG)
 
@@ -105,10 +105,8 @@ class Ranks:
         Raises:
             ModelError: where rank 0 has gone.
         """
-        try:
+        with self._ending_with_rank_0():
             return self._receive(0, _FOREVER)
-        except RuntimeError as error:
-            raise ModelError(f"rank 0 has ended, and rank {self.rank} with it") from error
 
     def answer(self, answer: object) -> None:
         """Send an answer to rank 0, whenever that wants it.
@@ -116,8 +114,13 @@ class Ranks:
         Raises:
             ModelError: where rank 0 has gone.
         """
-        try:
+        with self._ending_with_rank_0():
             self._send(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL), 0, _FOREVER)
+
+    @contextmanager
+    def _ending_with_rank_0(self) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:
             raise ModelError(f"rank 0 has ended, and rank {self.rank} with it") from error
 
@@ -178,7 +181,7 @@ class Ranks:
         )
 
     def _end_of(self, rank: int) -> str | None:
-        """What a rank that has ended said of it, perhaps nothing; None for one that hasn't."""
+        """The last words of a rank that has ended, perhaps none; None for one that hasn't."""
         said, work = self._last_words[rank]
         try:
             work.wait(_SECONDS_TO_SAY_WHY)
