@@ -37,7 +37,14 @@ class ModelChoice:
             RequestError: for a device or a dtype that can't be had.
             ModelError: for a model that can't be loaded.
         """
-        return load_model(self.model, self.device, self.dtype, self.backend)
+        return load_model(self.model, self.device, self.dtype, None if self.backend == "auto" else self.read)
+
+    def read(self, name: str) -> tuple[Any, Any]:
+        """The model of a folder or hub name as the backend takes it, and its tokenizer."""
+        from specdec.binding import read_model
+        from specdec.plugins.registry import load_plugins
+
+        return read_model(load_plugins(), self.backend, name, None)
 
     @property
     def stages(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Options that commands share, the loading of a model, and the end of a command that is used wrongly."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -74,21 +74,23 @@ def check_request(
 
 
 def load_model(
-    name: str, device: str | None = None, dtype: str | None = None, backend: str = "auto"
+    name: str,
+    device: str | None = None,
+    dtype: str | None = None,
+    read: Callable[[str], tuple[Any, Any]] | None = None,
 ) -> tuple[Any, Any]:
     """A model and its tokenizer, without what transformers would say of it, which would run into the text.
 
-    A backend that is named reads a folder in its own way, unless a device or dtype is asked for.
+    Args:
+        read: reads a folder in a way of its own, unless a device or dtype is asked for.
 
     Raises:
         RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
         ModelError: for a model that can't be loaded.
     """
     from specdec import demo
-    from specdec.binding import read_model
     from specdec.demo import smollm2
     from specdec.loading import checked_name, load_pretrained
-    from specdec.plugins.registry import load_plugins
 
     if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
         raise RequestError(f"--dtype {dtype!r}: it must be bfloat16, float16, float32 or float64")
@@ -98,9 +100,8 @@ def load_model(
     with status(f"loading {name}"):
         _check_device(device)
         _quieten_transformers()
-        if backend != "auto" and name != "demo" and device is None and dtype is None:
-            folder = str(smollm2.checkpoint("float32")) if name == "smollm2" else name
-            return read_model(load_plugins(), backend, folder, None)
+        if read is not None and name != "demo" and device is None and dtype is None:
+            return read(str(smollm2.checkpoint("float32")) if name == "smollm2" else name)
         # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
         given = {} if dtype is None else {"dtype": dtype}
         model, tokenizer = named[name](**given) if name in named else load_pretrained(name, **given)

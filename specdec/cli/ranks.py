@@ -61,6 +61,13 @@ class RankedChoice(ModelChoice):
             raise typer.Exit
         return model, tokenizer
 
+    def read(self, name: str) -> tuple[Any, Any]:
+        from specdec.distributed.loading import read
+        from specdec.plugins.registry import load_plugins
+
+        _, options = load_plugins().backend(self.backend)
+        return read(name, options.split)  # type: ignore[attr-defined]  # of the backend for several processes
+
 
 def is_ranked() -> bool:
     """True in a process that torchrun has started."""

@@ -1,15 +1,16 @@
 """The backend of a group of processes, as rank 0 drives it: each call goes to all ranks."""
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
 from transformers import PreTrainedModel
-from transformers.distributed import DistributedConfig
 
 from specdec.backends.architecture import name_of
-from specdec.backends.base import Backend, BackendOptions, Output
+from specdec.backends.base import Backend, BackendOptions, Held, Output
 from specdec.distributed.group import ranks_of
 from specdec.distributed.loading import load
 from specdec.distributed.output import SpreadOutput
@@ -17,7 +18,6 @@ from specdec.distributed.part import Part, Place, Shape
 from specdec.distributed.ranks import Ranks
 from specdec.errors import ModelError, PluginError, SpecdecError
 from specdec.layout import Compiler, Layout
-from specdec.loading import load_pretrained
 from specdec.probes.findings import remembered
 from specdec.probes.selftest import probe
 from specdec.target import Target
@@ -34,11 +34,18 @@ class DistributedOptions(BackendOptions):
     """Options of ``distributed``.
 
     Attributes:
-        split: how a model that is named is loaded: its ``tensors`` sharded over the ranks, or whole on each, which
-            share the ``branches`` of draft trees.
+        split: how the command line loads a model: its ``tensors`` sharded over the ranks, or whole on each, which share
+            the ``branches`` of draft trees.
     """
 
     split: Literal["tensors", "branches"] = "tensors"
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class _Shared(Held):
+    """Keys and values that all ranks hold under a number; ``parts`` are rank 0's."""
+
+    number: int
 
 
 class DistributedBackend(Backend):
@@ -46,12 +53,14 @@ class DistributedBackend(Backend):
 
     Options = DistributedOptions
     runs_layers: ClassVar[bool] = True
+    holds_prefixes: ClassVar[bool] = True
 
     def __init__(self, ranks: Ranks, part: Part, key: int) -> None:
         self._ranks, self._part, self._key = ranks, part, key
         own = part.backend
         self.shapes, self.inexact, self.reason = own.shapes, own.inexact, own.reason
         self.deviation = own.deviation
+        self._abandon = weakref.finalize(self, ranks.leave, "close", key)  # of a generator that nobody closes
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -59,9 +68,7 @@ class DistributedBackend(Backend):
 
     @classmethod
     def read(cls, name: str, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
-        if options.split == "branches":
-            return load_pretrained(name, tokenizer)
-        return load_pretrained(name, tokenizer, distributed_config=DistributedConfig(tp_plan="auto"))
+        raise ModelError(f"every rank loads its own model, and a name given to one of them can't: {_NO_GROUP}")
 
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: Any = None) -> Self:
@@ -70,7 +77,7 @@ class DistributedBackend(Backend):
             raise ModelError(_NO_GROUP)
         with ranks.lock, _whole(ranks):
             key = ranks.new_key()
-            ranks.tell(("load", key, compiler, kernel_of(model)))
+            ranks.order("load", key, compiler, kernel_of(model))
             loaded = cls(ranks, load(ranks, model, compiler), key)
         if not loaded._part.is_sharded:  # of one rank's passes the examination says nothing about shared ones
             assert isinstance(model, PreTrainedModel), "a rank's own backend drives it"
@@ -86,6 +93,7 @@ class DistributedBackend(Backend):
         return loaded
 
     def close(self) -> None:
+        self._abandon.detach()
         self._do("close", self._part.close)
 
     def open(self, capacity: int) -> None:
@@ -119,6 +127,19 @@ class DistributedBackend(Backend):
     def clear(self, row: int) -> None:
         self._on_all("clear", row)
 
+    def hold(self, row: int, start: int, stop: int) -> Held:
+        number = self._ranks.new_key()
+        held = _Shared(self._do("hold", self._part.hold, number, row, start, stop).parts, number)
+        weakref.finalize(held, self._drop, number)
+        return held
+
+    def _drop(self, number: int) -> None:
+        self._part.drop(number)
+        self._ranks.leave("drop", self._key, number)
+
+    def put(self, row: int, held: Sequence[Held]) -> None:
+        self._do("put", self._part.put, row, [each.number for each in held if isinstance(each, _Shared)])
+
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         own = self._part.backend.cache_bytes(capacities)
         return own * self._ranks.size if self.shapes.device.type == "cpu" else own  # ranks share the machine's memory
@@ -145,10 +166,11 @@ class DistributedBackend(Backend):
             ModelError: where another rank has ended.
         """
         with self._ranks.lock:
-            if self._ranks.has_ended and (method == "close" or args[0] in _TIDYING):
+            is_tidying = method == "close" or (method == "on_backend" and args[0] in _TIDYING)
+            if self._ranks.has_ended and is_tidying:
                 return own(*args)
             with _whole(self._ranks):
-                self._ranks.tell((method, self._key, *args))
+                self._ranks.order(method, self._key, *args)
                 try:
                     return own(*args)
                 except Exception as error:
@@ -163,7 +185,7 @@ class DistributedBackend(Backend):
         if number != self._part.num_passes:
             raise PluginError("the answers of an earlier pass were asked for, which ranks don't keep")
         with self._ranks.lock, _whole(self._ranks):
-            self._ranks.tell(("ask", self._key, method, *args))
+            self._ranks.order("ask", self._key, method, *args)
             try:
                 found: dict[Place, Any] = getattr(self._part, method)(*args)
             finally:

@@ -93,6 +93,8 @@ def _obey(ranks: Ranks, model: Any, parts: "dict[int, Part]", method: str, key: 
             case "ask":
                 name, *rest = given
                 ranks.answer(getattr(parts[key], name)(*rest))
+            case "close" | "drop" if key not in parts:  # left for later, and closed since
+                pass
             case "close":
                 parts.pop(key).close()
             case _:  # a step of the loop

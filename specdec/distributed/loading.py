@@ -2,13 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
+
+from transformers.distributed import DistributedConfig
 
 from specdec.backends.architecture import name_of
 from specdec.distributed import agreement
 from specdec.distributed.part import Part, RankBackend
 from specdec.distributed.ranks import Ranks
 from specdec.errors import ModelError, SpecdecError, in_one_line
+from specdec.loading import load_pretrained
 from specdec.plugins.registry import load_plugins
 from specdec.weights.holding import Holding, kernel_of
 from specdec.weights.layers import is_sharded
@@ -16,6 +19,20 @@ from specdec.weights.layers import is_sharded
 
 class RefusalError(ModelError):
     """A model that no rank drives, as all of them know."""
+
+
+def read(name: str, split: Literal["tensors", "branches"]) -> tuple[Any, Any]:
+    """A rank's model and its tokenizer, from a path or hub name, on all ranks at the same time.
+
+    Args:
+        split: its ``tensors`` are sharded over the ranks, or each has the whole, to share ``branches``.
+
+    Raises:
+        ModelError: with what went wrong.
+    """
+    if split == "branches":
+        return load_pretrained(name)
+    return load_pretrained(name, distributed_config=DistributedConfig(tp_plan="auto"))
 
 
 def load_as_told(ranks: Ranks, model: Any, compiler: Any, kernel: str) -> Part:

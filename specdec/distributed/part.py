@@ -95,9 +95,11 @@ class Part:
         self._output: Output | None = None
         self._lengths: Sequence[int] = ()
         self._first = 0
+        self._held: dict[int, Held] = {}
 
     def close(self) -> None:
         """Let go of the model."""
+        self._held.clear()
         self.backend.close()
         self._on_close()
 
@@ -176,6 +178,19 @@ class Part:
     def is_spread(self) -> bool:
         """True where the last pass was shared, so that other ranks have some of its answers."""
         return any(len(shares) > 1 for shares in self._shares)
+
+    def hold(self, number: int, row: int, start: int, stop: int) -> Held:
+        """Copy this rank's keys and values of a stretch of a row, under a number."""
+        held = self._held[number] = self.backend.hold(row, start, stop)
+        return held
+
+    def put(self, row: int, numbers: Sequence[int]) -> None:
+        """Commit copies, by their numbers, behind a row's tokens."""
+        self.backend.put(row, [self._held[number] for number in numbers])
+
+    def drop(self, number: int) -> None:
+        """Let go of a copy."""
+        self._held.pop(number, None)
 
     def on_backend(self, method: str, *args: Any) -> Any:
         """Call a method of the rank's own backend."""

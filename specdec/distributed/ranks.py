@@ -56,6 +56,7 @@ class Ranks:
         self.seconds = 0.0
         self._has_ended = False
         self._num_keys = 0
+        self._left: list[tuple[object, ...]] = []
         self._last_words: dict[int, tuple[torch.Tensor, Any]] = {}
         if self.leads:
             for rank in self.others:
@@ -85,6 +86,20 @@ class Ranks:
     def end(self) -> None:
         """Tell the others nothing more; they end with this process."""
         self._has_ended = True
+
+    def order(self, *order: object) -> None:
+        """Tell the others what to do, and before it what was left for later.
+
+        Raises:
+            ModelError: as below.
+        """
+        while self._left:
+            self.tell(self._left.pop(0))
+        self.tell(order)
+
+    def leave(self, *order: object) -> None:
+        """Leave an order for later: who lets go of an object may be in the middle of another talk."""
+        self._left.append(order)
 
     def tell(self, message: object, besides: int = 0) -> None:
         """Send a message from rank 0 to all others, ``besides`` one.

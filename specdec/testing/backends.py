@@ -120,7 +120,7 @@ class _Case:
             behind = texts[first:]
             trees = [self._tree(self._tokens(1)[0]) for _ in behind]
             layout = self.target.compiler.compile(trees, list(map(len, behind)), backend.shapes)
-            output = backend.forward(replace(layout, first=first))
+            output = backend.forward(replace(layout, first=first, trees=tuple(trees)))
             for number, (text, tree) in enumerate(zip(behind, trees, strict=True)):
                 self._hold(text, tree, OutputRow(output, number), f"in a pass from row {first} on")
             backend.keep([[]] * len(behind))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from specdec import Generator, demo
+from specdec import Generator, ModelError, demo
 from tests import families
 from tests.distributed.worker import NUM_TOKENS, PROMPTS
 from tests.fresh_process import ROOT
@@ -99,6 +99,22 @@ def test_ids_that_are_no_numbers_spoil_their_drafts_alone(tmp_path: Path) -> Non
 
 
 @processes
+@pytest.mark.parametrize(("split", "size"), [("tensors", 2), ("branches", 2), ("branches", 3)])
+def test_a_group_keeps_the_laws_of_a_backend(tmp_path: Path, split: str, size: int) -> None:
+    assert found_by(tmp_path, "gemma3", split, "laws", size=size)["wrong"] == []
+
+
+@processes
+def test_all_ranks_let_go_of_what_rank_0_lets_go(tmp_path: Path) -> None:
+    assert found_by(tmp_path, "llama", "branches", "let_go")["counts"] == [[1, 1], [1, 1]]
+
+
+def test_a_name_given_to_one_rank_is_refused_before_it_is_read() -> None:
+    with pytest.raises(ModelError, match="every rank loads its own model"):
+        Generator("no/such/folder", backend="distributed")
+
+
+@processes
 def test_an_error_on_rank_0_is_its_own_and_the_group_goes_on(tmp_path: Path) -> None:
     found = found_by(tmp_path, "llama", "branches", "short_of_memory")
     assert "out of memory" in found["error"]
@@ -141,6 +157,7 @@ def test_a_rank_that_ends_or_hangs_ends_the_run_with_one_message(
     found = json.loads(out.splitlines()[-1])
     assert told in found["error"]
     assert found["seconds"] < 10.0
+    assert "start all again" in found["again"]
     expected = decode_model(families.make(*families.TREES["llama"]), PROMPTS[0], 200, None, eos=())
     assert found["tokens"] == expected[: len(found["tokens"])], "nothing was emitted that wasn't verified"
 

@@ -5,13 +5,16 @@
 FILE is where ranks meet, FOLDER has the model, SPLIT is tensors or branches, and NAME is a function below.
 """
 
+import gc
 import json
 import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +24,13 @@ from transformers.distributed import DistributedConfig
 
 from specdec import Budget, Drafter, DraftTree, Generator, ModelError, Proposer, Request, SpecdecError
 from specdec.distributed import group
+from specdec.distributed.backend import DistributedBackend
+from specdec.distributed.part import Part
+from specdec.masks.dense import DenseCompiler
+from specdec.strategies.draft_model import DraftModelProposer
+from specdec.strategies.sources.index.building import build_index
+from specdec.target import Target
+from specdec.testing import check_backend
 
 STRATEGIES = ("lookahead:N=4,W=4,G=4", "jacobi:n=4", "prompt_lookup", "suffix+token_recycling", "auto")
 PROMPTS = [[1, 2, 3, 4, 5, 1, 2], list(range(1, 40)), [7], [9, 8, 7, 9, 8]]
@@ -36,14 +46,17 @@ def texts(model: Any) -> dict[str, Any]:
         for temperature in (0.0, 1.0):
             asked = {"max_new_tokens": NUM_TOKENS, "temperature": temperature, "seed": 3}
             found["plain"].append([each.token_ids for each in generator.generate(PROMPTS, **asked)])
-    for strategy in STRATEGIES if model.config.model_type == "llama" else STRATEGIES[::4]:
+    index = Path(sys.argv[3]).with_suffix(".index")
+    build_index(index, [[*prompt, *text] for prompt, text in zip(PROMPTS, found["plain"][0], strict=True)])
+    drafting = DraftModelProposer(model=AutoModelForCausalLM.from_pretrained(sys.argv[4]).eval(), num_tokens=3)
+    for strategy in (*STRATEGIES, f"datastore:path={index}", drafting):
         with Generator(model, proposer=strategy, backend="distributed") as generator:
             for plain, temperature in zip(found["plain"], (0.0, 1.0), strict=True):
                 asked = {"max_new_tokens": NUM_TOKENS, "temperature": temperature, "seed": 3}
                 alone = [generator.generate(prompt, **asked).token_ids for prompt in PROMPTS[:2]]
                 together = [each.token_ids for each in generator.generate(PROMPTS, **asked)]
                 if alone != plain[:2] or together != plain:
-                    found["wrong"].append([strategy, temperature])
+                    found["wrong"].append([str(strategy), temperature])
     return found
 
 
@@ -126,6 +139,43 @@ def signals(model: Any) -> dict[str, Any]:
     return {"texts": found}
 
 
+def laws(model: Any) -> dict[str, Any]:
+    """A backend's laws, against the whole model in this process."""
+    whole = AutoModelForCausalLM.from_pretrained(sys.argv[4]).eval()
+
+    def plain(tokens: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            return whole(torch.tensor([tokens])).logits[0, -1]
+
+    backend = DistributedBackend.load(model, DenseCompiler())
+    backend.shapes = replace(backend.shapes, chunk=8)
+    for seed in range(3):
+        check_backend(backend, plain, seed=seed, tolerance=1e-4)
+    backend.close()
+    return {"wrong": []}
+
+
+def let_go(model: Any) -> dict[str, Any]:
+    """Generators that nobody closes, and copies that nobody needs any more: each rank's copies and parts."""
+    for _ in range(3):
+        Generator(model, proposer="autoregressive", backend="distributed").generate(PROMPTS[0], max_new_tokens=2)
+    backend = DistributedBackend.load(model, DenseCompiler())
+    target = Target(backend, DenseCompiler())
+    row = target.open(8)
+    target.read(row, PROMPTS[0])
+    copies = [target.hold(row, 0, stop) for stop in range(1, 5)]
+    del copies[1:]
+    gc.collect()
+    counts = backend._ask(backend._part.num_passes, "counts")
+    return {"counts": [counts[rank] for rank in sorted(counts)]}
+
+
+def _counts(part: Part) -> dict[int, list[int]]:
+    gc.collect()
+    parts = [each for each in gc.get_objects() if isinstance(each, Part)]
+    return {dist.get_rank(): [len(part._held), len(parts)]}
+
+
 def endless(model: Any) -> dict[str, Any]:
     """Decode until another rank ends, and tell the error and what was written before."""
     tokens: list[int] = []
@@ -139,7 +189,11 @@ def endless(model: Any) -> dict[str, Any]:
                     tokens += chunk.token_ids
                     began = time.monotonic()
         except ModelError as error:
-            return {"error": str(error), "seconds": time.monotonic() - began, "tokens": tokens}
+            found = {"error": str(error), "seconds": time.monotonic() - began, "tokens": tokens}
+        try:
+            generator.generate(PROMPTS[0], max_new_tokens=2)
+        except ModelError as error:
+            return {**found, "again": str(error)}
 
 
 def main() -> None:
@@ -151,6 +205,7 @@ def main() -> None:
     )
     sharded = {"distributed_config": DistributedConfig(tp_plan="auto")} if split == "tensors" else {}
     model = AutoModelForCausalLM.from_pretrained(folder, **sharded).eval()
+    Part.counts = _counts  # type: ignore[attr-defined]  # which `let_go` asks every rank for
     if name == "spoiled":
         with torch.no_grad():
             model.get_input_embeddings().weight[NAN_ID] = torch.nan
