@@ -22,6 +22,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model, millions
 from specdec import Generator, demo
+from specdec.backends.architecture import cache_argument
 from specdec.decoding.phases import PHASES
 from specdec.decoding.record import StepRecord
 from specdec.layout import Layout, Shapes
@@ -83,9 +84,9 @@ class Bare:
             layout.input_ids,
             attention_mask=mask,
             position_ids=layout.positions,
-            past_key_values=self.cache,
             use_cache=True,
             logits_to_keep=torch.tensor(layout.columns),
+            **{cache_argument(self.model): self.cache},
         )
 
 

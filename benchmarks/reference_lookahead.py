@@ -21,6 +21,8 @@ from itertools import chain
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
+from specdec.backends.architecture import cache_argument
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -212,8 +214,8 @@ def _greedy(
         torch.tensor([tokens], device=model.device),
         attention_mask=mask.to(model.device),
         position_ids=torch.tensor([positions], device=model.device),
-        past_key_values=cache,
         use_cache=True,
+        **{cache_argument(model): cache},
     ).logits
     choices: list[int] = logits[0].argmax(-1).tolist()
     return choices

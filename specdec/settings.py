@@ -39,6 +39,7 @@ _ELSEWHERE = {
     "output_scores": "records of steps have them: on_step, with keeps_scores=True",
     "output_logits": "records of steps have them: on_step, with keeps_logits=True",
     "inputs_embeds": "a prompt is text, messages or ids",
+    "cache": "give the whole text",
     "past_key_values": "give the whole text",
     "assistant_model": "use proposer=DraftModelProposer(model=…)",
     "prompt_lookup_num_tokens": "use proposer='prompt_lookup'",

@@ -58,6 +58,7 @@ TREES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3TextConfig", {**SMALL, "head_dim": 8, "sliding_window": WINDOW, "layer_types": MIXED}),
     "phi3": ("Phi3Config", {**SMALL, "sliding_window": None}),
     "gpt2": ("GPT2Config", GPT),
+    "gptj": ("GPTJConfig", {**GPT, "rotary_dim": 4}),
     "gpt_neox": ("GPTNeoXConfig", MHA),
     "opt": ("OPTConfig", {**MHA, "ffn_dim": 64, "word_embed_proj_dim": 32}),
     "starcoder2": ("Starcoder2Config", {**SMALL, "sliding_window": None}),
@@ -131,8 +132,6 @@ FIXED: dict[str, tuple[str, dict[str, Any]]] = {
         "FalconConfig",
         {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "alibi": False},
     ),
-    "codegen": ("CodeGenConfig", {**GPT, "rotary_dim": 4}),
-    "gptj": ("GPTJConfig", {**GPT, "rotary_dim": 4}),
     "xglm": (
         "XGLMConfig",
         {"vocab_size": VOCAB, "d_model": 32, "ffn_dim": 64, "num_layers": 2, "attention_heads": 4,

@@ -1,5 +1,6 @@
 """Plain decoding, written without specdec: the yardstick of losslessness."""
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -13,16 +14,21 @@ def keyed_gumbel(seed: int, position: int, count: int) -> np.ndarray:
     return -np.log(-np.log(((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52))
 
 
+def cache_name(model: Any) -> str:
+    """What a model's forward and output call the cache: ``cache`` from transformers 5.24 on."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
 def decode_model(
     model: Any, prompt: Sequence[int], count: int, seed: int | None, eos: Collection[int] = (0, 1)
 ) -> list[int]:
     """Greedy (seed None) or temperature-1 decoding on ``model(...)`` with its own cache."""
-    tokens, cache = list(prompt), None
+    tokens, cache, taken_by = list(prompt), None, cache_name(model)
     feed = tokens
     for _ in range(count):
         with torch.no_grad():
-            output = model(torch.tensor([feed], device=model.device), past_key_values=cache, use_cache=True)
-        logits, cache = output.logits[0, -1].float().cpu(), output.past_key_values
+            output = model(torch.tensor([feed], device=model.device), use_cache=True, **{taken_by: cache})
+        logits, cache = output.logits[0, -1].float().cpu(), output[taken_by]
         noise = 0.0 if seed is None else keyed_gumbel(seed, len(tokens), len(logits))
         scores = logits.numpy() if seed is None else np.log(logits.softmax(-1).double().numpy()) + noise
         feed = [int(np.argmax(scores))]

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends import grouped
-from specdec.backends.architecture import name_of, shapes_of
+from specdec.backends.architecture import cache_argument, name_of, shapes_of
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held, Output
 from specdec.backends.cache import RaggedCache
 from specdec.backends.recording import Inputs
@@ -55,6 +55,7 @@ class HFBackend(Backend):
         self._model, self._config = model, config
         self._parameters = inspect.signature(model.forward).parameters
         self.shapes = replace(shapes_of(model, self.widths), chunk=PREFILL_CHUNK)
+        self._cache_argument = cache_argument(model)
         self._cache = self._make_cache(config.num_hidden_layers)
         self._first = 0  # row of the last pass
         self._is_inference = runs_in_inference_mode(model)
@@ -164,7 +165,7 @@ class HFBackend(Backend):
         layers: Sequence[int] = (),
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
         """The model's logits, (rows, columns, vocab), and some hidden states; ``columns`` of None means all."""
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {self._cache_argument: self._cache}
         if "position_ids" in self._parameters:
             extra["position_ids"] = positions
         keeps_columns = columns is not None and "logits_to_keep" in self._parameters
@@ -173,9 +174,7 @@ class HFBackend(Backend):
         if layers:
             extra["output_hidden_states"] = True
         with without_gradients(self._is_inference):
-            output = self._model(
-                input_ids, attention_mask=mask, past_key_values=self._cache, use_cache=True, return_dict=True, **extra
-            )
+            output = self._model(input_ids, attention_mask=mask, use_cache=True, return_dict=True, **extra)
             logits: torch.Tensor = output.logits
             hidden = {layer: output.hidden_states[layer] for layer in layers}
             return (logits if columns is None or keeps_columns else logits[:, columns]), hidden

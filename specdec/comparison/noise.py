@@ -30,12 +30,14 @@ def measure_noise(model: "PreTrainedModel", tokens: Sequence[int], first: int) -
 def _other_ways(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> Iterator[torch.Tensor]:
     from transformers import DynamicCache
 
+    from specdec.backends.architecture import cache_argument
+
     ids = torch.tensor([list(tokens)], device=model.device)
     yield model(ids.repeat(2, 1), use_cache=False).logits[1, first:].float()
     for size in _CHUNKS:
         cache, logits = DynamicCache(config=model.config), []
         starts = [0, *range(max(1, first), ids.shape[1], size)]
         for start, end in zip(starts, [*starts[1:], ids.shape[1]], strict=True):
-            output = model(ids[:, start:end], past_key_values=cache, use_cache=True)
+            output = model(ids[:, start:end], use_cache=True, **{cache_argument(model): cache})
             logits.append(output.logits[0])
         yield torch.cat(logits)[first:].float()

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
-from transformers.distributed import DistributedConfig
-
 from specdec.backends.architecture import name_of
 from specdec.distributed import agreement
 from specdec.distributed.part import Part, RankBackend
@@ -30,6 +28,8 @@ def read(name: str, split: Literal["tensors", "branches"]) -> tuple[Any, Any]:
     Raises:
         ModelError: with what went wrong.
     """
+    from transformers.distributed import DistributedConfig
+
     if split == "branches":
         return load_pretrained(name)
     return load_pretrained(name, distributed_config=DistributedConfig(tp_plan="auto"))

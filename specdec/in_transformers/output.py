@@ -48,7 +48,7 @@ def as_output(
 ) -> GenerateDecoderOnlyOutput:
     """The output for ``return_dict_in_generate``: sequences, and scores and logits, (batch, vocab) for each new token.
 
-    Rows that have ended have zeros there. There is no cache: ``past_key_values`` is None.
+    Rows that have ended have zeros there. There is no cache.
 
     Args:
         num_given: tokens of ``sequences`` that were given, padding included.

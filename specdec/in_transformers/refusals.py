@@ -11,7 +11,8 @@ from transformers.generation.logits_process import UnbatchedClassifierFreeGuidan
 from specdec.errors import RequestError
 from specdec.in_transformers.rows import PaddedRow
 
-_READ = "attention_mask", "position_ids", "past_key_values", "logits_to_keep", "use_cache", "cache_position"
+_CACHES = "cache", "past_key_values"
+_READ = *_CACHES, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
 _NOT_GIVEN = "output_attentions", "output_hidden_states"
 _LEAVE = "leave custom_generate out for this call"
 
@@ -46,9 +47,9 @@ def check_inputs(given: Mapping[str, Any]) -> None:
         RequestError: naming them.
     """
     for name, value in given.items():
-        if name == "past_key_values" and value is not None and value.get_seq_length():
+        if name in _CACHES and value is not None and value.get_seq_length():
             raise RequestError(
-                "past_key_values of an earlier call were given, which specdec can't read: give the whole text alone"
+                f"{name} of an earlier call was given, which specdec can't read: give the whole text alone"
             )
         if value is not None and name not in _READ:
             raise RequestError(f"custom_generate doesn't read {name}: {_LEAVE}")

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from specdec.backends.architecture import cache_argument
 from specdec.backends.switched import switched
 from specdec.errors import in_one_line
 from specdec.probes.inference import runs_in_inference_mode, without_gradients
@@ -58,7 +59,8 @@ def _forward(model: PreTrainedModel, attention: Any, cache: DynamicCache) -> str
     ALL_ATTENTION_FUNCTIONS[name] = attention
     try:
         with switched(config, name), without_gradients(is_inference):
-            model(torch.ones(1, 1, dtype=torch.long, device=model.device), past_key_values=cache, use_cache=True)
+            ids = torch.ones(1, 1, dtype=torch.long, device=model.device)
+            model(ids, use_cache=True, **{cache_argument(model): cache})
     except Exception as error:  # third-party modelling code
         return in_one_line(error)
     finally:

@@ -39,9 +39,12 @@ class Successor:
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
 
-    def __call__(self, input_ids, *, past_key_values, **_kwargs) -> CausalLMOutput:
+    def __call__(self, *given, **asked) -> CausalLMOutput:
+        return self.forward(*given, **asked)
+
+    def forward(self, input_ids, *, cache, **_kwargs) -> CausalLMOutput:
         entries = torch.zeros(1, 1, input_ids.shape[1], 1)
-        past_key_values.update(entries, entries, 0)
+        cache.update(entries, entries, 0)
         following = (input_ids + 1) % self._vocab_size
         return CausalLMOutput(logits=torch.nn.functional.one_hot(following, self._vocab_size).float())
 

@@ -14,14 +14,24 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache, PreTrainedModel, StaticCache, TextStreamer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DynamicCache,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    StaticCache,
+    TextStreamer,
+)  # fmt: skip
 from transformers.generation import GenerationConfig, logits_process, stopping_criteria
 
 import specdec
 from specdec.in_transformers.kept import release
 from tests import families
 from tests.byte_tokenizer import trained
+from tests.plain import cache_name
 
+CACHE = cache_name(LlamaForCausalLM)
 SPECDEC = specdec.custom_generate("prompt_lookup:num_tokens=3", numerics="fast")
 MODULES = logits_process, stopping_criteria
 # An example that asks for what is refused by name, and what it asks for.
@@ -45,9 +55,9 @@ GUIDES: dict[str, dict[str, Any]] = {
     },
     "kv_cache: none": {"use_cache": False, "do_sample": False, "max_new_tokens": 20},
     "kv_cache: static": {"cache_implementation": "static", "do_sample": False, "max_new_tokens": 20},
-    "kv_cache: an empty one": {"past_key_values": lambda _: DynamicCache(), "max_new_tokens": 20},
+    "kv_cache: an empty one": {CACHE: lambda _: DynamicCache(), "max_new_tokens": 20},
     "kv_cache: an empty static one": {
-        "past_key_values": lambda model: StaticCache(config=model.config, max_cache_len=64),
+        CACHE: lambda model: StaticCache(config=model.config, max_cache_len=64),
         "max_new_tokens": 20,
     },
     "generation_utils: scores": {"max_new_tokens": 5, "return_dict_in_generate": True, "output_scores": True},
@@ -92,7 +102,7 @@ class Door:
 
 def fresh(asked: dict[str, Any], model: PreTrainedModel) -> dict[str, Any]:
     """The arguments of one call: a cache is filled by it, and a streamer keeps the end of its text."""
-    makes = "past_key_values", "streamer"
+    makes = CACHE, "streamer"
     return {name: value(model) if name in makes and callable(value) else value for name, value in asked.items()}
 
 
