@@ -177,5 +177,5 @@ class _Seen:
 
 
 def _typical(factors: Collection[float]) -> float:
-    """The median; of too few the least, since what delays a step is mostly another program."""
-    return statistics.median(factors) if len(factors) >= _FEWEST else min(factors)
+    """The lower median; of too few the least, since what delays a step is mostly another program."""
+    return statistics.median_low(factors) if len(factors) >= _FEWEST else min(factors)

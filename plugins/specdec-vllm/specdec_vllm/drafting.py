@@ -15,8 +15,8 @@ from specdec.strategies.base import Host
 from specdec.tree import ROOT
 from specdec_vllm.rows import Text
 
-# Until steps have shown what they take: a further token costs a fiftieth of a plain step.
-_NOMINAL = Costs(sizes=(1, 129), seconds=(1.0, 3.56), plain=1.0)
+# Until steps have shown what they take, a further token costs little, as on a GPU.
+_NOMINAL = Costs(sizes=(1, 201), seconds=(1.0, 2.0), plain=1.0)
 
 
 class Drafting:
@@ -67,7 +67,8 @@ class Drafting:
                 costs=lambda: _NOMINAL,
             )
         )
-        self._proposed: float | None = None  # when the last drafts were
+        self._began: float | None = None  # when the step under way did, with the search for its drafts
+        self._sizes = set[int]()  # tokens of passes so far: kernels are made at the first pass of a size
 
     def begin(self, text: Text) -> None:
         """Begin to draft for a text."""
@@ -93,7 +94,8 @@ class Drafting:
 
         ``is_plain_step``: nothing else was computed since then, such as prompts.
         """
-        now, outcomes = self._clock(), []
+        began, self._began = self._began, self._clock()
+        outcomes = list[Outcome]()
         for text, tokens in emitted.items():
             tree = text.draft or DraftTree(text.tokens[-1])
             text.tokens += tokens
@@ -102,17 +104,19 @@ class Drafting:
             if text.drafter is not None and text.draft is not None:
                 text.drafter.observe(Feedback(tree, path, tuple(tokens)))
             text.draft = None
-        if self._proposed is not None and outcomes:
-            width = max(len(outcome.tree or ()) for outcome in outcomes)
-            kind = "step" if is_plain_step else "prompt"
-            record = StepRecord(kind, tuple(outcomes), {"forward": now - self._proposed}, width)
+        if began is not None and outcomes:
+            widths = [len(outcome.tree or ()) for outcome in outcomes]
+            kind, size = "step" if is_plain_step else "prompt", sum(widths)
+            record = StepRecord(
+                kind, tuple(outcomes), {"forward": self._began - began}, max(widths), is_settled=size in self._sizes
+            )
+            self._sizes.add(size)
             self._engine.learn(record, outcomes)
 
     def propose(self, texts: Sequence[Text]) -> list[list[int]]:
         """A chain behind each text; empty where nothing is worth it."""
         chains: dict[Text, list[int]] = {}
         asked = [text for text in texts if len(text.tokens) < self._max_length - 1]
-        self._proposed = self._clock()
         if not asked:
             return [[] for _ in texts]
         for text in asked:
@@ -126,7 +130,6 @@ class Drafting:
             tree.check(text.tokens[-1], self._vocab_size, budget, self._name)
             text.draft = tree.longest_chain()
             chains[text] = text.draft.tokens[1 : self._num_tokens + 1]
-        self._proposed = self._clock()
         return [chains.get(text, []) for text in texts]
 
     def _budget(self, text: Text) -> Budget:

@@ -1,6 +1,7 @@
 """The proposer in a stand-in for vLLM's engine, where rows change places, come, go and pause."""
 
 import random
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from specdec_vllm.drafting import Drafting
 from specdec_vllm.rows import Rows, Text
 
 from specdec import Budget, Drafter, DraftTree, Feedback, PluginError
+from specdec.decoding.record import StepRecord
 from specdec.strategies.base import Engine
 
 VOCAB, LONGEST, NUM_TOKENS = 32, 200, 6
@@ -109,11 +111,26 @@ def run(engine: FakeEngine, seed: int, count: int = 24) -> None:
 @pytest.mark.parametrize("strategy", ["suffix", "prompt_lookup", "suffix+prompt_lookup"])
 def test_drafts_are_right_more_often_than_not_and_texts_are_the_models(strategy: str) -> None:
     proposer = Proposer(config(specdec=strategy))
+    proposer._drafting._clock = count().__next__  # all steps take the same
     engine = FakeEngine(proposer, seed=1)
     run(engine, seed=2)
     assert not proposer._has_failed
     assert len(engine.done) == 24
     assert engine.num_accepted > engine.num_steps, "the model repeats itself every few tokens"
+
+
+def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts() -> None:
+    drafting = Drafting("prompt_lookup", vocab_size=VOCAB, num_tokens=4, max_length=LONGEST, clock=count().__next__)
+    records: list[StepRecord] = []
+    drafting._engine.learn = lambda record, _: records.append(record)  # type: ignore[method-assign]
+    text = Text([1, 2, 3, 1, 2], 5)
+    for token in (3, 1, 2, 9, 9):
+        drafting.learn({text: [token]}, is_plain_step=True)
+        drafting.propose([text])
+    widths = [record.width for record in records]
+    assert len(set(widths)) < len(widths)
+    assert [record.is_settled for record in records] == [width in widths[:nth] for nth, width in enumerate(widths)]
+    assert {record.total_seconds for record in records} == {1}, "with the search for drafts"
 
 
 class Recording(Engine):
