@@ -10,7 +10,7 @@ surprise.
 import math
 import statistics
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from specdec.costs import Costs
@@ -58,11 +58,10 @@ class Prices:
     def table(self, num_rows: int) -> Table:
         """The costs of steps of so many rows."""
         if num_rows not in self._tables:
-            seen = self._rows[num_rows]
-            factor_of = seen.factors()
-            costs = [0.0, seen.cost_of_nothing]
+            factors = self._factors(num_rows)
+            costs = [0.0, max(1.0, self._rows[num_rows].believed.get(1, 1.0))]  # to find nothing takes its time as well
             for width in range(2, self._widest + 1):
-                factor = factor_of(self._fed(num_rows, width))
+                factor = _nearest(factors, self._fed(num_rows, width))
                 costs.append(max(costs[-1], factor * self._predicted(num_rows, width)))
             self._tables[num_rows] = Table.of(costs)
         return self._tables[num_rows]
@@ -90,8 +89,21 @@ class Prices:
         else:
             factor = seen.note_drafted(width, seconds / predicted)
         if seen.believes_otherwise():
-            self._tables.pop(num_rows, None)
+            self._tables.clear()  # those of other numbers of rows may go by this one's
         return None if factor is None else factor * predicted
+
+    def _factors(self, num_rows: int) -> Mapping[int, float]:
+        """The factors of drafted sizes, of the nearest number of rows that has any: rows come and go faster than those.
+
+        A row alone, for which c(T) was measured, neither goes by others' nor lends its own.
+        """
+        known = [
+            number
+            for number, seen in self._rows.items()
+            if (number > 1) == (num_rows > 1) and max(seen.believed, default=1) > 1
+        ]
+        nearest = min(known, key=lambda number: abs(number - num_rows), default=num_rows)
+        return {size: factor for size, factor in self._rows[nearest].believed.items() if size > 1}
 
     def _fed(self, num_rows: int, width: int) -> int:
         """The nodes for each row once a pass is filled up."""
@@ -113,12 +125,7 @@ class _Seen:
         self._before: deque[tuple[int, float]] = deque(maxlen=_NEAR)  # the last drafted steps, for the next plain one
         # Factors, by the power of two that the number of nodes is above.
         self._factors: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))
-        self._believed: dict[int, float] = {}
-
-    @property
-    def cost_of_nothing(self) -> float:
-        """Plain steps that one takes in which the drafter found nothing."""
-        return max(1.0, self._believed.get(1, 1.0))
+        self.believed: dict[int, float] = {}
 
     def note_plain(self, seconds: float) -> None:
         """Note a step in which nothing was drafted."""
@@ -158,22 +165,18 @@ class _Seen:
             for size, factors in self._factors.items()
             if len(factors) >= _FEWEST or (len(factors) > 1 and min(factors) > _SURPRISE)
         }
-        is_same = learnt.keys() == self._believed.keys() and all(
-            abs(learnt[size] - known) <= 0.02 * known for size, known in self._believed.items()
+        is_same = learnt.keys() == self.believed.keys() and all(
+            abs(learnt[size] - known) <= 0.02 * known for size, known in self.believed.items()
         )
         if not is_same:
-            self._believed = learnt
+            self.believed = learnt
         return not is_same
 
-    def factors(self) -> Callable[[int], float]:
-        """The factor of a number of nodes: that of the nearest size that was seen, 1 where none was."""
-        believed = self._believed
 
-        def factor(width: int) -> float:
-            nearest = min(believed, key=lambda size: abs(size - width.bit_length()), default=None)
-            return 1.0 if nearest is None else believed[nearest]
-
-        return factor
+def _nearest(believed: Mapping[int, float], width: int) -> float:
+    """The factor of a number of nodes: that of the nearest size that was seen, 1 where none was."""
+    nearest = min(believed, key=lambda size: abs(size - width.bit_length()), default=None)
+    return 1.0 if nearest is None else believed[nearest]
 
 
 def _typical(factors: Collection[float]) -> float:

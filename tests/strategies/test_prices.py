@@ -60,6 +60,18 @@ def test_a_step_of_several_rows_that_takes_longer_is_dearer_for_them_alone() -> 
     assert steps.at(1, 2) == pytest.approx(1.1)
 
 
+def test_a_number_of_rows_that_was_not_seen_goes_by_the_nearest_until_its_own_steps_tell() -> None:
+    steps = Steps()
+    for num_rows, seconds in ((4, 10.0), (16, 30.0)):
+        steps.take(num_rows, 1, 5.0, times=5)
+        steps.take(num_rows, 2, seconds, times=5)
+    for num_rows, factor in ((5, 2 / 1.7 * 1.3), (15, 6 / 4.1 * 2.5)):
+        assert steps.at(num_rows, 2) == pytest.approx(factor * (0.9 + 0.2 * num_rows) / (0.9 + 0.1 * num_rows))
+    steps.take(5, 1, 5.0, times=5)
+    steps.take(5, 2, 7.5, times=5)
+    assert steps.at(5, 2) == pytest.approx(1.5)
+
+
 def test_sizes_are_learnt_apart_and_no_larger_step_is_cheaper() -> None:
     steps = Steps()
     for _ in range(5):

@@ -68,7 +68,7 @@ class Drafting:
             )
         )
         self._began: float | None = None  # when the step under way did, with the search for its drafts
-        self._sizes = set[int]()  # tokens of passes so far: kernels are made at the first pass of a size
+        self._sizes = set[int]()  # of passes so far: kernels are made at the first of a size
 
     def begin(self, text: Text) -> None:
         """Begin to draft for a text."""
@@ -106,7 +106,7 @@ class Drafting:
             text.draft = None
         if began is not None and outcomes:
             widths = [len(outcome.tree or ()) for outcome in outcomes]
-            kind, size = "step" if is_plain_step else "prompt", sum(widths)
+            kind, size = "step" if is_plain_step else "prompt", _size_of(sum(widths))
             record = StepRecord(
                 kind, tuple(outcomes), {"forward": self._began - began}, max(widths), is_settled=size in self._sizes
             )
@@ -136,6 +136,12 @@ class Drafting:
         left = self._max_length - len(text.tokens)
         most = min(self._num_tokens, left - 1)
         return Budget(num_nodes=most, depth=most, num_tokens=left)
+
+
+def _size_of(num_tokens: int) -> int:
+    """A pass's size, of eight between powers of two: those of wide batches hardly come twice."""
+    places = max(0, num_tokens.bit_length() - 4)
+    return num_tokens >> places << places
 
 
 def _accepted(tree: DraftTree, tokens: Sequence[int]) -> tuple[int, ...]:
