@@ -8,7 +8,7 @@ from specdec.strategies.growth import Growth
 from specdec.strategies.prices import Prices
 from specdec.strategies.windows import Windows
 
-_FIRST_DEPOSIT = 2.0  # plain steps: what a generator may lose before it knows better
+_FIRST_DEPOSIT = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _MOST_OWED = 0.25  # so that a bad time isn't paid for ever
 _ENOUGH = 0.1  # to draft again, once nothing was left
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
@@ -17,12 +17,13 @@ _LEAST_CHANCE = 0.005  # of any node, those too that go in because another reque
 
 
 class Account:
-    """A balance, and the prices that drafts are weighed against."""
+    """A balance, in plain steps of as many rows as decode just now, and the prices that drafts are weighed against."""
 
     def __init__(self, prices: Prices, loss: float) -> None:
         self.prices, self.loss = prices, loss
         self.balance = _FIRST_DEPOSIT
         self._windows: defaultdict[int, Windows] = defaultdict(Windows)  # by rows
+        self._num_rows = 1  # of the balance's steps
         self._num_others = 0  # rows of the last pass that had another strategy
         self._charged = 0.0  # of the step under way
         self._is_resting = False
@@ -35,11 +36,18 @@ class Account:
         Either nothing is left to draft with, and drafting takes time even where nothing comes of it, or a plain step is
         due for drafted ones to be held against.
         """
+        self._exchange(num_rows + self._num_others)
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
         self._is_resting = self.balance < (_ENOUGH if self._is_resting else 0.0)
         self._is_plain = self._is_resting or (not self._num_others and self.prices.needs_plain(num_rows))
         self._feeds_extra, self._charged = None, 0.0
         return self._is_plain
+
+    def _exchange(self, num_rows: int) -> None:
+        """Count the balance in steps of so many rows: what was saved in short ones isn't lost in as many long ones."""
+        if num_rows != self._num_rows:
+            self.balance *= self.prices.plain(self._num_rows) / self.prices.plain(num_rows)
+            self._num_rows = num_rows
 
     def least_chance(self, num_rows: int) -> float:
         """A chance that no node of a step of so many rows may be below, whatever else it has."""
@@ -103,5 +111,5 @@ class Account:
 
     def forget(self) -> None:
         """Forget what the texts of earlier requests brought."""
-        self.balance = _FIRST_DEPOSIT
+        self.balance, self._num_rows = _FIRST_DEPOSIT, 1
         self._windows.clear()

@@ -66,6 +66,10 @@ class Prices:
             self._tables[num_rows] = Table.of(costs)
         return self._tables[num_rows]
 
+    def plain(self, num_rows: int) -> float:
+        """Seconds of a plain step of so many rows, by c(T)."""
+        return self._costs.at(num_rows * self._costs.least_width)
+
     def needs_plain(self, num_rows: int) -> bool:
         """Return True if there is no recent plain step of ``num_rows`` rows to compare drafted ones with."""
         return self._rows[num_rows].needs_plain
