@@ -167,6 +167,16 @@ def test_no_draft_is_fed_that_the_account_cannot_bear_to_lose() -> None:
     assert widths == [1, 2, 5, 10]
 
 
+def test_what_was_saved_in_short_steps_is_worth_fewer_long_ones() -> None:
+    kept = Account(Prices(Costs((1, 11), (1.0, 2.0), 1.0), 20), 0.0)  # a plain step of eleven rows takes two of one
+    kept.rests(1)
+    before = kept.balance
+    kept.rests(11)
+    assert kept.balance == pytest.approx(before / 2)
+    kept.rests(1)
+    assert kept.balance == pytest.approx(before)
+
+
 def test_each_row_pays_in_what_its_draft_brought_and_plain_steps_nothing() -> None:
     kept = account(0.1, balance=0.5)
     for widths, accepted, earned in (([1], [0], 0.0), ([1, 3], [0, 2], 1.0), ([3], [1], 1.0)):
