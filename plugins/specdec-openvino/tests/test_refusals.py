@@ -21,7 +21,7 @@ Make = Callable[[str], PreTrainedModel]
     [
         ("gemma2", "its attention caps its scores"),
         ("llama4", "its attention is to chunks"),
-        ("gptj", "its attention can't be switched"),
+        ("falcon", "its attention can't be switched"),
     ],
 )
 def test_models_whose_attention_the_engine_lacks(make: Make, name: str, reason: str) -> None:
