@@ -59,6 +59,7 @@ TREES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("Phi3Config", {**SMALL, "sliding_window": None}),
     "gpt2": ("GPT2Config", GPT),
     "gptj": ("GPTJConfig", {**GPT, "rotary_dim": 4}),
+    "codegen": ("CodeGenConfig", {**GPT, "rotary_dim": 4}),
     "gpt_neox": ("GPTNeoXConfig", MHA),
     "opt": ("OPTConfig", {**MHA, "ffn_dim": 64, "word_embed_proj_dim": 32}),
     "starcoder2": ("Starcoder2Config", {**SMALL, "sliding_window": None}),

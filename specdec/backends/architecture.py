@@ -31,9 +31,9 @@ _FOREIGN = {
     "reference_sliding_attention": "a window over generated tokens alone, which goes by where the prompt ended",
     "window_attention": "attention inside separate windows in both directions, which isn't causal",
 }
-# transformers has renamed it in 5.24; models whose code is in a hub's repository keep the older name.
-_CACHE_ARGUMENTS = "cache", "past_key_values"
 _FOREIGN["hybrid_sliding"] = _FOREIGN["hybrid"]
+# transformers has renamed it in 5.24; models whose code is in a hub's repository keep the older name.
+CACHE_ARGUMENTS = "cache", "past_key_values"
 
 
 def cache_argument(model: PreTrainedModel) -> str:
@@ -43,7 +43,7 @@ def cache_argument(model: PreTrainedModel) -> str:
         ModelError: where it takes none.
     """
     parameters = inspect.signature(model.forward).parameters
-    for name in _CACHE_ARGUMENTS:
+    for name in CACHE_ARGUMENTS:
         if name in parameters:
             return name
     raise ModelError(f"{name_of(model)} takes no key-value cache in its forward: use a model that does")
@@ -61,7 +61,7 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
     if any(map(_drops_out, model.modules())):
         raise ModelError(f"{name} is in training mode, where dropout changes its logits: call model.eval()")
     attention = attention_kinds(config, name)
-    cache_argument(model)
+    cache_argument(model)  # refuses a model that has none
     head = model.get_output_embeddings()
     if head is None:
         raise ModelError(f"{name} has no language-model head: load it with AutoModelForCausalLM")

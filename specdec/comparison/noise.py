@@ -32,12 +32,12 @@ def _other_ways(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> 
 
     from specdec.backends.architecture import cache_argument
 
-    ids = torch.tensor([list(tokens)], device=model.device)
+    ids, taken_by = torch.tensor([list(tokens)], device=model.device), cache_argument(model)
     yield model(ids.repeat(2, 1), use_cache=False).logits[1, first:].float()
     for size in _CHUNKS:
         cache, logits = DynamicCache(config=model.config), []
         starts = [0, *range(max(1, first), ids.shape[1], size)]
         for start, end in zip(starts, [*starts[1:], ids.shape[1]], strict=True):
-            output = model(ids[:, start:end], use_cache=True, **{cache_argument(model): cache})
+            output = model(ids[:, start:end], use_cache=True, **{taken_by: cache})
             logits.append(output.logits[0])
         yield torch.cat(logits)[first:].float()

@@ -28,10 +28,10 @@ def read(name: str, split: Literal["tensors", "branches"]) -> tuple[Any, Any]:
     Raises:
         ModelError: with what went wrong.
     """
-    from transformers.distributed import DistributedConfig
-
     if split == "branches":
         return load_pretrained(name)
+    from transformers.distributed import DistributedConfig
+
     return load_pretrained(name, distributed_config=DistributedConfig(tp_plan="auto"))
 
 

@@ -8,11 +8,11 @@ from transformers import GenerationConfig
 from transformers.generation import GenerationMode
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
+from specdec.backends.architecture import CACHE_ARGUMENTS
 from specdec.errors import RequestError
 from specdec.in_transformers.rows import PaddedRow
 
-_CACHES = "cache", "past_key_values"
-_READ = *_CACHES, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
+_READ = *CACHE_ARGUMENTS, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
 _NOT_GIVEN = "output_attentions", "output_hidden_states"
 _LEAVE = "leave custom_generate out for this call"
 
@@ -47,7 +47,7 @@ def check_inputs(given: Mapping[str, Any]) -> None:
         RequestError: naming them.
     """
     for name, value in given.items():
-        if name in _CACHES and value is not None and value.get_seq_length():
+        if name in CACHE_ARGUMENTS and value is not None and value.get_seq_length():
             raise RequestError(
                 f"{name} of an earlier call was given, which specdec can't read: give the whole text alone"
             )

@@ -2,9 +2,9 @@
 
 c(T) was measured for a single row, soon, and is the model's alone. Host work, masks, padding and several rows come on
 top, and are learnt: a step of w nodes for each of b rows is taken to last f times what c(T) makes of a plain step's
-time. The factor f is the median of what the last such steps of about as many nodes took over that, each beside a plain
-one right before or behind it: machines are faster at one time than at another. A few steps tell one if they agree on a
-surprise.
+time. The factor f is the lower median of what the last such steps of about as many nodes took over that, each beside a
+plain one right before or behind it: machines are faster at one time than at another. A few steps tell one if they agree
+on a surprise. Until steps of b rows have told, those of the nearest number of rows do.
 """
 
 import math
@@ -59,7 +59,7 @@ class Prices:
         """The costs of steps of so many rows."""
         if num_rows not in self._tables:
             factors = self._factors(num_rows)
-            costs = [0.0, max(1.0, self._rows[num_rows].believed.get(1, 1.0))]  # to find nothing takes its time as well
+            costs = [0.0, self._rows[num_rows].cost_of_nothing]
             for width in range(2, self._widest + 1):
                 factor = _nearest(factors, self._fed(num_rows, width))
                 costs.append(max(costs[-1], factor * self._predicted(num_rows, width)))
@@ -97,25 +97,20 @@ class Prices:
         return None if factor is None else factor * predicted
 
     def _factors(self, num_rows: int) -> Mapping[int, float]:
-        """The factors of drafted sizes, of the nearest number of rows that has any: rows come and go faster than those.
+        """The factors of the nearest number of rows that has any: rows come and go faster than prices are learnt.
 
         A row alone, for which c(T) was measured, neither goes by others' nor lends its own.
         """
-        known = [
-            number
-            for number, seen in self._rows.items()
-            if (number > 1) == (num_rows > 1) and max(seen.believed, default=1) > 1
-        ]
+        known = [number for number, seen in self._rows.items() if seen.factors and (number > 1) == (num_rows > 1)]
         nearest = min(known, key=lambda number: abs(number - num_rows), default=num_rows)
-        return {size: factor for size, factor in self._rows[nearest].believed.items() if size > 1}
+        return self._rows[nearest].factors
 
     def _fed(self, num_rows: int, width: int) -> int:
         """The nodes for each row once a pass is filled up."""
         return math.ceil(self._costs.filled(num_rows * max(width, self._costs.least_width)) / num_rows)
 
     def _predicted(self, num_rows: int, width: int) -> float:
-        least = self._costs.least_width
-        return self._costs.at(num_rows * max(width, least)) / self._costs.at(num_rows * least)
+        return self._costs.at(num_rows * max(width, self._costs.least_width)) / self.plain(num_rows)
 
 
 class _Seen:
@@ -129,7 +124,17 @@ class _Seen:
         self._before: deque[tuple[int, float]] = deque(maxlen=_NEAR)  # the last drafted steps, for the next plain one
         # Factors, by the power of two that the number of nodes is above.
         self._factors: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))
-        self.believed: dict[int, float] = {}
+        self._believed: dict[int, float] = {}
+
+    @property
+    def cost_of_nothing(self) -> float:
+        """Plain steps that one takes in which the drafter found nothing."""
+        return max(1.0, self._believed.get(1, 1.0))
+
+    @property
+    def factors(self) -> Mapping[int, float]:
+        """The factors of drafted steps by their size; none for one in which nothing was found, which tells no price."""
+        return {size: factor for size, factor in self._believed.items() if size > 1}
 
     def note_plain(self, seconds: float) -> None:
         """Note a step in which nothing was drafted."""
@@ -169,18 +174,18 @@ class _Seen:
             for size, factors in self._factors.items()
             if len(factors) >= _FEWEST or (len(factors) > 1 and min(factors) > _SURPRISE)
         }
-        is_same = learnt.keys() == self.believed.keys() and all(
-            abs(learnt[size] - known) <= 0.02 * known for size, known in self.believed.items()
+        is_same = learnt.keys() == self._believed.keys() and all(
+            abs(learnt[size] - known) <= 0.02 * known for size, known in self._believed.items()
         )
         if not is_same:
-            self.believed = learnt
+            self._believed = learnt
         return not is_same
 
 
-def _nearest(believed: Mapping[int, float], width: int) -> float:
+def _nearest(factors: Mapping[int, float], width: int) -> float:
     """The factor of a number of nodes: that of the nearest size that was seen, 1 where none was."""
-    nearest = min(believed, key=lambda size: abs(size - width.bit_length()), default=None)
-    return 1.0 if nearest is None else believed[nearest]
+    nearest = min(factors, key=lambda size: abs(size - width.bit_length()), default=None)
+    return 1.0 if nearest is None else factors[nearest]
 
 
 def _typical(factors: Collection[float]) -> float:

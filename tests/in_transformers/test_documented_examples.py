@@ -22,7 +22,7 @@ from transformers import (
     PreTrainedModel,
     StaticCache,
     TextStreamer,
-)  # fmt: skip
+)
 from transformers.generation import GenerationConfig, logits_process, stopping_criteria
 
 import specdec
