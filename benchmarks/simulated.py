@@ -38,7 +38,7 @@ from specdec.strategies.base import Engine, Host, TopLogits
 from specdec.strategies.growth import Growth
 from specdec.strategies.merged import MergedEngine
 from specdec.strategies.merged_drafter import Part
-from specdec.strategies.prices import Prices
+from specdec.strategies.padded_prices import PaddedPrices
 from specdec.successors import Successors
 from specdec.testing import toy_host
 
@@ -85,7 +85,7 @@ class FixedAccount(Account):
     """Spends as told, whatever it brings."""
 
     def __init__(self, num_nodes: int, chance: float) -> None:
-        super().__init__(Prices(Costs((1, 2), (1.0, 1.0), 1.0), 2, learns=False), loss=0.0)
+        super().__init__(PaddedPrices(Costs((1, 2), (1.0, 1.0), 1.0), 2, learns=False), loss=0.0)
         self._num_nodes, self._chance = num_nodes, chance
 
     def rests(self, num_rows: int) -> bool:
@@ -94,11 +94,13 @@ class FixedAccount(Account):
     def least_chance(self, num_rows: int) -> float:
         return self._chance
 
-    def grow(self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int | None = None) -> tuple[int, bool]:
+    def grow(
+        self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int | None = None
+    ) -> tuple[list[int], bool]:
         for growth, limit in zip(growths, limits, strict=True):
             while len(growth) <= min(self._num_nodes, limit) and growth.next_chance:
                 growth.take()
-        return max(map(len, growths)), False
+        return [len(growth) for growth in growths], False
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         pass

@@ -43,3 +43,9 @@ class Costs:
     def relative(self) -> tuple[float, ...]:
         """c(T): over the cost of an ordinary plain step."""
         return tuple(seconds / self.plain for seconds in self.seconds)
+
+
+def size_of(num_nodes: int) -> int:
+    """A size that a number of nodes is counted as, of eight between powers of two: in wide passes few come twice."""
+    places = max(0, num_nodes.bit_length() - 4)
+    return num_nodes >> places << places

@@ -51,48 +51,49 @@ class Account:
 
     def least_chance(self, num_rows: int) -> float:
         """A chance that no node of a step of so many rows may be below, whatever else it has."""
-        return max(_LEAST_CHANCE, 0.0 if num_rows + self._num_others > 1 else self.prices.table(1).least)
+        comes_along = self.prices.rounds.shares_room and num_rows + self._num_others > 1
+        return max(_LEAST_CHANCE, 0.0 if comes_along else num_rows * self.prices.table(num_rows).least)
 
-    def grow(self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int | None = None) -> tuple[int, bool]:
-        """Grow trees to the size at which a step is expected to bring most tokens for its time, and pay for it.
+    def grow(
+        self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int | None = None
+    ) -> tuple[list[int], bool]:
+        """Grow trees to the sizes at which a step is expected to bring most tokens for its time, and pay for it.
 
-        With width w, the expected speed over plain decoding is (1 + chances per row) / c(w). A further node pays while
-        its chance is above that speed times what the node costs.
+        Behind n rounds, the expected speed over plain decoding is (1 + chances per row) / c(n). A further round pays
+        while its nodes' chances are above that speed times what it costs.
 
         Args:
             limits: nodes below the root that each tree may have.
             num_extra: nodes of the widest row that may be fed besides, for what they teach; None where none may.
 
         Returns:
-            The nodes of each tree that are to be fed, the root included, and whether the others are.
+            The nodes of each tree that are to be fed, the root included, and True if the others are.
         """
-        num_rows, fewest, most = len(growths) + self._num_others, min(limits, default=0), max(limits, default=0)
+        num_rows = len(growths) + self._num_others
         table = self.prices.table(num_rows)
         costs, floors = table.costs, table.floors
         wide = 1 + (num_extra or 0)
         is_bearable = num_extra is not None and wide < len(costs) and costs[wide] - 1.0 <= self.balance
         feeds_extra = is_bearable and self._windows[num_rows].is_due()
         beside = wide - 1 if feeds_extra else 0
-        width, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1 + beside]
-        growing, widest = growths, min(most, len(costs) - 2 - beside)
-        while width <= widest:
-            if width > fewest:
-                growing = [each for each, limit in zip(growths, limits, strict=True) if len(each) <= limit]
+        rounds = self.prices.rounds(growths, limits)
+        place, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1 + beside]
+        while place + beside < len(costs) - 1 and (growing := rounds.next()):
             chance = sum([growth.next_chance for growth in growing]) / num_rows
-            if chance <= floors[width + beside] * speed or costs[width + 1 + beside] - 1.0 > self.balance:
+            if chance <= floors[place + beside] * speed or costs[place + 1 + beside] - 1.0 > self.balance:
                 break
             for growth in growing:
                 if growth.next_chance:
                     growth.take()
-            gained, width = gained + chance, width + 1
-            wider = (1.0 + gained) / costs[width + beside]
-            if wider > speed * (_WORTH_IT if best == 1 else 1.0):
-                best, speed = width, wider
+            gained, place = gained + chance, place + 1
+            faster = (1.0 + gained) / costs[place + beside]
+            if faster > speed * (_WORTH_IT if best == 1 else 1.0):
+                best, speed = place, faster
         self._charged = costs[best + beside] - 1.0
         self.balance -= self._charged
         if is_bearable:
             self._feeds_extra = feeds_extra
-        return best, feeds_extra
+        return rounds.sizes(best - 1), feeds_extra
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         """Pay in the tokens that drafts brought, and note what the step took."""
@@ -104,7 +105,8 @@ class Account:
             earned = sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / num_rows
             self.balance = min(_MOST_SAVED, self.balance + earned)
         if record.kind == "step" and record.is_settled and not self._num_others:  # else the time is others' as well
-            taken = self.prices.note(num_rows, record.width, record.total_seconds, self._is_plain)
+            place = self.prices.rounds.place(record)
+            taken = self.prices.note(num_rows, place, record.total_seconds, self._is_plain)
             if taken is not None:  # what is charged is what it turns out to be
                 self.balance += self._charged - (taken - 1.0)
                 self.balance = max(-_MOST_OWED, min(_MOST_SAVED, self.balance))

@@ -25,6 +25,8 @@ from specdec.errors import PluginError
 from specdec.strategies.account import Account
 from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Signal
 from specdec.strategies.merged_drafter import MergedDrafter, Part
+from specdec.strategies.packed_prices import PackedPrices
+from specdec.strategies.padded_prices import PaddedPrices
 from specdec.strategies.prices import Prices
 from specdec.strategies.rates import Agreements, Rates
 from specdec.strategies.sources.base import Source
@@ -58,7 +60,11 @@ class MergedProposer(Proposer):
                 parts.append(Part.of(proposer, host, [part.name for part in parts]))
                 failing.callback(parts[-1].engine.close)
             if host.is_keyed:
-                prices = Prices(host.costs(), 2 * self.num_nodes, learns=self.clock)
+                prices: Prices
+                if host.packs_rows:
+                    prices = PackedPrices(host.costs(), self.num_nodes, learns=self.clock)
+                else:
+                    prices = PaddedPrices(host.costs(), 2 * self.num_nodes, learns=self.clock)
                 engine: Engine = MergedEngine(parts, Account(prices, self.loss), self.num_nodes, host.takes_trees)
             else:
                 engine = FreshEngine(parts, self.num_nodes, host.takes_trees)
@@ -103,8 +109,8 @@ class MergedEngine(Engine):
         ]
         has_extra = any(drafter.num_extra for drafter in merged)
         num_unearning = max(drafter.num_unearning for drafter in merged) if has_extra else None
-        width, feeds_extra = self._account.grow(growths, limits, num_unearning)
-        return [drafter.tree(width, feeds_extra) for drafter in merged]
+        sizes, feeds_extra = self._account.grow(growths, limits, num_unearning)
+        return [drafter.tree(size, feeds_extra) for drafter, size in zip(merged, sizes, strict=True)]
 
     def _ask(self, index: int, part: Part, merged: Sequence["MergedDrafter"], budgets: Sequence[Budget]) -> None:
         """Ask a part that gives trees for those of all its requests; who fails is left out from then on."""
@@ -159,7 +165,7 @@ class FreshEngine(Engine):
 
     def start(self, request: Request) -> Drafter:
         parts = [replace(part, rates=Rates(part.name, TreeSource.prior)) for part in self._parts]
-        account = Account(Prices(_NOMINAL, 2 * self._num_nodes, learns=False), loss=math.inf)
+        account = Account(PaddedPrices(_NOMINAL, 2 * self._num_nodes, learns=False), loss=math.inf)
         return MergedEngine(parts, account, self._num_nodes, self._takes_trees).start(request)
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:

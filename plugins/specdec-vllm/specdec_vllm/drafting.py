@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from specdec import Budget, DraftTree, Feedback, Proposer, Request
-from specdec.costs import Costs
+from specdec.costs import Costs, size_of
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.errors import ModelError, PluginError
 from specdec.plugins.registry import load_plugins
@@ -62,6 +62,7 @@ class Drafting:
                 reads_q=False,
                 is_keyed=True,
                 takes_trees=False,
+                packs_rows=True,
                 load=_refuse,
                 open=_refuse,
                 costs=lambda: _NOMINAL,
@@ -106,7 +107,7 @@ class Drafting:
             text.draft = None
         if began is not None and outcomes:
             widths = [len(outcome.tree or ()) for outcome in outcomes]
-            kind, size = "step" if is_plain_step else "prompt", _size_of(sum(widths))
+            kind, size = "step" if is_plain_step else "prompt", size_of(sum(widths))
             record = StepRecord(
                 kind, tuple(outcomes), {"forward": self._began - began}, max(widths), is_settled=size in self._sizes
             )
@@ -136,12 +137,6 @@ class Drafting:
         left = self._max_length - len(text.tokens)
         most = min(self._num_tokens, left - 1)
         return Budget(num_nodes=most, depth=most, num_tokens=left)
-
-
-def _size_of(num_tokens: int) -> int:
-    """A pass's size, of eight between powers of two: those of wide batches hardly come twice."""
-    places = max(0, num_tokens.bit_length() - 4)
-    return num_tokens >> places << places
 
 
 def _accepted(tree: DraftTree, tokens: Sequence[int]) -> tuple[int, ...]:
