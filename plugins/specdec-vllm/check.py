@@ -5,8 +5,8 @@
 
 Each contender is an engine in a process of its own. It decodes 32 requests at once, with different lengths, of which
 some are aborted on the way, and then eight of them one at a time. The tokens must be those of vLLM without drafts.
-Figures are medians of rounds, in which contenders take turns; all engines are in memory, 3 GB each for SmolLM2. Without
-``--model`` a tiny random Llama is made.
+Figures are medians of rounds, in which contenders take turns, behind one with other prompts that warms up; all engines
+are in memory, 3 GB each for SmolLM2. Without ``--model`` a tiny random Llama is made.
 """
 
 import argparse
@@ -18,13 +18,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 NUM_REQUESTS, NUM_ALONE, LONGEST_PROMPT, NUM_DRAFTED = 32, 8, 512, 8
 ABORTED = {5: 9, 11: 3, 17: 20, 30: 14}  # by request, the step behind which it is
-TOPICS = "the river Rhine", "a heap", "sorting a list in Python", "the French revolution"
+TOPICS = (
+    "the river Rhine", "a heap", "sorting a list in Python", "the French revolution", "bread", "the speed of light",
+    "chess", "a bicycle",
+)  # fmt: skip
 TASKS = (
     "Explain {} in three sentences.", "List ten facts about {}, and then repeat the list.", "Write a poem about {}.",
     "Write a Python function to do with {}, with a docstring and tests.", "Summarise what you know of {} twice.",
@@ -91,13 +95,21 @@ def serve(model: str, contender: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine = engine_for(model, contender)
+    print("ready", file=answers, flush=True)
+    before = _metrics(engine)
     for number, line in enumerate(sys.stdin):
         prompts = json.loads(line)
         together = decode(engine, prompts, ABORTED, f"all{number}")
         alone = [decode(engine, [prompt], {}, f"one{number}-{each}") for each, prompt in enumerate(prompts[:NUM_ALONE])]
-        metrics = {each.name.removeprefix("vllm:spec_decode_num_"): each.value for each in engine.get_metrics()
-                   if each.name.startswith("vllm:spec_decode_num_") and hasattr(each, "value")}  # fmt: skip
+        metrics, before = _metrics(engine) - before, _metrics(engine)
         print(json.dumps({"together": together, "alone": alone, "metrics": metrics}), file=answers, flush=True)
+
+
+def _metrics(engine: Any) -> Counter[str]:
+    """vLLM's own counts of drafts and of what was accepted, since its start."""
+    prefix = "vllm:spec_decode_num_"
+    named = [each for each in engine.get_metrics() if each.name.startswith(prefix) and hasattr(each, "value")]
+    return Counter({each.name.removeprefix(prefix): each.value for each in named})
 
 
 def tiny_model(folder: Path) -> str:
@@ -114,11 +126,16 @@ def tiny_model(folder: Path) -> str:
     return str(folder)
 
 
-def prompts_for(model: str, file: Path | None) -> list[list[int]]:
-    """Chat prompts by their ids, of a JSON Lines file or made of a few words; for a model without a tokenizer, any."""
+def prompts_for(model: str, file: Path | None) -> tuple[list[list[int]], list[list[int]]]:
+    """Chat prompts by their ids, of a JSON Lines file or made of a few words; for a model without a tokenizer, any.
+
+    Returns:
+        Those to measure with, and others to warm up with.
+    """
     if not Path(model, "tokenizer.json").exists():
         rng = random.Random(0)
-        return [[rng.randrange(1, 256) for _ in range(rng.randint(4, 60))] for _ in range(NUM_REQUESTS)]
+        any_of = [[rng.randrange(1, 256) for _ in range(rng.randint(4, 60))] for _ in range(2 * NUM_REQUESTS)]
+        return any_of[:NUM_REQUESTS], any_of[NUM_REQUESTS:]
     from transformers import AutoTokenizer
 
     tokenizer, found = AutoTokenizer.from_pretrained(model), list[list[int]]()
@@ -131,7 +148,7 @@ def prompts_for(model: str, file: Path | None) -> list[list[int]]:
         ids = list(ids if isinstance(ids, list) else ids["input_ids"])
         if len(ids) <= LONGEST_PROMPT:
             found.append(ids)
-    return found[:NUM_REQUESTS]
+    return found[:NUM_REQUESTS], found[NUM_REQUESTS : 2 * NUM_REQUESTS]
 
 
 def faults(base: dict[str, Any], run: dict[str, Any]) -> list[str]:
@@ -196,12 +213,16 @@ def main() -> int:
             from specdec.demo import smollm2
 
             model = str(smollm2.checkpoint("float32"))
-        prompts = json.dumps(prompts_for(model, given.prompts)) + "\n"
+        prompts, others = prompts_for(model, given.prompts)
         workers = {name: _started(model, name, given.threads) for name in names}
-        rounds = []
         try:
-            for _ in range(given.rounds):
-                rounds.append({name: _asked(worker, prompts, name) for name, worker in workers.items()})
+            for name, worker in workers.items():
+                _next_line(worker, name)  # ready
+            for name, worker in workers.items():
+                _asked(worker, others, name)
+            rounds = [
+                {name: _asked(worker, prompts, name) for name, worker in workers.items()} for _ in range(given.rounds)
+            ]
         finally:
             for worker in workers.values():
                 worker.kill()
@@ -230,16 +251,20 @@ def _started(model: str, name: str, threads: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env={**os.environ, **own}, text=True, **pipes)
 
 
-def _asked(worker: "subprocess.Popen[str]", prompts: str, name: str) -> dict[str, Any]:
+def _asked(worker: "subprocess.Popen[str]", prompts: list[list[int]], name: str) -> dict[str, Any]:
     assert worker.stdin is not None
-    assert worker.stdout is not None
-    worker.stdin.write(prompts)
+    worker.stdin.write(json.dumps(prompts) + "\n")
     worker.stdin.flush()
+    answer: dict[str, Any] = json.loads(_next_line(worker, name))
+    return answer
+
+
+def _next_line(worker: "subprocess.Popen[str]", name: str) -> str:
+    assert worker.stdout is not None
     line = worker.stdout.readline()
     if not line:
         raise SystemExit(f"{name}: the engine has ended; its own words stand above")
-    answer: dict[str, Any] = json.loads(line)
-    return answer
+    return line
 
 
 if __name__ == "__main__":
