@@ -46,6 +46,12 @@ class Costs:
 
 
 def size_of(num_nodes: int) -> int:
-    """A size that a number of nodes is counted as, of eight between powers of two: in wide passes few come twice."""
+    """The size that a number of nodes is counted as, of eight between powers of two: in wide passes few come twice."""
     places = max(0, num_nodes.bit_length() - 4)
     return num_nodes >> places << places
+
+
+def last_of(num_nodes: int) -> int:
+    """The greatest number of nodes that is counted as the same size."""
+    places = max(0, num_nodes.bit_length() - 4)
+    return num_nodes | (1 << places) - 1

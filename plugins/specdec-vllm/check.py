@@ -41,7 +41,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
     "vllm suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
     "specdec prompt_lookup": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
     "specdec suffix": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
-    "specdec suffix+prompt_lookup": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
+    "specdec auto": {"method": "custom_class", "model": "specdec_vllm.Proposer"},
 }
 
 

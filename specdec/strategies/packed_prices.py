@@ -2,16 +2,17 @@
 
 So the passes of all steps tell one c(T): plain ones of many rows what drafts of few would cost. It is linear between
 the sizes that were seen of late, by the lower median of each, and goes on with its last slope to twice the nodes and a
-few: larger passes aren't tried. Before two sizes are known it rises as the costs do that it was begun with.
+few: larger passes aren't tried. Before two sizes are known it rises as the costs do that it was begun with. So it does
+from each size to the next, until that is seen: costs rise by stairs, and nobody finds a stair's edge from afar.
 """
 
 import statistics
 from bisect import bisect_right
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from specdec.costs import Costs, size_of
+from specdec.costs import Costs, last_of, size_of
 from specdec.strategies.prices import Prices, Table
 from specdec.strategies.rounds import Packed
 
@@ -117,5 +118,18 @@ class PackedPrices(Prices):
             rise = longest * (self._first.at(widest) / self._first.at(last) - 1.0)
         if sizes[0] > 1:
             sizes, seconds = [1, *sizes], [seconds[0] * self._first.at(1) / self._first.at(sizes[0]), *seconds]
-        self._costs = Costs((*sizes, widest), (*seconds, longest + rise), seconds[0])
+        plain = seconds[0]
+        self._costs = self._with_next(Costs((*sizes, widest), (*seconds, longest + rise), plain))
         self._tables.clear()
+
+    def _with_next(self, known: Costs) -> Costs:
+        """Costs with what is hoped of the next size above each that is known."""
+        pairs = list[tuple[int, float]]()
+        for size, taken, larger in zip(known.sizes, known.seconds, (*known.sizes[1:], 0), strict=True):
+            pairs.append((size, taken))
+            above = last_of(last_of(size) + 1)
+            if above < larger:
+                hoped = taken * self._first.at(above) / self._first.at(size)
+                pairs.append((above, min(hoped, known.at(above))))
+        sizes, seconds = zip(*pairs, strict=True)
+        return replace(known, sizes=sizes, seconds=seconds)

@@ -11,7 +11,9 @@ from specdec.costs import Costs, size_of
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.errors import ModelError, PluginError
 from specdec.plugins.registry import load_plugins
+from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Host
+from specdec.strategies.merged import MergedProposer
 from specdec.tree import ROOT
 from specdec_vllm.rows import Text
 
@@ -46,11 +48,13 @@ class Drafting:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         proposer: Proposer = load_plugins().make("proposers", strategy)
+        if isinstance(proposer, AutoProposer):
+            proposer = _without_signals(proposer)
         if wanted := proposer.wants():
             told = ", ".join(sorted(f"{nodes.name.lower()} {what}" for nodes, what in wanted))
             raise PluginError(
                 f"{strategy} drafts by what the model thinks ({told}), and vLLM tells its drafters tokens alone: "
-                "use suffix, prompt_lookup, datastore, or several of them joined by +"
+                "use auto, suffix, prompt_lookup, datastore, or several of these joined by +"
             )
         self._name, self._vocab_size, self._eos = strategy, vocab_size, frozenset(eos_token_ids)
         self._num_tokens, self._max_length, self._clock = num_tokens, max_length, clock
@@ -147,6 +151,13 @@ def _accepted(tree: DraftTree, tokens: Sequence[int]) -> tuple[int, ...]:
             break
         path.append(node)
     return tuple(path)
+
+
+def _without_signals(auto: AutoProposer) -> MergedProposer:
+    """The merge that it stands for, of those alone that need nothing of the model but tokens."""
+    merged = auto.merged()
+    told = [each for each in merged.proposers if not each.wants()]
+    return MergedProposer(told, num_nodes=merged.num_nodes, loss=merged.loss, clock=merged.clock)
 
 
 def _refuse(*_: Any) -> Any:

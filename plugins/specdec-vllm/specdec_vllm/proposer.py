@@ -9,15 +9,15 @@ import numpy as np
 from specdec_vllm.drafting import Drafting
 from specdec_vllm.rows import Rows
 
-_STRATEGY = "suffix+prompt_lookup"
+_STRATEGY = "auto"
 _log = logging.getLogger("vllm.specdec")
 
 
 class Proposer:
     """Drafts by a strategy of specdec's, for ``speculative_config={"method": "custom_class", …}``.
 
-    The strategy is named by ``additional_config={"specdec": "suffix+prompt_lookup"}``. It must need nothing of the
-    model but tokens. Drafts can't change the text: vLLM's own sampler decides about them.
+    The strategy is named by ``additional_config={"specdec": "auto"}``. It must need nothing of the model but tokens;
+    ``auto`` leaves out what does. Drafts can't change the text: vLLM's own sampler decides about them.
     """
 
     def __init__(self, vllm_config: Any) -> None:
