@@ -106,7 +106,8 @@ class Account:
             self.balance = min(_MOST_SAVED, self.balance + earned)
         if record.kind == "step" and record.is_settled and not self._num_others:  # else the time is others' as well
             place = self.prices.rounds.place(record)
-            taken = self.prices.note(num_rows, place, record.total_seconds, self._is_plain)
+            searching = record.seconds.get("propose", 0.0)
+            taken = self.prices.note(num_rows, place, record.total_seconds, searching, self._is_plain)
             if taken is not None:  # what is charged is what it turns out to be
                 self.balance += self._charged - (taken - 1.0)
                 self.balance = max(-_MOST_OWED, min(_MOST_SAVED, self.balance))

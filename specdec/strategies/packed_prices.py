@@ -18,16 +18,16 @@ from specdec.strategies.rounds import Packed
 
 _MOST, _FEWEST = 15, 2  # passes of a size that count, and that have to be seen
 _LAST = 256  # steps that count: contexts grow, and what seems too dear to be tried is tried again
-_REFRESH = 48  # steps after which a plain one is due
 _EVERY = 8  # steps, after which tables are made anew
 _MOST_ROUNDS = 512
 _BEYOND = 8  # nodes
+_NEAR = 1.25  # times the nodes: a plain step isn't needed to tell what one takes
 _FAR = 1.5  # times the nodes: a slope between sizes that are nearer is mostly noise
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A pass that was seen: the step's number, its nodes and seconds."""
+    """A pass that was seen: the step's number, its nodes, and its seconds without the search for drafts."""
 
     step: int
     num_nodes: int
@@ -49,16 +49,15 @@ class PackedPrices(Prices):
         self._first = self._costs = costs
         self._num_nodes, self._learns = num_nodes, learns
         self._passes: defaultdict[int, deque[Pass]] = defaultdict(lambda: deque(maxlen=_MOST))  # by their size
-        self._in_vain: deque[float] = deque(maxlen=_MOST)  # steps in which nothing was found to draft, in plain ones
-        self._num_steps = self._num_plain = self._num_since_plain = 0
+        self._known: list[int] = []  # sizes that are priced by what was seen
+        self._searching: deque[float] = deque(maxlen=_MOST)  # seconds for each row
+        self._num_steps = 0
         self._tables: dict[int, Table] = {}
 
     def table(self, num_rows: int) -> Table:
         if num_rows not in self._tables:
             most = min(num_rows * self._num_nodes, max(num_rows, self._costs.sizes[-1] - num_rows), _MOST_ROUNDS)
-            costs = [self._cost_of_nothing]
-            for num_nodes in range(num_rows + 1, num_rows + most + 1):
-                costs.append(max(costs[-1], self._relative(num_rows, num_nodes)))
+            costs = [self._cost(num_rows, num_rows + rounds) for rounds in range(most + 1)]
             self._tables[num_rows] = Table.of([0.0, *costs])
         return self._tables[num_rows]
 
@@ -66,35 +65,26 @@ class PackedPrices(Prices):
         return self._costs.at(num_rows)
 
     def needs_plain(self, num_rows: int) -> bool:
-        return self._learns and (self._num_plain < _FEWEST or self._num_since_plain >= _REFRESH)
+        return self._learns and not any(num_rows / _NEAR <= size <= num_rows * _NEAR for size in self._known)
 
-    def note(self, num_rows: int, place: int, seconds: float, is_plain: bool) -> float | None:
+    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> float | None:
         if not self._learns:
             return None
         self._num_steps += 1
-        self._num_plain += is_plain
-        self._num_since_plain = 0 if is_plain else self._num_since_plain + 1
-        num_nodes, is_known = num_rows + place - 1, self._costs is not self._first
-        is_first = False
-        if is_plain or num_nodes > num_rows:
-            passes = self._passes[size_of(num_nodes)]
-            passes.append(Pass(self._num_steps, num_nodes, seconds))
-            is_first = len(passes) == _FEWEST
-        elif is_known:
-            self._in_vain.append(seconds / self._costs.at(num_rows))
-        if is_first or self._num_steps % _EVERY == 0:
+        num_nodes = num_rows + place - 1
+        passes = self._passes[size_of(num_nodes)]
+        passes.append(Pass(self._num_steps, num_nodes, seconds - searching))
+        if not is_plain:
+            self._searching.append(searching / num_rows)
+        if len(passes) == _FEWEST or self._num_steps % _EVERY == 0:
             self._believe()
-        if is_plain or not is_known:
-            return None
-        return self._cost_of_nothing if num_nodes == num_rows else self._relative(num_rows, num_nodes)
+        is_known = self._costs is not self._first and not is_plain
+        return self._cost(num_rows, num_nodes) if is_known else None
 
-    @property
-    def _cost_of_nothing(self) -> float:
-        """Plain steps that one takes in which nothing was found to draft."""
-        return max(1.0, statistics.median_low(self._in_vain)) if len(self._in_vain) == _MOST else 1.0
-
-    def _relative(self, num_rows: int, num_nodes: int) -> float:
-        return self._costs.at(num_nodes) / self._costs.at(num_rows)
+    def _cost(self, num_rows: int, num_nodes: int) -> float:
+        """The cost of a step that was drafted for, in plain ones."""
+        searching = num_rows * statistics.median_low(self._searching) if self._searching else 0.0
+        return (self._costs.at(num_nodes) + searching) / self._costs.at(num_rows)
 
     def _believe(self) -> None:
         """Make c(T) anew of the passes that were seen of late."""
@@ -105,6 +95,7 @@ class PackedPrices(Prices):
             if len(passes) >= _FEWEST:
                 sizes.append(statistics.median_low(each.num_nodes for each in passes))
                 seconds.append(statistics.median_low(each.seconds for each in passes))
+        self._known = sizes
         if not sizes:
             return
         # No pass takes longer than one of more nodes: the slower one was delayed.
@@ -129,7 +120,7 @@ class PackedPrices(Prices):
             pairs.append((size, taken))
             above = last_of(last_of(size) + 1)
             if above < larger:
-                hoped = taken * self._first.at(above) / self._first.at(size)
-                pairs.append((above, min(hoped, known.at(above))))
+                least = taken * self._first.at(above) / self._first.at(size)
+                pairs.append((above, min(known.at(above), (least + known.at(above)) / 2)))
         sizes, seconds = zip(*pairs, strict=True)
         return replace(known, sizes=sizes, seconds=seconds)

@@ -54,7 +54,7 @@ class PaddedPrices(Prices):
     def needs_plain(self, num_rows: int) -> bool:
         return self._rows[num_rows].needs_plain
 
-    def note(self, num_rows: int, place: int, seconds: float, is_plain: bool) -> float | None:
+    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> float | None:
         if not self._learns:
             return None
         seen, predicted = self._rows[num_rows], self._predicted(num_rows, place)

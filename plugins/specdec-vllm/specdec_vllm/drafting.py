@@ -73,6 +73,7 @@ class Drafting:
             )
         )
         self._began: float | None = None  # when the step under way did, with the search for its drafts
+        self._searching = 0.0  # seconds of it
         self._sizes = set[int]()  # of passes so far: kernels are made at the first of a size
 
     def begin(self, text: Text) -> None:
@@ -112,29 +113,28 @@ class Drafting:
         if began is not None and outcomes:
             widths = [len(outcome.tree or ()) for outcome in outcomes]
             kind, size = "step" if is_plain_step else "prompt", size_of(sum(widths))
-            record = StepRecord(
-                kind, tuple(outcomes), {"forward": self._began - began}, max(widths), is_settled=size in self._sizes
-            )
+            seconds = {"propose": self._searching, "forward": self._began - began - self._searching}
+            record = StepRecord(kind, tuple(outcomes), seconds, max(widths), is_settled=size in self._sizes)
             self._sizes.add(size)
             self._engine.learn(record, outcomes)
 
     def propose(self, texts: Sequence[Text]) -> list[list[int]]:
         """A chain behind each text; empty where nothing is worth it."""
-        chains: dict[Text, list[int]] = {}
+        began, chains = self._clock(), dict[Text, list[int]]()
         asked = [text for text in texts if len(text.tokens) < self._max_length - 1]
-        if not asked:
-            return [[] for _ in texts]
         for text in asked:
             if text.drafter is None:
                 self.begin(text)
         budgets = [self._budget(text) for text in asked]
         drafters = [text.drafter for text in asked if text.drafter is not None]
-        for text, budget, tree in zip(asked, budgets, self._engine.propose_many(drafters, budgets), strict=True):
+        trees = self._engine.propose_many(drafters, budgets) if asked else []
+        for text, budget, tree in zip(asked, budgets, trees, strict=True):
             if isinstance(tree, Exception):
                 raise tree
             tree.check(text.tokens[-1], self._vocab_size, budget, self._name)
             text.draft = tree.longest_chain()
             chains[text] = text.draft.tokens[1 : self._num_tokens + 1]
+        self._searching = self._clock() - began
         return [chains.get(text, []) for text in texts]
 
     def _budget(self, text: Text) -> Budget:

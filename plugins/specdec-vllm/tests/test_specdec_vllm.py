@@ -130,7 +130,7 @@ def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts(
     widths = [record.width for record in records]
     assert len(set(widths)) < len(widths)
     assert [record.is_settled for record in records] == [width in widths[:nth] for nth, width in enumerate(widths)]
-    assert {record.total_seconds for record in records} == {1}, "with the search for drafts"
+    assert {tuple(record.seconds.items()) for record in records} == {(("propose", 1), ("forward", 2))}
 
 
 class Recording(Engine):
@@ -231,8 +231,8 @@ def test_tokens_that_came_without_a_call_are_the_requests() -> None:
 
 
 def test_what_needs_more_than_tokens_is_refused_with_the_reason() -> None:
-    for strategy in ("lookahead", "auto", "suffix+token_recycling", "jacobi"):
-        with pytest.raises(PluginError, match="vLLM tells its drafters tokens alone: use suffix"):
+    for strategy in ("lookahead", "suffix+token_recycling", "jacobi"):
+        with pytest.raises(PluginError, match="vLLM tells its drafters tokens alone: use auto"):
             Drafting(strategy, vocab_size=VOCAB, num_tokens=4, max_length=100)
     with pytest.raises(PluginError, match="unknown proposer 'sufix': did you mean suffix"):
         Proposer(config(specdec="sufix"))
