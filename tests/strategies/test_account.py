@@ -1,6 +1,7 @@
 """The size of drafts: what is expected to bring most for its time, within what the account can bear to lose."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Literal
 from unittest.mock import Mock
 
@@ -13,29 +14,14 @@ from specdec.costs import Costs
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.strategies.account import Account
 from specdec.strategies.growth import Growth
+from specdec.strategies.packed_prices import PackedPrices
 from specdec.strategies.padded_prices import PaddedPrices
+from tests.told_growth import ToldGrowth
 
 
 def costs_of(per_node: float) -> Costs:
     """A pass of one node takes 3 seconds, each further one so many times that."""
     return Costs((1, 101), (3.0, 3.0 * (1 + 100 * per_node)), 3.0)
-
-
-class Scripted(Growth):
-    """Candidates of given chances, one after the other, without sources."""
-
-    def __init__(self, chances: Sequence[float]) -> None:
-        self.tokens, self.parents, self.depths, self.chances = [0], [-1], [0], [1.0]
-        self.named = [{}]
-        self._left = sorted(chances)
-
-    @property
-    def next_chance(self) -> float:
-        return self._left[-1] if self._left else 0.0
-
-    def take(self) -> None:
-        self.chances.append(self._left.pop())
-        self.tokens.append(len(self.tokens))
 
 
 def account(per_node: float, loss: float = 0.0, balance: float = 4.0, widest: int = 40) -> Account:
@@ -79,14 +65,14 @@ def test_the_size_is_the_one_of_greatest_expected_speed(
         return (1 + sum(sum(row[: width - 1]) for row in ordered) / len(rows)) / cost(width)
 
     best = max(speed(width) for width in range(1, 12) if width == 1 or cost(width) <= 5.0)  # what the account can bear
-    growths = [Scripted(row) for row in rows]
+    growths = [ToldGrowth(row) for row in rows]
     (width, *_), feeds_extra = account(per_node, balance=4.0).grow(growths, [30] * len(rows), num_extra)
     if feeds_extra or not num_extra:
         assert speed(width) >= best / 1.05 - 1e-9  # drafts that promise less than a twentieth aren't made
 
 
 def test_limits_of_nodes_are_kept_and_rows_fill_up_to_the_common_width() -> None:
-    growths = [Scripted([0.9] * 9), Scripted([0.9] * 9), Scripted([0.02] * 9)]
+    growths = [ToldGrowth([0.9] * 9), ToldGrowth([0.9] * 9), ToldGrowth([0.02] * 9)]
     assert account(0.05).grow(growths, [5, 2, 9]) == ([6, 6, 6], False)
     assert [len(growth) for growth in growths] == [6, 3, 6]  # the third row's places are paid for
 
@@ -98,7 +84,7 @@ def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_ev
     kept = Account(PaddedPrices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
     plain = spent = 0.0
     for step in range(3000):
-        width = width_of(kept, [Scripted([0.5, 0.2])], [2])
+        width = width_of(kept, [ToldGrowth([0.5, 0.2])], [2])
         accepted = int(width > 1 and accepts_every > 0 and step % accepts_every == 0)
         seconds = real if width > 1 else 1.0
         spent, plain = spent + seconds, plain + 1.0 + accepted
@@ -112,7 +98,7 @@ def test_drafting_that_finds_nothing_is_given_up_since_it_takes_time_as_well() -
     spent = 0.0
     for _ in range(3000):
         rests = kept.rests(1)
-        assert rests or kept.grow([Scripted([])], [2]) == ([1], False)
+        assert rests or kept.grow([ToldGrowth([])], [2]) == ([1], False)
         spent += 1.0 if rests else 1.1
         record = recorded([1], [0], 1.0 if rests else 1.1)
         kept.learn(record, record.outcomes)
@@ -123,7 +109,7 @@ def test_a_machine_that_slows_down_is_not_the_drafts_fault() -> None:
     kept = Account(PaddedPrices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
     num_drafted = 0
     for step in range(400):
-        width = width_of(kept, [Scripted([0.5, 0.2])], [2])
+        width = width_of(kept, [ToldGrowth([0.5, 0.2])], [2])
         slowness = 5.0 if step >= 200 else 1.0
         record = recorded([width], [int(width > 1 and step % 2)], slowness * (1.1 if width > 1 else 1.0))
         kept.learn(record, record.outcomes)
@@ -134,12 +120,12 @@ def test_a_machine_that_slows_down_is_not_the_drafts_fault() -> None:
 def test_a_batch_with_others_is_priced_by_all_its_rows() -> None:
     """Three of four rows have another strategy: a wider pass costs what it costs for all of them."""
     kept = account(0.05)
-    (alone,), _ = kept.grow([Scripted([0.3] * 9)], [9])
+    (alone,), _ = kept.grow([ToldGrowth([0.3] * 9)], [9])
     record = recorded([alone, 1, 1, 1], [0, 0, 0, 0], 3.0)
     kept.learn(record, record.outcomes[:1])
     kept.balance = 4.0
     assert alone > 1
-    assert kept.grow([Scripted([0.3] * 9)], [9])[0] == [1]
+    assert kept.grow([ToldGrowth([0.3] * 9)], [9])[0] == [1]
 
 
 @given(data=st.data(), num_rows=st.integers(1, 3), per_node=st.floats(0, 1.5), loss=st.floats(0, 0.2))
@@ -150,7 +136,7 @@ def test_however_wrong_the_chances_are_the_loss_is_bounded(
     kept = Account(PaddedPrices(costs, 60), loss)
     plain = spent = 0.0
     for step in range(30):
-        growths = [Scripted(data.draw(chances)) for _ in range(num_rows)]
+        growths = [ToldGrowth(data.draw(chances)) for _ in range(num_rows)]
         width = width_of(kept, growths, [30] * num_rows)
         widths = [min(width, len(growth)) for growth in growths]
         accepted = [data.draw(st.integers(0, width - 1)) for width in widths]
@@ -163,7 +149,9 @@ def test_however_wrong_the_chances_are_the_loss_is_bounded(
 
 
 def test_no_draft_is_fed_that_the_account_cannot_bear_to_lose() -> None:
-    widths = [account(0.1, balance=balance).grow([Scripted([0.9] * 9)], [9])[0] for balance in (0.05, 0.15, 0.45, 4.0)]
+    widths = [
+        account(0.1, balance=balance).grow([ToldGrowth([0.9] * 9)], [9])[0] for balance in (0.05, 0.15, 0.45, 4.0)
+    ]
     assert widths == [[1], [2], [5], [10]]
 
 
@@ -203,3 +191,44 @@ def test_only_steps_of_its_own_that_are_as_fast_as_they_will_be_tell_prices(
             kept._is_plain = width == 1
             kept.learn(record, record.outcomes[:1])
     assert kept.prices.table(1).costs[3] == pytest.approx(2.4 if learns else 1.2)
+
+
+@given(rows=st.lists(chances, min_size=1, max_size=3), per_node=st.floats(0.0, 0.5))
+def test_where_rows_are_packed_the_sizes_are_those_of_greatest_expected_speed(
+    rows: list[list[float]], per_node: float
+) -> None:
+    """Against every way to share every number of nodes."""
+    costs = costs_of(per_node)
+    ordered = [sorted(row, reverse=True) for row in rows]
+
+    def cost(num_drafted: int) -> float:
+        return costs.at(len(rows) + num_drafted) / costs.at(len(rows))
+
+    def speed(sizes: Sequence[int]) -> float:
+        gained = sum(sum(row[:size]) for row, size in zip(ordered, sizes, strict=True))
+        return (1 + gained / len(rows)) / cost(sum(sizes))
+
+    kept = Account(PackedPrices(costs, 10, learns=False), 0.0)
+    kept.balance = 4.0
+    sizes, _ = kept.grow([ToldGrowth(row) for row in rows], [30] * len(rows))
+    every = product(*(range(len(row) + 1) for row in rows))
+    best = max(speed(way) for way in every if cost(sum(way)) <= 5.0)
+    assert speed([size - 1 for size in sizes]) >= best / 1.05 - 1e-9
+
+
+@pytest.mark.parametrize("rises", [0.0, 0.02, 0.2, 1.0])
+@pytest.mark.parametrize("accepts_every", [0, 2, 5])
+def test_where_rows_are_packed_the_loss_is_bounded_whatever_passes_cost(rises: float, accepts_every: int) -> None:
+    kept = Account(PackedPrices(Costs((1, 201), (1.0, 2.0), 1.0), 8), loss=0.01)
+    plain = spent = 0.0
+    for step in range(3000):
+        num_rows = 1 + step // 100 % 8
+        growths = [ToldGrowth([0.5, 0.2]) for _ in range(num_rows)]
+        rests = kept.rests(num_rows)
+        sizes = [1] * num_rows if rests else kept.grow(growths, [2] * num_rows)[0]
+        accepted = [int(size > 1 and accepts_every > 0 and step % accepts_every == 0) for size in sizes]
+        seconds = 1.0 + rises * sum(sizes)
+        spent, plain = spent + seconds, plain + (1.0 + rises * num_rows) * (1 + sum(accepted) / num_rows)
+        record = recorded(sizes, accepted, seconds)
+        kept.learn(record, record.outcomes)
+    assert spent <= 1.03 * plain + 5.0 * (1.0 + 8 * rises)
