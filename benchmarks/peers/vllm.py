@@ -3,6 +3,7 @@
     vllm                                                            plain decoding
     vllm:method=ngram,num_speculative_tokens=10,prompt_lookup_max=2,prompt_lookup_min=1
     vllm:method=suffix
+    vllm:method=custom_class,model=specdec_vllm.Proposer,num_speculative_tokens=16     specdec's drafts
 
 Options are those of its ``speculative_config``. Suffix decoding forgets past requests unless
 ``suffix_decoding_max_cached_requests`` says otherwise, and prefixes aren't cached: a prompt comes again and again. The
