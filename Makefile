@@ -38,6 +38,7 @@ docs: $(WRITES_DOCS)
 # vLLM itself has an environment of its own, which takes some minutes to make.
 vllm-check: real-model
 	$(BIN)/python -m benchmarks environments vllm
+	$(VLLM) -m pip install --quiet --editable . --editable plugins/specdec-vllm
 	$(VLLM) plugins/specdec-vllm/check.py
 	$(VLLM) plugins/specdec-vllm/check.py --model smollm2
 

@@ -45,13 +45,11 @@ class Costs:
         return tuple(seconds / self.plain for seconds in self.seconds)
 
 
-def size_of(num_nodes: int) -> int:
-    """The size that a number of nodes is counted as, of eight between powers of two: in wide passes few come twice."""
-    places = max(0, num_nodes.bit_length() - 4)
-    return num_nodes >> places << places
+def group_of(num_nodes: int) -> range:
+    """The numbers of nodes that are counted as one size, since few of those of wide passes come twice.
 
-
-def last_of(num_nodes: int) -> int:
-    """The greatest number of nodes that is counted as the same size."""
-    places = max(0, num_nodes.bit_length() - 4)
-    return num_nodes | (1 << places) - 1
+    There are eight groups between powers of two. They end at multiples, as passes do that are filled up.
+    """
+    places = max(0, (num_nodes - 1).bit_length() - 4)
+    first = (num_nodes - 1 >> places << places) + 1
+    return range(first, first + (1 << places))

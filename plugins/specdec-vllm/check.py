@@ -5,7 +5,7 @@
 
 Each contender is an engine in a process of its own. It decodes 32 requests at once, with different lengths, of which
 some are aborted on the way, and then eight of them one at a time. The tokens must be those of vLLM without drafts.
-Figures are medians of rounds, in which contenders take turns, behind one with other prompts that warms up; all engines
+Figures are medians of rounds, in which contenders take turns, after one with other prompts that warms up; all engines
 are in memory, 3 GB each for SmolLM2. Without ``--model`` a tiny random Llama is made.
 """
 
@@ -148,7 +148,7 @@ def prompts_for(model: str, file: Path | None) -> tuple[list[list[int]], list[li
         ids = list(ids if isinstance(ids, list) else ids["input_ids"])
         if len(ids) <= LONGEST_PROMPT:
             found.append(ids)
-    return found[:NUM_REQUESTS], found[NUM_REQUESTS : 2 * NUM_REQUESTS]
+    return found[:NUM_REQUESTS], found[NUM_REQUESTS : 2 * NUM_REQUESTS] or found
 
 
 def faults(base: dict[str, Any], run: dict[str, Any]) -> list[str]:

@@ -10,9 +10,9 @@ from specdec.strategies.windows import Windows
 
 _FIRST_DEPOSIT = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _MOST_OWED = 0.25  # so that a bad time isn't paid for ever
-_ENOUGH = 0.1  # to draft again, once nothing was left
+_ENOUGH = 0.1  # beside what the search for drafts takes, to draft again once nothing was left
 _MOST_SAVED = 4.0  # so that text which is easily guessed doesn't pay for long stretches of text that isn't
-_WORTH_IT = 1.05  # speed over plain decoding's: below, what is not known of a draft may as well be a loss
+_WORTH_IT = 1.05  # speed over that of a step without a draft: below, what is not known of a draft may as well be a loss
 _LEAST_CHANCE = 0.005  # of any node, those too that go in because another request's draft made the step wider
 
 
@@ -38,7 +38,8 @@ class Account:
         """
         self._exchange(num_rows + self._num_others)
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
-        self._is_resting = self.balance < (_ENOUGH if self._is_resting else 0.0)
+        searching = self.prices.table(num_rows + self._num_others).costs[1] - 1.0
+        self._is_resting = self.balance < (_ENOUGH + searching if self._is_resting else 0.0)
         self._is_plain = self._is_resting or (not self._num_others and self.prices.needs_plain(num_rows))
         self._feeds_extra, self._charged = None, 0.0
         return self._is_plain
@@ -51,15 +52,18 @@ class Account:
 
     def least_chance(self, num_rows: int) -> float:
         """A chance that no node of a step of so many rows may be below, whatever else it has."""
-        comes_along = self.prices.rounds.shares_room and num_rows + self._num_others > 1
-        return max(_LEAST_CHANCE, 0.0 if comes_along else num_rows * self.prices.table(num_rows).least)
+        num_rows += self._num_others
+        if self.prices.rounds.shares_room and num_rows > 1:
+            return _LEAST_CHANCE
+        table = self.prices.table(num_rows)
+        return max(_LEAST_CHANCE, num_rows * table.least / table.costs[1])
 
     def grow(
         self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int | None = None
     ) -> tuple[list[int], bool]:
         """Grow trees to the sizes at which a step is expected to bring most tokens for its time, and pay for it.
 
-        Behind n rounds, the expected speed over plain decoding is (1 + chances per row) / c(n). A further round pays
+        After n rounds, the expected speed over plain decoding is (1 + chances per row) / c(n). A further round pays
         while its nodes' chances are above that speed times what it costs.
 
         Args:
@@ -67,7 +71,7 @@ class Account:
             num_extra: nodes of the widest row that may be fed besides, for what they teach; None where none may.
 
         Returns:
-            The nodes of each tree that are to be fed, the root included, and True if the others are.
+            The number of nodes to feed of each tree, the root included, and True if the extra ones are fed as well.
         """
         num_rows = len(growths) + self._num_others
         table = self.prices.table(num_rows)

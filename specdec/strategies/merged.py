@@ -62,6 +62,7 @@ class MergedProposer(Proposer):
             if host.is_keyed:
                 prices: Prices
                 if host.packs_rows:
+                    assert not host.takes_trees, "windows are priced by the widest row"
                     prices = PackedPrices(host.costs(), self.num_nodes, learns=self.clock)
                 else:
                     prices = PaddedPrices(host.costs(), 2 * self.num_nodes, learns=self.clock)

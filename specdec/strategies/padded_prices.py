@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 
 from specdec.costs import Costs
 from specdec.strategies.prices import Prices, Table
-from specdec.strategies.rounds import Padded
+from specdec.strategies.rounds import PaddedRounds
 
 _MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
 _NEAR = 3  # steps before a plain one, and behind it, that are held against it
@@ -29,7 +29,7 @@ _LEAST_FACTOR_FILLED = 1.0
 class PaddedPrices(Prices):
     """Prices by the width that all rows are padded to; ``learns`` of False keeps to c(T)."""
 
-    rounds = Padded
+    rounds = PaddedRounds
 
     def __init__(self, costs: Costs, widest: int, learns: bool = True) -> None:
         self._costs, self._widest, self._learns = costs, widest, learns

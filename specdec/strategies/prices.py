@@ -10,7 +10,7 @@ from specdec.strategies.rounds import Rounds
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Costs of steps of some rows, in plain steps, by their rounds and one (``rounds.py``).
+    """Costs of steps of some rows, in plain steps, by the number of rounds plus one (``rounds.py``).
 
     ``floors`` has the least that one round more costs, however many others come with it, and ``least`` the least of
     all.
@@ -31,7 +31,7 @@ class Table:
                 slopes = [(costs[more] - costs[place]) / (more - place) for more in hull[-2:]]
             floors[place] = slopes[-1]
             hull.append(place)
-        return cls(costs, floors, min(floors[1:]))
+        return cls(costs, floors, min(floors[1:-1], default=0.0))
 
 
 class Prices(ABC):
@@ -46,7 +46,7 @@ class Prices(ABC):
 
     @abstractmethod
     def plain(self, num_rows: int) -> float:
-        """What a plain step of so many rows takes, beside those of other numbers of rows."""
+        """The time of a plain step of so many rows; only its ratio to that of other numbers of rows counts."""
 
     @abstractmethod
     def needs_plain(self, num_rows: int) -> bool:
@@ -59,7 +59,7 @@ class Prices(ABC):
         Args:
             place: the step's in its table.
             seconds: of the whole step.
-            searching: those among them that went by until drafts were found.
+            searching: of them, those of the search for drafts.
             is_plain: nothing was drafted in it. A step that was to be drafted for, and then had nothing but its root,
                 is no such one: it took the drafter's time.
 

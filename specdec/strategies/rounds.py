@@ -7,7 +7,7 @@ packed, each node takes room for itself, and the likeliest of all rows comes fir
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import ClassVar
 
 from specdec.decoding.record import StepRecord
@@ -30,11 +30,14 @@ class Rounds(ABC):
 
     @abstractmethod
     def next(self) -> Sequence[Growth]:
-        """Begin the next round: the growths that take a node in it; none at the end."""
+        """Begin the next round: the growths that take a node in it, none at the end.
+
+        The caller lets them take it before it asks for another round.
+        """
 
     @abstractmethod
     def sizes(self, num_rounds: int) -> list[int]:
-        """The nodes of each tree after so many rounds, the root included, as far as it has them."""
+        """The nodes of each tree after so many rounds, the root included, or more than a tree has."""
 
     @staticmethod
     @abstractmethod
@@ -42,7 +45,7 @@ class Rounds(ABC):
         """The place of a step's price in a table: one more than the rounds of its drafts."""
 
 
-class Padded(Rounds):
+class PaddedRounds(Rounds):
     """One node more of every row that has one."""
 
     shares_room = True
@@ -67,27 +70,31 @@ class Padded(Rounds):
         return record.width
 
 
-class Packed(Rounds):
+class PackedRounds(Rounds):
     """The likeliest node of all rows."""
 
     shares_room = False
 
     def __init__(self, growths: Sequence[Growth], limits: Sequence[int]) -> None:
         super().__init__(growths, limits)
-        self._heap = [(-growth.next_chance, row) for row, growth in enumerate(growths)]
-        heapify(self._heap)
+        self._heap: list[tuple[float, int]] = []
         self._order: list[int] = []  # the row of each round
+        for row in range(len(growths)):
+            self._enter(row)
 
     def next(self) -> Sequence[Growth]:
         if self._order:
-            last = self._order[-1]  # which has taken its node since
-            heappush(self._heap, (-self._growths[last].next_chance, last))
-        while self._heap:
-            _, row = heappop(self._heap)
-            if len(self._growths[row]) <= self._limits[row]:
-                self._order.append(row)
-                return (self._growths[row],)
-        return ()
+            self._enter(self._order[-1])  # which has taken its node since
+        if not self._heap:
+            return ()
+        _, row = heappop(self._heap)
+        self._order.append(row)
+        return (self._growths[row],)
+
+    def _enter(self, row: int) -> None:
+        growth = self._growths[row]
+        if growth.next_chance and len(growth) <= self._limits[row]:
+            heappush(self._heap, (-growth.next_chance, row))
 
     def sizes(self, num_rounds: int) -> list[int]:
         taken = Counter(self._order[:num_rounds])

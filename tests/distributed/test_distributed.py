@@ -22,6 +22,9 @@ from tests.fresh_process import ROOT
 from tests.plain import decode_model
 
 FAMILIES = ["qwen3", "mistral-window", "gemma3", "phi3", "qwen3_moe"]
+# Heads and vocabulary divide by three.
+THIRDS = "LlamaConfig", {**families.SMALL, "hidden_size": 48, "num_attention_heads": 6, "num_key_value_heads": 3}
+MODELS = {**families.TREES, "llama-thirds": THIRDS}
 processes = pytest.mark.processes
 _WORKER = Path(__file__).with_name("worker.py")
 
@@ -33,7 +36,7 @@ def started(
     """Some ranks at work with a family's model; whatever is left of them is ended."""
     folder, meet = tmp_path / family, tmp_path / f"meet-{name}-{split}"
     if not folder.exists():
-        families.make(*families.TREES[family]).save_pretrained(folder)
+        families.make(*MODELS[family]).save_pretrained(folder)
     command = [sys.executable, str(_WORKER)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     ranks = [
@@ -88,6 +91,14 @@ def test_branches_are_shared_by_three_ranks_two_threads_and_beside_drafts_of_the
 ) -> None:
     found = found_by(tmp_path, "llama", "branches", name, size=size)
     assert found["wrong"] == []
+
+
+@processes
+def test_tensors_are_shared_by_three_ranks(tmp_path: Path) -> None:
+    found = found_by(tmp_path, "llama-thirds", "tensors", "texts", size=3)
+    assert (found["numerics"], found["wrong"]) == ("exact, bit-exact", [])
+    model = families.make(*THIRDS)
+    assert found["plain"][0] == [decode_model(model, prompt, NUM_TOKENS, None, eos=()) for prompt in PROMPTS]
 
 
 @processes

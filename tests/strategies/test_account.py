@@ -1,6 +1,6 @@
 """The size of drafts: what is expected to bring most for its time, within what the account can bear to lose."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Literal
 from unittest.mock import Mock
@@ -31,7 +31,11 @@ def account(per_node: float, loss: float = 0.0, balance: float = 4.0, widest: in
 
 
 def recorded(
-    widths: Sequence[int], accepted: Sequence[int], seconds: float, kind: Literal["prompt", "step"] = "step"
+    widths: Sequence[int],
+    accepted: Sequence[int],
+    seconds: float,
+    kind: Literal["prompt", "step"] = "step",
+    searching: float = 0.0,
 ) -> StepRecord:
     """A step that fed chains and accepted so many of their tokens."""
     outcomes = []
@@ -39,7 +43,7 @@ def recorded(
         tree = DraftTree(0)
         tree.add_chain(0, range(1, width))
         outcomes.append(Outcome(Mock(), tree=tree, path=tuple(range(count + 1)), tokens=(1,) * (count + 1)))
-    return StepRecord(kind, tuple(outcomes), {"forward": seconds}, width=max(widths))
+    return StepRecord(kind, tuple(outcomes), {"propose": searching, "forward": seconds}, width=max(widths))
 
 
 def width_of(kept: Account, growths: Sequence[Growth], limits: Sequence[int]) -> int:
@@ -156,9 +160,8 @@ def test_no_draft_is_fed_that_the_account_cannot_bear_to_lose() -> None:
 
 
 def test_what_was_saved_in_short_steps_is_worth_fewer_long_ones() -> None:
-    kept = Account(
-        PaddedPrices(Costs((1, 11), (1.0, 2.0), 1.0), 20), 0.0
-    )  # a plain step of eleven rows takes two of one
+    costs = Costs((1, 11), (1.0, 2.0), 1.0)  # a plain step of eleven rows takes two of one
+    kept = Account(PaddedPrices(costs, 20), 0.0)
     kept.rests(1)
     before = kept.balance
     kept.rests(11)
@@ -216,19 +219,56 @@ def test_where_rows_are_packed_the_sizes_are_those_of_greatest_expected_speed(
     assert speed([size - 1 for size in sizes]) >= best / 1.05 - 1e-9
 
 
-@pytest.mark.parametrize("rises", [0.0, 0.02, 0.2, 1.0])
-@pytest.mark.parametrize("accepts_every", [0, 2, 5])
-def test_where_rows_are_packed_the_loss_is_bounded_whatever_passes_cost(rises: float, accepts_every: int) -> None:
-    kept = Account(PackedPrices(Costs((1, 201), (1.0, 2.0), 1.0), 8), loss=0.01)
-    plain = spent = 0.0
-    for step in range(3000):
-        num_rows = 1 + step // 100 % 8
+class Packing:
+    """Steps of packed rows, on a machine of which the costs are told; what they took, and plain ones would have."""
+
+    def __init__(self, takes: Callable[[int], float], searching: float = 0.0) -> None:
+        self.kept = Account(PackedPrices(Costs((1, 201), (1.0, 2.0), 1.0), 8), loss=0.01)
+        self.takes, self.searching = takes, searching
+        self.spent = self.plain = 0.0
+        self.num_drafted = 0
+
+    def step(self, num_rows: int, accepts: bool, speed: float = 1.0) -> None:
+        rests = self.kept.rests(num_rows)
         growths = [ToldGrowth([0.5, 0.2]) for _ in range(num_rows)]
-        rests = kept.rests(num_rows)
-        sizes = [1] * num_rows if rests else kept.grow(growths, [2] * num_rows)[0]
-        accepted = [int(size > 1 and accepts_every > 0 and step % accepts_every == 0) for size in sizes]
-        seconds = 1.0 + rises * sum(sizes)
-        spent, plain = spent + seconds, plain + (1.0 + rises * num_rows) * (1 + sum(accepted) / num_rows)
-        record = recorded(sizes, accepted, seconds)
-        kept.learn(record, record.outcomes)
-    assert spent <= 1.03 * plain + 5.0 * (1.0 + 8 * rises)
+        sizes = [1] * num_rows if rests else self.kept.grow(growths, [2] * num_rows)[0]
+        accepted = [int(size > 1 and accepts) for size in sizes]
+        forward, searching = self.takes(sum(sizes)) / speed, 0.0 if rests else self.searching / speed
+        record = recorded(sizes, accepted, forward, searching=searching)
+        self.kept.learn(record, record.outcomes)
+        self.spent += forward + searching
+        self.plain += self.takes(num_rows) / speed * (1 + sum(accepted) / num_rows)
+        self.num_drafted += max(sizes) > 1
+
+
+@pytest.mark.parametrize("takes", [0.0, 0.02, 0.2, 1.0, "stairs"])
+@pytest.mark.parametrize("accepts_every", [0, 2, 5])
+@pytest.mark.parametrize("searching", [0.0, 0.3])
+def test_where_rows_are_packed_the_loss_is_bounded_whatever_passes_cost(
+    takes: float | str, accepts_every: int, searching: float
+) -> None:
+    packing = Packing(lambda nodes: 1.0 + (-(-nodes // 8) if isinstance(takes, str) else takes * nodes), searching)
+    for step in range(3000):
+        packing.step(1 + step // 100 % 8, accepts_every > 0 and step % accepts_every == 0)
+    assert packing.spent <= 1.03 * packing.plain + 5.0 * packing.takes(8)
+
+
+@pytest.mark.parametrize("searching", [0.05, 0.3])
+def test_drafts_come_back_after_a_bad_time_even_if_the_search_is_dear(searching: float) -> None:
+    packing = Packing(lambda nodes: 1.0 + 0.001 * nodes, searching)
+    for _ in range(400):
+        packing.step(8, accepts=False)
+    packing.num_drafted = 0
+    for _ in range(2600):
+        packing.step(8, accepts=True)
+    assert packing.num_drafted > 2000
+
+
+def test_a_machine_that_becomes_faster_makes_no_drafts_free_for_long() -> None:
+    packing = Packing(lambda nodes: 1.0 + 0.16 * nodes)
+    for step in range(400):
+        packing.step(1, accepts=step % 4 > 0)
+    packing.spent = packing.plain = 0.0
+    for _ in range(300):
+        packing.step(1, accepts=False, speed=2.0)
+    assert packing.spent <= 1.01 * packing.plain + 6.0 * packing.takes(1) / 2.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.costs import Costs, last_of, size_of
+from specdec.costs import Costs, group_of
 from specdec.strategies.packed_prices import PackedPrices
 
 AT_FIRST = Costs((1, 201), (1.0, 2.0), 1.0)
@@ -63,18 +63,18 @@ def test_the_next_size_is_believed_cheaper_than_the_line_until_it_was_seen() -> 
     steps = Steps()
     for num_nodes in (32, 64):
         steps.take(num_nodes, 0)
-    above = last_of(last_of(32) + 1) - 32
+    above = group_of(33)[-1] - 32
     assert steps.at(32, above) < linear(32 + above) / linear(32) - 0.01
     steps.take(32, above)
     assert steps.at(32, above) == pytest.approx(linear(32 + above) / linear(32))
 
 
-def test_stairs_are_found_and_their_edge_is_kept_to() -> None:
-    """Passes are filled up to multiples of 16: up to there nodes are free."""
+def test_where_passes_are_filled_up_to_multiples_each_node_costs_what_they_do() -> None:
     steps = Steps(lambda num_nodes: 10.0 * -(-num_nodes // 16))
-    for drafted in (0, 2, 4, 6, 8, 12, 15, 18, 24):
-        steps.take(16, drafted, times=16)
-    assert [round(steps.at(16, drafted), 1) for drafted in (0, 2, 8, 15, 18, 24)] == [1.0, 2.0, 2.0, 2.0, 3.0, 3.0]
+    for drafted in range(42):
+        steps.take(16, drafted, times=4)
+    for num_nodes in (16, 17, 18, 31, 32, 33, 36, 48, 49):
+        assert steps.at(16, num_nodes - 16) == pytest.approx(-(-num_nodes // 16))
 
 
 def test_the_search_for_drafts_has_a_price_of_its_own_by_rows() -> None:
@@ -111,6 +111,15 @@ def test_what_seems_too_dear_to_be_tried_is_forgotten_in_time() -> None:
     assert steps.at(20, 12) > 20
     steps.take(20, 0, times=300)
     assert steps.at(20, 12) < 2
+
+
+def test_a_plain_step_is_due_again_once_the_last_ones_are_long_ago() -> None:
+    steps = Steps()
+    steps.take(20, 0)
+    steps.take(20, 30, times=40)
+    assert not steps.prices.needs_plain(20)
+    steps.take(20, 30, times=8)
+    assert steps.prices.needs_plain(20)
 
 
 def test_a_plain_step_is_due_until_passes_of_about_its_size_were_seen() -> None:
@@ -152,12 +161,3 @@ def test_whatever_was_seen_a_larger_step_is_no_cheaper(passes: list[tuple[int, i
         prices.note(rows, 1 + drafted, seconds, 0.0, is_plain=drafted == 0)
     costs = list(prices.table(num_rows).costs)
     assert costs == sorted(costs)
-
-
-@given(num_nodes=st.integers(1, 5000))
-def test_sizes_are_eight_between_powers_of_two(num_nodes: int) -> None:
-    size, last = size_of(num_nodes), last_of(num_nodes)
-    assert size <= num_nodes <= last
-    assert {size_of(each) for each in range(size, last + 1)} == {size}
-    assert size_of(last + 1) == last + 1
-    assert last - size < max(1, size / 8)

@@ -3,14 +3,11 @@
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specdec import Generator, ToyModel
 from specdec.costs import Costs
 from specdec.decoding.record import StepRecord
 from specdec.strategies.padded_prices import PaddedPrices
-from specdec.strategies.prices import Table
 
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first
 
@@ -151,15 +148,3 @@ def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatc
         now[0] += 100.0  # what a reader does with it
     assert len(records) > 2
     assert [record.total_seconds for record in records] == [0.0] * len(records)
-
-
-@given(rises=st.lists(st.floats(0, 2), min_size=1, max_size=12))
-def test_the_floor_is_what_a_node_costs_at_least_however_many_more_come(rises: list[float]) -> None:
-    costs = [0.0, 1.0]
-    for rise in rises:
-        costs.append(costs[-1] + rise)
-    table = Table.of(costs)
-    for width in range(1, len(costs) - 1):
-        mean = [sum(rises[width - 1 : more]) / (more - width + 1) for more in range(width, len(rises) + 1)]
-        assert table.floors[width] == pytest.approx(min(mean))
-    assert table.floors[-1] == float("inf")

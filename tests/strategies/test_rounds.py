@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specdec import DraftTree
 from specdec.decoding.record import Outcome, StepRecord
-from specdec.strategies.rounds import Packed, Padded, Rounds
+from specdec.strategies.rounds import PackedRounds, PaddedRounds, Rounds
 from tests.told_growth import ToldGrowth
 
 chances = st.lists(st.floats(0.01, 1.0), max_size=5)
@@ -33,7 +33,7 @@ def test_packed_rounds_give_the_likeliest_drafts_of_so_many_nodes(
     """Against all ways to share the nodes."""
     growths = [ToldGrowth(row) for row, _ in rows]
     limits = [limit for _, limit in rows]
-    rounds = Packed(growths, limits)
+    rounds = PackedRounds(growths, limits)
     num_taken = played(rounds, num_rounds)
     sizes = rounds.sizes(num_taken)
     assert sizes == [len(growth) for growth in growths]
@@ -47,14 +47,14 @@ def test_packed_rounds_give_the_likeliest_drafts_of_so_many_nodes(
 
 
 def test_packed_rounds_of_which_not_all_are_fed_leave_the_last_out() -> None:
-    rounds = Packed([ToldGrowth([0.9, 0.5]), ToldGrowth([0.8, 0.7])], [5, 5])
+    rounds = PackedRounds([ToldGrowth([0.9, 0.5]), ToldGrowth([0.8, 0.7])], [5, 5])
     assert played(rounds) == 4
     assert [rounds.sizes(count) for count in range(5)] == [[1, 1], [2, 1], [2, 2], [2, 3], [3, 3]]
 
 
 def test_padded_rounds_take_one_of_every_row_that_may_have_more() -> None:
     growths = [ToldGrowth([0.9] * 9), ToldGrowth([0.9] * 9)]
-    rounds = Padded(growths, [4, 2])
+    rounds = PaddedRounds(growths, [4, 2])
     assert played(rounds) == 4
     assert [len(growth) for growth in growths] == [5, 3]
     assert rounds.sizes(3) == [4, 4]
@@ -67,4 +67,4 @@ def test_a_steps_place_is_its_width_or_all_its_drafted_nodes_and_one() -> None:
         tree.add_chain(0, range(drafted))
         outcomes.append(Outcome(request=None, tree=tree))  # type: ignore[arg-type]
     record = StepRecord("step", (*outcomes, Outcome(request=None)), width=4)  # type: ignore[arg-type]
-    assert (Padded.place(record), Packed.place(record)) == (4, 5)
+    assert (PaddedRounds.place(record), PackedRounds.place(record)) == (4, 5)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from specdec import Budget, DraftTree, Feedback, Proposer, Request
-from specdec.costs import Costs, size_of
+from specdec.costs import Costs, group_of
 from specdec.decoding.record import Outcome, StepRecord
 from specdec.errors import ModelError, PluginError
 from specdec.plugins.registry import load_plugins
@@ -54,7 +54,7 @@ class Drafting:
             told = ", ".join(sorted(f"{nodes.name.lower()} {what}" for nodes, what in wanted))
             raise PluginError(
                 f"{strategy} drafts by what the model thinks ({told}), and vLLM tells its drafters tokens alone: "
-                "use auto, suffix, prompt_lookup, datastore, or several of these joined by +"
+                "use auto, or suffix, prompt_lookup, datastore, or several of these three joined by +"
             )
         self._name, self._vocab_size, self._eos = strategy, vocab_size, frozenset(eos_token_ids)
         self._num_tokens, self._max_length, self._clock = num_tokens, max_length, clock
@@ -74,7 +74,7 @@ class Drafting:
         )
         self._began: float | None = None  # when the step under way did, with the search for its drafts
         self._searching = 0.0  # seconds of it
-        self._sizes = set[int]()  # of passes so far: kernels are made at the first of a size
+        self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
     def begin(self, text: Text) -> None:
         """Begin to draft for a text."""
@@ -112,10 +112,11 @@ class Drafting:
             text.draft = None
         if began is not None and outcomes:
             widths = [len(outcome.tree or ()) for outcome in outcomes]
-            kind, size = "step" if is_plain_step else "prompt", size_of(sum(widths))
+            kind, group = "step" if is_plain_step else "prompt", group_of(sum(widths))
             seconds = {"propose": self._searching, "forward": self._began - began - self._searching}
-            record = StepRecord(kind, tuple(outcomes), seconds, max(widths), is_settled=size in self._sizes)
-            self._sizes.add(size)
+            record = StepRecord(kind, tuple(outcomes), seconds, max(widths), is_settled=group in self._groups)
+            if is_plain_step:
+                self._groups.add(group)
             self._engine.learn(record, outcomes)
 
     def propose(self, texts: Sequence[Text]) -> list[list[int]]:
@@ -154,10 +155,9 @@ def _accepted(tree: DraftTree, tokens: Sequence[int]) -> tuple[int, ...]:
 
 
 def _without_signals(auto: AutoProposer) -> MergedProposer:
-    """The merge that it stands for, of those alone that need nothing of the model but tokens."""
+    """The merge that ``auto`` stands for, without the strategies that need the model's predictions."""
     merged = auto.merged()
-    told = [each for each in merged.proposers if not each.wants()]
-    return MergedProposer(told, num_nodes=merged.num_nodes, loss=merged.loss, clock=merged.clock)
+    return merged.model_copy(update={"proposers": tuple(each for each in merged.proposers if not each.wants())})
 
 
 def _refuse(*_: Any) -> Any:

@@ -79,6 +79,8 @@ class Rows:
         for row in before.keys() - found.keys():
             found[row] = Text(before[row].tolist(), len(before[row]))
         for text in found.values():
+            if text.last_seen < self._step - 1:
+                text.draft = None  # vLLM drops it when it puts a request back
             text.last_seen = self._step
         self._at = found
         self._absent = [text for text in others if self._step - text.last_seen <= _MOST_ABSENT]
