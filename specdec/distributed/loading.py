@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
+import torch.distributed as dist
+
 from specdec.backends.architecture import name_of
 from specdec.distributed import agreement
 from specdec.distributed.part import Part, RankBackend
@@ -32,7 +34,14 @@ def read(name: str, split: Literal["tensors", "branches"]) -> tuple[Any, Any]:
         return load_pretrained(name)
     from transformers.distributed import DistributedConfig
 
-    return load_pretrained(name, distributed_config=DistributedConfig(tp_plan="auto"))
+    sharded = DistributedConfig(tp_plan="auto", tp_size=dist.get_world_size())
+    model, tokenizer = load_pretrained(name, distributed_config=sharded)
+    if dist.get_world_size() > 1 and not is_sharded(model):
+        raise ModelError(
+            f"transformers has left {name!r} whole: it has no plan to shard a {name_of(model)}. Share the branches of "
+            "drafts instead, with backend='distributed:split=branches'"
+        )
+    return model, tokenizer
 
 
 def load_as_told(ranks: Ranks, model: Any, compiler: Any, kernel: str) -> Part:

@@ -8,6 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from transformers import PreTrainedModel
+
+from specdec.weights.layers import is_sharded
+
 _BATCHED = "batched_mm"
 
 
@@ -24,7 +28,7 @@ def batched_experts(model: Any) -> Iterator[bool]:
 
 def remedy(model: object, is_exact: Callable[[], bool]) -> str:
     """Return a remedy for a model whose bits deviate, as the end of a message; "" where batched experts deviate too."""
-    if not hasattr(model, "set_experts_implementation"):
+    if not isinstance(model, PreTrainedModel) or is_sharded(model):  # other ranks' experts would stay as they are
         return ""
     try:
         with batched_experts(model) as is_changed:

@@ -96,7 +96,8 @@ def test_branches_are_shared_by_three_ranks_two_threads_and_beside_drafts_of_the
 @processes
 def test_tensors_are_shared_by_three_ranks(tmp_path: Path) -> None:
     found = found_by(tmp_path, "llama-thirds", "tensors", "texts", size=3)
-    assert (found["numerics"], found["wrong"]) == ("exact, bit-exact", [])
+    assert found["wrong"] == []
+    assert found["numerics"].startswith("fast, not bit-exact"), "three numbers have other sums in another order"
     model = families.make(*THIRDS)
     assert found["plain"][0] == [decode_model(model, prompt, NUM_TOKENS, None, eos=()) for prompt in PROMPTS]
 

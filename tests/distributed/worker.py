@@ -31,6 +31,7 @@ from specdec.strategies.draft_model import DraftModelProposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.target import Target
 from specdec.testing import check_backend
+from specdec.weights.layers import is_sharded
 
 STRATEGIES = ("lookahead:N=4,W=4,G=4", "jacobi:n=4", "prompt_lookup", "suffix+token_recycling", "auto")
 PROMPTS = [[1, 2, 3, 4, 5, 1, 2], list(range(1, 40)), [7], [9, 8, 7, 9, 8]]
@@ -203,8 +204,9 @@ def main() -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{file}", rank=int(rank), world_size=int(size), timeout=timedelta(seconds=seconds)
     )
-    sharded = {"distributed_config": DistributedConfig(tp_plan="auto")} if split == "tensors" else {}
+    sharded = {"distributed_config": DistributedConfig(tp_plan="auto", tp_size=int(size))} if split == "tensors" else {}
     model = AutoModelForCausalLM.from_pretrained(folder, **sharded).eval()
+    assert is_sharded(model) == (split == "tensors")
     Part.counts = _counts  # type: ignore[attr-defined]  # which `let_go` asks every rank for
     if name == "spoiled":
         with torch.no_grad():
