@@ -35,7 +35,8 @@ lint: $(INSTALLED)
 docs: $(WRITES_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# vLLM itself has an environment of its own, which takes some minutes to make.
+# vLLM itself has an environment of its own, which takes some minutes to make. One that was made before has the plug-in
+# installed again, for entry points that are new.
 vllm-check: real-model
 	$(BIN)/python -m benchmarks environments vllm
 	$(VLLM) -m pip install --quiet --editable . --editable plugins/specdec-vllm

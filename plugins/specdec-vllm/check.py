@@ -101,8 +101,10 @@ def serve(model: str, contender: str) -> None:
         prompts = json.loads(line)
         together = decode(engine, prompts, ABORTED, f"all{number}")
         alone = [decode(engine, [prompt], {}, f"one{number}-{each}") for each, prompt in enumerate(prompts[:NUM_ALONE])]
-        metrics, before = _metrics(engine) - before, _metrics(engine)
-        print(json.dumps({"together": together, "alone": alone, "metrics": metrics}), file=answers, flush=True)
+        counted = _metrics(engine)
+        told = {"together": together, "alone": alone, "metrics": counted - before}
+        print(json.dumps(told), file=answers, flush=True)
+        before = counted
 
 
 def _metrics(engine: Any) -> Counter[str]:

@@ -38,11 +38,14 @@ class Account:
         """
         self._exchange(num_rows + self._num_others)
         self.balance = min(_MOST_SAVED, self.balance + self.loss)
-        searching = self.prices.table(num_rows + self._num_others).costs[1] - 1.0
-        self._is_resting = self.balance < (_ENOUGH + searching if self._is_resting else 0.0)
+        self._is_resting = self.balance < (self._enough(num_rows) if self._is_resting else 0.0)
         self._is_plain = self._is_resting or (not self._num_others and self.prices.needs_plain(num_rows))
         self._feeds_extra, self._charged = None, 0.0
         return self._is_plain
+
+    def _enough(self, num_rows: int) -> float:
+        """The balance at which a rest ends: the search for drafts is borne, and a draft as well."""
+        return _ENOUGH + self.prices.table(num_rows + self._num_others).costs[1] - 1.0
 
     def _exchange(self, num_rows: int) -> None:
         """Count the balance in steps of so many rows: what was saved in short ones isn't lost in as many long ones."""

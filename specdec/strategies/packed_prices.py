@@ -79,11 +79,12 @@ class PackedPrices(Prices):
             return None
         self._num_steps += 1
         num_nodes = num_rows + place - 1
-        passes = self._passes[group_of(num_nodes)]
+        group = group_of(num_nodes)
+        passes = self._passes[group]
         passes.append(Pass(self._num_steps, seconds - searching))
         if not is_plain:
             self._searching.append(searching / num_rows)
-        if len(passes) == _FEWEST or self._num_steps % _EVERY == 0 or self._doubtful:
+        if len(passes) == _FEWEST or self._num_steps % _EVERY == 0 or group in self._doubtful:
             self._believe()
         if is_plain or self._costs is self._first:
             return None
@@ -132,7 +133,7 @@ class PackedPrices(Prices):
         for group, taken in seen.items():
             above = group_of(group.stop)
             if above not in seen:
-                least = taken * self._first.at(above[-1]) / self._first.at(group[-1])
-                knots[above[-1]] = min(known.at(above[-1]), (least + known.at(above[-1])) / 2)
+                least, line = taken * self._first.at(above[-1]) / self._first.at(group[-1]), known.at(above[-1])
+                knots[above[-1]] = (min(least, line) + line) / 2
         sizes, seconds = zip(*sorted(knots.items()), strict=True)
         return replace(known, sizes=sizes, seconds=seconds)

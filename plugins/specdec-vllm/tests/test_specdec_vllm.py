@@ -119,12 +119,10 @@ def test_drafts_are_right_more_often_than_not_and_texts_are_the_models(strategy:
     proposer = Proposer(config(specdec=strategy))
     engine = FakeEngine(proposer, seed=1)
     proposer._drafting._clock = lambda: engine.num_passes  # all take the same
-    run(engine, seed=2)
+    run(engine, seed=2, count=48)  # passes enough for merges to learn what drafts cost
     assert not proposer._has_failed
-    assert len(engine.done) == 24
-    is_priced = isinstance(proposer._drafting._engine, MergedEngine)  # some of the fifty passes tell what drafts cost
-    least = engine.num_steps * (0.8 if is_priced else 1.0)
-    assert engine.num_accepted > least, "the model repeats itself every few tokens"
+    assert len(engine.done) == 48
+    assert engine.num_accepted > engine.num_steps, "the model repeats itself every few tokens"
 
 
 def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts() -> None:
