@@ -78,8 +78,7 @@ class PackedPrices(Prices):
         if not self._learns:
             return None
         self._num_steps += 1
-        num_nodes = num_rows + place - 1
-        group = group_of(num_nodes)
+        group = group_of(num_rows + place - 1)
         passes = self._passes[group]
         passes.append(Pass(self._num_steps, seconds - searching))
         if not is_plain:
@@ -88,7 +87,8 @@ class PackedPrices(Prices):
             self._believe()
         if is_plain or self._costs is self._first:
             return None
-        return (self._costs.at(num_nodes) + num_rows * self._search) / self.plain(num_rows)
+        costs = self.table(num_rows).costs
+        return costs[min(place, len(costs) - 1)]
 
     @property
     def _search(self) -> float:
