@@ -91,10 +91,12 @@ def _replace(parameter: torch.Tensor, by: torch.Tensor) -> bool:
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         return False
     gradient, attributes = parameter.grad, {name: value for name, value in vars(parameter).items() if name not in _OWN}
-    requires_grad = parameter.requires_grad
+    requires_grad, own_class, own_attributes = parameter.requires_grad, parameter.__class__, parameter.__dict__
     try:
         torch.utils.swap_tensors(parameter, by)  # type: ignore[no-untyped-call]  # torch's
     except RuntimeError:
+        # All but the contents was swapped already where something in C++ refers to it, such as a profiler's record.
+        parameter.__class__, parameter.__dict__ = own_class, own_attributes
         return False
     if isinstance(parameter, PackedWeight):
         parameter.as_parameter(requires_grad)

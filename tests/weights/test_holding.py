@@ -425,6 +425,26 @@ def test_parameters_that_something_refers_to_stay_and_come_back_dense(model: Pre
     handle.remove()
 
 
+def test_weights_that_a_profiler_knows_of_stay_as_they_are_and_come_back_dense() -> None:
+    model = families.make(*families.TREES["starcoder2"])
+    weight = model.get_input_embeddings().weight
+    assert weight is model.get_output_embeddings().weight  # packed, and looked up, which the profiler sees
+    before = parameters_of(model)
+    expected = decode_model(model, PROMPT, 24, None, eos=())
+    known = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True)
+    with Generator(model, weights="packed") as generator, known:
+        assert decoded(generator) == expected
+    assert type(weight) is PackedWeight
+    assert not packed_weights(model)
+    assert decode_model(model, PROMPT, 24, None, eos=()) == expected
+    del known
+    gc.collect()
+    with Generator(model, weights="packed") as generator:
+        assert weight.is_packed
+        assert decoded(generator) == expected
+    assert_as_before(model, before)
+
+
 def test_what_hangs_on_parameters_goes_along(model: PreTrainedModel) -> None:
     weight = model.model.layers[0].mlp.up_proj.weight
     weight.tag = "kept"
