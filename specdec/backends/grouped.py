@@ -6,6 +6,8 @@ long as the context, in each layer and step. The kernel for CPUs takes grouped h
 Where each row has one node, the heads of a group, which read the same keys, can stand below one another as if they were
 more nodes: a product of matrices in place of one with a vector for each head. In half precision the latter
 takes three to seven times as long, and twice as long even as computing a head's row twice.
+
+Rows of unlike length are attended in stretches (``stretches.py``): together, each takes the time of the longest.
 """
 
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface
 
+from specdec.backends.stretches import ends_of, stretches_of
 from specdec.errors import ModelError
 from specdec.one_call import one_call
 
@@ -55,11 +58,42 @@ def grouped_attention(
     """
     if attention_mask is None and query.shape[2] > 1:
         raise ModelError(f"{NAME} was given several nodes without a mask: use a model from one thread at a time")
+    if attention_mask is None or len(query) == 1 or not query.is_cpu or others.get("position_bias") is not None:
+        return _attended(module, query, key, value, attention_mask, scaling, **others), None
+    found: dict[int, list[tuple[slice, int]]] = attention_mask.__dict__.setdefault("stretches", {})  # for all layers
+    slot_size = key.shape[1] * key.shape[3]
+    if slot_size not in found:
+        found[slot_size] = stretches_of(ends_of(attention_mask), slot_size)
+    parts = [
+        _attended(
+            module,
+            query[rows],
+            key[rows, :, :num_slots],
+            value[rows, :, :num_slots],
+            attention_mask[rows, ..., :num_slots],
+            scaling,
+            **others,
+        )
+        for rows, num_slots in found[slot_size]
+    ]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)), None
+
+
+def _attended(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None,
+    **others: Any,
+) -> torch.Tensor:
+    """Attention to all slots, (rows, width, heads, head size)."""
     is_faster = query.is_cpu and (query.shape[1] != key.shape[1] or query.dtype in _HALF)
     if not is_faster or others.get("position_bias") is not None or key.shape[-1] != value.shape[-1]:
-        output: tuple[torch.Tensor, None] = AttentionInterface()["sdpa"](
+        output: torch.Tensor = AttentionInterface()["sdpa"](
             module, query, key, value, attention_mask, scaling=scaling, **others
-        )
+        )[0]
         return output
     rows, heads, width, size = query.shape
     is_shared = attention_mask is None or (query.dtype in _HALF and attention_mask.shape[1] == 1)
@@ -69,8 +103,8 @@ def grouped_attention(
             folded = folded.expand(-1, -1, 2, -1)
         mask = None if attention_mask is None else attention_mask.expand(-1, -1, folded.shape[2], -1)
         attended = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
-        return attended[:, :, : heads // key.shape[1]].reshape(rows, 1, heads, size), None
+        return attended[:, :, : heads // key.shape[1]].reshape(rows, 1, heads, size)
     attended = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
     )
-    return attended.transpose(1, 2).contiguous(), None
+    return attended.transpose(1, 2).contiguous()
