@@ -56,6 +56,9 @@ CONTENDERS = {
         Contender("auto", "specdec-auto", {"proposer": "auto"}),
         Contender("off-fast", "specdec-off-fast", {"proposer": "off"}),
         Contender("auto-fast", "specdec-auto-fast", {"proposer": "auto"}),
+        Contender("openvino-off", "specdec-openvino-off", {"proposer": "off"}),
+        Contender("openvino", "specdec-openvino", {"proposer": "auto"}),
+        Contender("openvino-fast", "specdec-openvino-fast", {"proposer": "auto"}),
         Contender("vllm", "vllm"),
         Contender("vllm-ngram", "vllm-ngram"),
         Contender("vllm-suffix", "vllm-suffix"),
@@ -78,6 +81,7 @@ def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[s
     if server.startswith("specdec"):
         options = ["--model", "smollm2", "--dtype", dtype, "--port", str(port), "--threads", str(threads)]
         options += ["--numerics", "fast"] * server.endswith("-fast")
+        options += ["--backend", "openvino"] * ("openvino" in server)  # `make openvino` installs the plug-in
         return [sys.executable, "-m", "specdec", "serve", *options, "--log-level", "warning"], own
     if server.startswith("vllm"):
         options = ["--dtype", dtype, "--port", str(port), "--max-num-seqs", "32", "--max-model-len", "4096"]
