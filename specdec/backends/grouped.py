@@ -48,7 +48,8 @@ def grouped_attention(
     Args:
         query: (rows, heads, width, head size).
         key, value: (rows, groups, slots, head size), heads a multiple of groups.
-        attention_mask: additive, (rows, 1 or heads, width, slots); None where the width is 1.
+        attention_mask: additive, (rows, 1 or heads, width, slots), not to be written to afterwards; None where the
+            width is 1.
 
     Returns:
         (rows, width, heads, head size), and None for the weights.
@@ -58,7 +59,8 @@ def grouped_attention(
     """
     if attention_mask is None and query.shape[2] > 1:
         raise ModelError(f"{NAME} was given several nodes without a mask: use a model from one thread at a time")
-    if attention_mask is None or len(query) == 1 or not query.is_cpu or others.get("position_bias") is not None:
+    is_ragged = attention_mask is not None and len(attention_mask) == len(query) > 1 and query.is_cpu
+    if attention_mask is None or not is_ragged or others.get("position_bias") is not None:
         return _attended(module, query, key, value, attention_mask, scaling, **others), None
     found: dict[int, list[tuple[slice, int]]] = attention_mask.__dict__.setdefault("stretches", {})  # for all layers
     slot_size = key.shape[1] * key.shape[3]

@@ -1,10 +1,10 @@
-"""Stretches of rows that are attended together: a row alone takes a call, one beside a longer row is read to its end."""
+"""Stretches of neighbouring rows: each is attended in one call, and read to its longest row's end."""
 
 from collections.abc import Sequence
 
 import torch
 
-_CALL = 2**16  # numbers of keys that are read in the time that a call takes
+_CALL = 2**16  # numbers of keys that two cores read in the time that a call takes
 
 
 def stretches_of(ends: Sequence[int], slot_size: int) -> list[tuple[slice, int]]:
@@ -18,7 +18,7 @@ def stretches_of(ends: Sequence[int], slot_size: int) -> list[tuple[slice, int]]
         The rows of each stretch, and the slots that are read of each.
     """
     call = _CALL / slot_size
-    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # of the first rows: the cost, and the last stretch's start and end
+    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # of so many rows: the cost, and the last stretch's start and slots
     for stop in range(1, len(ends) + 1):
         choices, longest = [], 0
         for start in reversed(range(stop)):

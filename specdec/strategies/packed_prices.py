@@ -88,7 +88,7 @@ class PackedPrices(Prices):
         if is_plain or self._costs is self._first:
             return None
         costs = self.table(num_rows).costs
-        return costs[min(place, len(costs) - 1)]
+        return costs[min(place, len(costs) - 1)]  # a table that was made anew in this step may end before it
 
     @property
     def _search(self) -> float:

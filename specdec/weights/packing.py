@@ -25,7 +25,8 @@ def pack(
 
     ``row_multiples``: by the ``(outputs, inputs)`` of what is multiplied as one, where rows are to be padded.
     Beside the model a group's weights are in memory at the most, joined and packed. A weight stays as it is where the
-    kernel can't hold it, and where something else refers to it: a graph of gradients, a view, or a weak reference.
+    kernel can't hold it, and where something else refers to it: a view, a weak reference, or a profiler's record. A
+    graph of gradients that was made before can't be run backward afterwards.
     """
     freed = 0
     for group in groups:
@@ -86,7 +87,7 @@ def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:
 def _replace(parameter: torch.Tensor, by: torch.Tensor) -> bool:
     """Give a parameter the contents and the class of another tensor; whoever holds it holds the same object.
 
-    False, and nothing is changed, where something refers to the parameter, or hooks hang on it.
+    False where something refers to the parameter, or hooks hang on it: it stays as it was.
     """
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         return False
