@@ -18,7 +18,7 @@ def stretches_of(ends: Sequence[int], slot_size: int) -> list[tuple[slice, int]]
         The rows of each stretch, and the slots that are read of each.
     """
     call = _CALL / slot_size
-    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # of so many rows: the cost, and the last stretch's start and slots
+    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # of so many rows: cost, start and slots of the last stretch
     for stop in range(1, len(ends) + 1):
         choices, longest = [], 0
         for start in reversed(range(stop)):
