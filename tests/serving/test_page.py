@@ -23,8 +23,9 @@ def test_the_pages_commands_and_code_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first, *others = commands()
+    first, on_engine, *others = commands()
     assert PORT in first
+    assert on_engine == f"{first} --backend openvino"  # an option of a plug-in that isn't installed here
     arguments = shlex.split(first.replace(PORT, "0"))
     assert arguments[0] == "serve"
     program = [sys.executable, "-m", "specdec", *arguments, "--threads", "1"]  # others test beside it
