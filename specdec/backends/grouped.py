@@ -59,8 +59,8 @@ def grouped_attention(
     """
     if attention_mask is None and query.shape[2] > 1:
         raise ModelError(f"{NAME} was given several nodes without a mask: use a model from one thread at a time")
-    is_ragged = attention_mask is not None and len(attention_mask) == len(query) > 1 and query.is_cpu
-    if attention_mask is None or not is_ragged or others.get("position_bias") is not None:
+    is_divided = query.is_cpu and others.get("position_bias") is None
+    if attention_mask is None or len(attention_mask) == 1 or not is_divided:  # one row, or one mask for all
         return _attended(module, query, key, value, attention_mask, scaling, **others), None
     found: dict[int, list[tuple[slice, int]]] = attention_mask.__dict__.setdefault("stretches", {})  # for all layers
     slot_size = key.shape[1] * key.shape[3]
