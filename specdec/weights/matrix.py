@@ -3,7 +3,6 @@
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,10 +32,6 @@ class Matrix(ABC):
     @abstractmethod
     def dense(self) -> torch.Tensor:
         """Return the dense matrix, not to be written to: a copy where it is packed, else the one that is kept."""
-
-    @abstractmethod
-    def assign(self, dense: torch.Tensor) -> None:
-        """Take other numbers, of the same shape and dtype."""
 
     @abstractmethod
     def make_dense(self, is_transposed: bool) -> torch.Tensor:
@@ -79,23 +74,10 @@ class WholeMatrix(Matrix):
         assert self._kernel is not None
         return self._kernel.unpack(self._packed)
 
-    def assign(self, dense: torch.Tensor) -> None:
-        if self._kept is not None and self._kept is not dense:
-            self._kept.copy_(dense)
-        if self._kernel is not None and self._packed is not None:
-            self._packed = self._kernel.pack(dense)
-            if self._packed is None and self._kept is None:
-                self._kept = dense
-
     def make_dense(self, is_transposed: bool) -> torch.Tensor:
         self._kept = _contiguous(self.dense(), is_transposed)
         self._packed = None
         return self._kept
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "WholeMatrix":
-        packed = None if self._kernel is None or self._packed is None else self._kernel.pack(self.dense())
-        kept = None if self._kept is None else deepcopy(self._kept, memo)
-        return WholeMatrix(self._kernel, packed, kept, self._row_multiple)
 
 
 @dataclass(slots=True)
@@ -151,22 +133,6 @@ class JoinedMatrix:
         """Return a copy of one of the matrices."""
         return torch.split(self.kernel.unpack(self._packed), list(self.heights))[index].clone()
 
-    def assign(self, index: int, dense: torch.Tensor) -> bool:
-        """Take other numbers for one of the matrices; False where the kernel can't hold them."""
-        self._ready = None
-        joined = self.kernel.unpack(self._packed)
-        torch.split(joined, list(self.heights))[index].copy_(dense)
-        packed = self.kernel.pack(joined)
-        if packed is not None:
-            self._packed = packed
-        return packed is not None
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "JoinedMatrix":
-        packed = self.kernel.pack(self.kernel.unpack(self._packed))
-        copied = JoinedMatrix(self.kernel, packed, self.heights, deepcopy(self._biases, memo), self.row_multiple)
-        memo[id(self)] = copied
-        return copied
-
 
 class PartMatrix(Matrix):
     """One of the matrices of a joined one."""
@@ -190,13 +156,6 @@ class PartMatrix(Matrix):
 
     def dense(self) -> torch.Tensor:
         return self._joined.dense(self._index) if self._kept is None else self._kept
-
-    def assign(self, dense: torch.Tensor) -> None:
-        if self._kept is not None:
-            if self._kept is not dense:
-                self._kept.copy_(dense)
-        elif not self._joined.assign(self._index, dense):
-            self._kept = dense
 
     def make_dense(self, is_transposed: bool) -> torch.Tensor:
         self._kept = _contiguous(self.dense(), is_transposed)

@@ -1,20 +1,24 @@
-"""A parameter that is packed: a tensor whose products go to a kernel, and that is dense to everybody else.
+"""A packed parameter: a tensor whose products go to a kernel, and that reads like the dense matrix.
 
-Everything about packing is in the tensor. Layers keep their class, their hooks and their parameters' identity, so that
-adapters, optimizers, ``state_dict``, ``deepcopy`` and transformers' own loop go on as before.
+Everything about packing is in the tensor. Layers keep their class, their hooks and their parameters' identity, so
+adapters, ``state_dict``, ``deepcopy`` and transformers' own ``generate`` work as before.
+
+A packed matrix is read-only: an operator that would write to it raises ``ModelError`` before anything is changed. Code
+that takes a view or the memory address gets the real dense matrix, which is no longer packed and may be written to.
 """
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from specdec.errors import ModelError
 from specdec.weights.matrix import Matrix, WholeMatrix
 
 _LINEAR = torch.nn.functional.linear
 _aten = torch.ops.aten
+_SHARES_MEMORY = {_aten.set_.source_Tensor, _aten.set_.source_Tensor_storage_offset}  # their schemas don't say so
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]  # a property of C's
 _READS_MEMORY = {
     torch.Tensor.numpy,
@@ -31,8 +35,8 @@ _READS_MEMORY = {
 class PackedWeight(torch.Tensor):
     """A weight matrix as its layer's parameter.
 
-    Products of plain rows go to the kernel while nothing wants gradients. Every other operation gets the dense matrix:
-    what is written is packed again, and who takes a view, which might be written to, leaves the matrix dense.
+    Products of plain rows go to the kernel while no gradient is needed. Every other operation reads a dense copy. One
+    that returns a view makes the matrix dense for good, and one that writes to a packed matrix raises ``ModelError``.
     """
 
     matrix: Matrix
@@ -79,9 +83,6 @@ class PackedWeight(torch.Tensor):
         dense = self.matrix.make_dense(self.is_transposed)
         return dense.T if self.is_transposed else dense
 
-    def _assign(self, dense: torch.Tensor) -> None:
-        self.matrix.assign(dense.T if self.is_transposed else dense)
-
     def _take(self, other: "PackedWeight") -> None:
         self.matrix, self.is_transposed, self.plain_dtype = other.matrix, other.is_transposed, other.plain_dtype
 
@@ -121,36 +122,51 @@ class PackedWeight(torch.Tensor):
             return cls.standing_for(args[0].matrix, args[0], args[0].is_transposed)
         if func is _aten._to_copy.default:  # a cast, or a move, of the layer's parameter perhaps
             return cls.of_dense(func(args[0].unpacked(), **kwargs), args[0].is_transposed)
-        arguments = {argument.name: argument.alias_info for argument in func._schema.arguments}
-        given = dict(zip(arguments, args, strict=False)) | kwargs
-        is_viewed = any(alias is not None and not alias.is_write for alias in arguments.values())
-        dense: dict[int, tuple[PackedWeight, torch.Tensor]] = {}
+        aliases = {argument.name: argument.alias_info for argument in func._schema.arguments}
+        given = dict(zip(aliases, args, strict=False)) | kwargs
+        written = tree_leaves([value for name, value in given.items() if aliases[name] and aliases[name].is_write])
+        for each in written:
+            if isinstance(each, cls):
+                each.check_writable(str(func))
+        shares_memory = func in _SHARES_MEMORY or any(alias and not alias.is_write for alias in aliases.values())
+        wrapped: dict[int, PackedWeight] = {}  # by the dense tensor that stands in for it
 
         def plain(each: Any) -> Any:
             if not isinstance(each, cls):
                 return each
-            if id(each) not in dense:
-                dense[id(each)] = each, each.make_dense() if is_viewed else each.unpacked()
-            return dense[id(each)][1]
+            dense = each.make_dense() if shares_memory or not each.is_packed else each.unpacked()
+            wrapped[id(dense)] = each
+            return dense
 
-        output = func(*tree_map(plain, args), **tree_map(plain, kwargs))
-        for name, alias in arguments.items():
-            if alias is not None and alias.is_write and isinstance(given.get(name), cls):
-                weight, written = dense[id(given[name])]
-                weight._assign(written)
-                output = weight if output is written else output
-        return output
+        plain_args, plain_kwargs = tree_map(plain, (args, kwargs))
+        output = func(*plain_args, **plain_kwargs)
+        # An in-place operator returns the tensors that it wrote to.
+        return tree_map(lambda each: wrapped.get(id(each), each), output) if written else output
+
+    def check_writable(self, operator: str) -> None:
+        """Refuse a write to a packed matrix.
+
+        Raises:
+            ModelError: with the remedy.
+        """
+        if self.is_packed:
+            raise ModelError(
+                f"{operator} writes to a weight of shape {tuple(self.shape)}, which is read-only while a specdec "
+                "generator has it packed: call generator.close() before you change the model, or make the generator "
+                "with weights='stock'"
+            )
 
     def __copy__(self) -> "PackedWeight":
         copied = PackedWeight.standing_for(self.matrix, self, self.is_transposed)
         return copied.as_parameter(self.requires_grad) if isinstance(self, torch.nn.Parameter) else copied
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "PackedWeight":
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """An ordinary tensor: the copy belongs to no generator, so nothing would ever unpack it."""
         if id(self) not in memo:
-            copied = PackedWeight.standing_for(deepcopy(self.matrix, memo), self, self.is_transposed)
+            dense = self.unpacked().detach().clone(memory_format=torch.contiguous_format)
             is_parameter = isinstance(self, torch.nn.Parameter)
-            memo[id(self)] = copied.as_parameter(self.requires_grad) if is_parameter else copied
-        copy: PackedWeight = memo[id(self)]
+            memo[id(self)] = torch.nn.Parameter(dense, self.requires_grad) if is_parameter else dense
+        copy: torch.Tensor = memo[id(self)]
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -192,12 +208,10 @@ def _set_data(weight: torch.Tensor, value: torch.Tensor) -> None:
 
 def _set_item(weight: torch.Tensor, index: Any, value: Any) -> None:
     """``weight[index] = value``."""
-    if not isinstance(weight, PackedWeight):
-        weight[index] = value.unpacked()
-        return
-    dense = weight.unpacked()
-    dense[index] = value
-    weight._assign(dense)
+    if isinstance(weight, PackedWeight):
+        weight.check_writable("assigning to an item")
+        weight = weight.make_dense()
+    weight[index] = value.unpacked() if isinstance(value, PackedWeight) else value
 
 
 def _to_list(weight: PackedWeight) -> Any:
@@ -206,6 +220,7 @@ def _to_list(weight: PackedWeight) -> Any:
 
 _INSTEAD: dict[Callable[..., Any], Callable[..., Any]] = {
     _SET_DATA: _set_data,
+    _aten.set_data.default: _set_data,
     torch.Tensor.__setitem__: torch.no_grad()(_set_item),
     torch.Tensor.tolist: _to_list,
 }

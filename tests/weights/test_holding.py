@@ -4,6 +4,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -226,10 +227,16 @@ CHANGES: dict[str, Callable[[PreTrainedModel], object]] = {
     "weight replaced": lambda model: setattr(
         model.model.layers[1].mlp.up_proj, "weight", torch.nn.Parameter(torch.randn(64, 32))
     ),
+    "head written by a view": lambda model: model.lm_head.weight.data[:40].mul_(-1.0),
+    "loaded by assignment": lambda model: model.load_state_dict(
+        families.make(*families.TREES["llama"]).state_dict(), assign=True
+    ),
+}
+WRITES: dict[str, Callable[[PreTrainedModel], object]] = {
     "weight written": lambda model: model.model.layers[1].mlp.up_proj.weight.data.mul_(-1.0),
     "head written": lambda model: model.lm_head.weight.data.mul_(-1.0),
-    "head written by a view": lambda model: model.lm_head.weight.data[:40].mul_(-1.0),
     "loaded": lambda model: model.load_state_dict(families.make(*families.TREES["llama"]).state_dict()),
+    "all at once": lambda model: torch._foreach_mul_(list(model.parameters()), -1.0),
 }
 
 
@@ -245,6 +252,20 @@ def test_a_model_that_changes_is_packed_again(
     generator.close()
     assert not packed_weights(model)
     assert found == decode_model(model, PROMPT, 24, None, eos=())
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=[*WRITES])
+def test_packed_weights_are_read_only_until_the_generator_is_closed(
+    model: PreTrainedModel, write: Callable[[PreTrainedModel], object]
+) -> None:
+    generator = Generator(model, proposer=LOOKAHEAD, weights="packed")
+    decoded(generator)
+    with torch.no_grad(), pytest.raises((ModelError, RuntimeError), match=r"generator\.close\(\)"):
+        write(model)
+    generator.close()
+    with torch.no_grad():
+        write(model)
+    assert decoded(generator) == decode_model(model, PROMPT, 24, None, eos=())
 
 
 def test_transformers_own_loop_and_files_go_on(model: PreTrainedModel, tmp_path: Path) -> None:
@@ -279,7 +300,10 @@ def test_an_adapter_on_a_packed_model(model: PreTrainedModel) -> None:
         adapted = peft.get_peft_model(model, config).eval()
         expected = decode_model(model, PROMPT, 24, None, eos=())
         assert decoded(generator) == expected
-        merged = adapted.merge_and_unload()
+        with pytest.raises(ModelError, match=r"generator\.close\(\)"):
+            adapted.merge_and_unload()
+    merged = adapted.merge_and_unload()
+    with Generator(merged, proposer=LOOKAHEAD, weights="packed") as generator:
         assert decoded(generator) == decode_model(merged, PROMPT, 24, None, eos=()) == expected
 
 
@@ -466,7 +490,8 @@ def test_weights_packed_and_given_back_in_inference_mode_can_be_trained(model: P
             if gives_back:
                 generator.close()
         model(torch.tensor([PROMPT])).logits.sum().backward()
-        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        with nullcontext() if gives_back else pytest.raises(ModelError, match="read-only"):
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
         model.zero_grad()
 
 

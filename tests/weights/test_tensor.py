@@ -9,10 +9,10 @@ import torch
 from torch.nn.functional import linear
 from transformers.pytorch_utils import Conv1D
 
+from specdec.errors import ModelError
 from specdec.weights.layers import product_layers
 from specdec.weights.onednn import OneDNNKernel
 from specdec.weights.packing import pack, packed_weights, unpack
-from specdec.weights.tensor import PackedWeight
 
 pytestmark = pytest.mark.skipif(
     bool(OneDNNKernel().why_not(torch.float32, torch.device("cpu"))), reason="oneDNN doesn't serve here"
@@ -97,29 +97,53 @@ def test_the_weight_reads_as_the_dense_one(dense: Layers, name: str) -> None:
     assert repr(weight) == f"PackedWeight of\n{expected.detach()!r}"
 
 
-WRITES: dict[str, Callable[[torch.Tensor], object]] = {
+REFUSED: dict[str, Callable[[torch.Tensor], object]] = {
     "in place": lambda weight: weight.mul_(2.0),
     "an entry": lambda weight: weight.__setitem__((1, 2), 5.0),
     "rows by number": lambda weight: weight.__setitem__(torch.tensor([0, 2]), 0.0),
     "copied": lambda weight: weight.copy_(torch.ones(weight.shape)),
+    "data, in place": lambda weight: setattr(weight, "data", weight.data.add_(1.0)),
+    "data, an entry": lambda weight: weight.data.__setitem__(0, 3.0),
+    "detached": lambda weight: weight.detach().zero_(),
+    "initialised": lambda weight: torch.nn.init.constant_(weight, 0.1),
+    "a shallow copy": lambda weight: copy.copy(weight).mul_(3.0),
+    "several at once": lambda weight: torch._foreach_mul_([torch.ones(2), weight], 2.0),
+    "out": lambda weight: torch.neg(torch.ones(weight.shape), out=weight),
+}
+REAL: dict[str, Callable[[torch.Tensor], object]] = {
     "a view": lambda weight: weight[1:3].fill_(4.0),
     "a transpose": lambda weight: weight.T[0].zero_(),
     "flattened": lambda weight: weight.view(-1)[3:9].fill_(1.0),
     "by its memory": lambda weight: weight.detach().numpy().fill(0.5),
-    "data, in place": lambda weight: setattr(weight, "data", weight.data.add_(1.0)),
     "data, replaced": lambda weight: setattr(weight, "data", torch.full(weight.shape, 0.25)),
-    "data, an entry": lambda weight: weight.data.__setitem__(0, 3.0),
-    "initialised": lambda weight: torch.nn.init.constant_(weight, 0.1),
-    "a shallow copy": lambda weight: copy.copy(weight).mul_(3.0),
     "another parameter's data": lambda weight: setattr(torch.nn.Parameter(weight.detach() + 0.0), "data", weight.data),
     "by dlpack": lambda weight: torch.from_dlpack(weight.detach()).fill_(0.25),
+    "once it is dense": lambda weight: (weight.view(-1), weight.mul_(2.0)),
+    "several at once, dense": lambda weight: (weight.view(-1), torch._foreach_add_([weight, torch.ones(1)], 1.0)),
+    "an entry, dense": lambda weight: (weight.view(-1), weight.__setitem__((1, 2), 5.0)),
 }
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("write", WRITES.values(), ids=[*WRITES])
+@pytest.mark.parametrize("write", REFUSED.values(), ids=[*REFUSED])
 @pytest.mark.parametrize("joins", [False, True])
-def test_what_is_written_is_what_is_multiplied(
+def test_a_write_is_refused_and_changes_nothing(
+    dense: Layers, name: str, write: Callable[[torch.Tensor], object], joins: bool
+) -> None:
+    model, _ = packed_like(dense, joins)
+    with torch.no_grad():
+        before = model(IDS)
+        with pytest.raises(ModelError, match=r"generator\.close\(\).*weights='stock'"):
+            write(getattr(model, name).weight)
+        assert torch.equal(getattr(model, name).weight, getattr(dense, name).weight)
+        assert torch.equal(model(IDS), before)
+        assert len(packed_weights(model)) == 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("write", REAL.values(), ids=[*REAL])
+@pytest.mark.parametrize("joins", [False, True])
+def test_what_is_written_through_a_view_or_by_address_is_multiplied(
     dense: Layers, name: str, write: Callable[[torch.Tensor], object], joins: bool
 ) -> None:
     model, _ = packed_like(dense, joins)
@@ -127,16 +151,6 @@ def test_what_is_written_is_what_is_multiplied(
         write(getattr(model, name).weight)
         write(getattr(dense, name).weight)
         assert torch.equal(getattr(model, name).weight, getattr(dense, name).weight)
-        torch.testing.assert_close(model(IDS), dense(IDS))
-
-
-@pytest.mark.parametrize("joins", [False, True])
-def test_what_is_written_to_a_state_dict_is_multiplied(dense: Layers, joins: bool) -> None:
-    model, _ = packed_like(dense, joins)
-    for each in (model, dense):
-        for value in each.state_dict().values():
-            value.mul_(1.5)
-    with torch.no_grad():
         torch.testing.assert_close(model(IDS), dense(IDS))
 
 
@@ -150,16 +164,12 @@ def test_reading_packs_nothing_again(dense: Layers) -> None:
     assert weight.matrix._packed is packed
 
 
-def test_joined_products_are_made_anew_once_rows_or_weights_are_written(dense: Layers) -> None:
+def test_joined_products_are_made_anew_once_rows_are_written(dense: Layers) -> None:
     model, _ = packed_like(dense, joins=True)
     rows = torch.randn(2, 16)
     with torch.no_grad():
         model.first(rows)
         rows.mul_(3.0)
-        torch.testing.assert_close(model.second(rows), dense.second(rows))
-        model.first(rows)
-        for each in (model, dense):
-            each.second.weight.mul_(-1.0)
         torch.testing.assert_close(model.second(rows), dense.second(rows))
 
 
@@ -179,29 +189,26 @@ def test_linear_by_name_and_replacing_by_the_parameters_class(dense: Layers) -> 
 
 
 @pytest.mark.parametrize("joins", [False, True])
-def test_state_dict_round_trip(dense: Layers, joins: bool) -> None:
-    model, kernel = packed_like(dense, joins)
-    other = Layers()
-    model.load_state_dict(other.state_dict())
-    with torch.inference_mode():
-        torch.testing.assert_close(model(IDS), other.eval()(IDS))
-    assert kernel.count == (3 if joins else 4)
+def test_a_saved_state_dict_is_the_dense_models(dense: Layers, joins: bool) -> None:
+    model, _ = packed_like(dense, joins)
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)
     for name, tensor in torch.load(file).items():
-        assert torch.equal(tensor, other.state_dict()[name])
+        assert type(tensor) is torch.Tensor
+        assert torch.equal(tensor, dense.state_dict()[name])
 
 
 @pytest.mark.parametrize("joins", [False, True])
-def test_a_deep_copy_is_packed_too_and_independent(dense: Layers, joins: bool) -> None:
+def test_a_deep_copy_is_an_ordinary_model(dense: Layers, joins: bool) -> None:
     model, _ = packed_like(dense, joins)
     copied = copy.deepcopy(model)
     assert copied.head.weight is copied.embedding.weight
-    assert len(packed_weights(copied)) == 4
+    assert {type(parameter) for parameter in copied.parameters()} == {torch.nn.Parameter}
+    assert all(parameter.requires_grad for parameter in copied.parameters())
     with torch.no_grad():
         before = model(IDS)
-        assert torch.equal(copied(IDS), before)
+        assert torch.equal(copied(IDS), dense(IDS))
         for parameter in copied.parameters():
             parameter.zero_()
         assert torch.equal(model(IDS), before)
@@ -237,19 +244,12 @@ def test_a_cast_model_computes_in_its_new_dtype_and_stays_tied(
 
 
 @pytest.mark.parametrize("joins", [False, True])
-def test_gradients_and_an_optimizer_are_the_dense_models(dense: Layers, joins: bool) -> None:
+def test_gradients_are_the_dense_models(dense: Layers, joins: bool) -> None:
     model, _ = packed_like(dense, joins)
     for each in (model, dense):
-        optimizer = torch.optim.AdamW(each.parameters(), lr=0.1)
-        for _ in range(2):
-            optimizer.zero_grad()
-            each.train()(IDS).square().sum().backward()
-            optimizer.step()
+        each.train()(IDS).square().sum().backward()
     for (name, found), expected in zip(model.named_parameters(), dense.parameters(), strict=True):
         torch.testing.assert_close(found.grad, expected.grad, msg=lambda message, name=name: f"{name}: {message}")
-        assert torch.allclose(found.unpacked() if isinstance(found, PackedWeight) else found, expected, atol=1e-4)
-    with torch.inference_mode():
-        torch.testing.assert_close(model.eval()(IDS), dense.eval()(IDS), rtol=1e-3, atol=1e-4)
 
 
 def test_autocast_casts_as_it_does_elsewhere(dense: Layers) -> None:
