@@ -13,6 +13,7 @@ from specdec.binding import Bound, Choice, bind
 from specdec.errors import RequestError
 from specdec.plugins.registry import Registry
 from specdec.probes.findings import first_time
+from specdec.probes.fingerprint import unchanging
 from specdec.weights.holding import Holding
 
 
@@ -81,7 +82,7 @@ class AttachedModel:
     def _renew(self) -> None:
         """Bind anew where what is bound was closed, or the model was cast, moved, resized, given an adapter, …"""
         self._holding.is_decoding = True  # from here on no other generator lays the weights out otherwise
-        if not self._is_open or not self.bound.is_current(self._model):
+        if not self._is_open or not self.bound.is_current():
             self._close()
             self.bound = self._bind()
             self._is_open = True
@@ -101,7 +102,8 @@ class AttachedModel:
     def _bind(self) -> Bound:
         with ExitStack() as failing:
             failing.callback(self._holding.give_back)
-            bound = bind(self._model, self._tokenizer, self._choice, self._registry, self._holding)
+            with unchanging(self._model):
+                bound = bind(self._model, self._tokenizer, self._choice, self._registry, self._holding)
             failing.callback(bound.close)
             why = bound.driven.why_not_exact
             if why and first_time(self._model, why):

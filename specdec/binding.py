@@ -17,6 +17,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.numerics import Driven, Mode, drive
 from specdec.plugins.registry import Registry
 from specdec.probes.findings import state_of
+from specdec.probes.fingerprint import Fingerprint, fingerprint_of
 from specdec.requests.builder import Intake
 from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, Signal, TopK, TopLogits, What
 from specdec.target import Target
@@ -102,10 +103,13 @@ def _close(strategies: Iterable[Strategy]) -> None:
 class Bound:
     """The parts made for a model, and the model's state at that time.
 
-    ``fallback`` decides about drafts that a rule which reads q can't rely on.
+    ``fallback`` decides about drafts that a rule which reads q can't rely on. ``copied`` is the fingerprint of the
+    model that the backend has a copy of, None where it runs the model itself.
     """
 
+    model: Any
     state: Hashable
+    copied: Fingerprint | None
     weights: Weights
     load: Callable[[Compiler], Backend]
     driven: Driven
@@ -120,9 +124,11 @@ class Bound:
         """The target that all requests share."""
         return self.driven.target
 
-    def is_current(self, model: object) -> bool:
-        """True while the model computes as it did when it was bound."""
-        return state_of(model, self.target.backend.runs_layers) == self.state
+    def is_current(self) -> bool:
+        """True while the parts fit the model, and a backend's copy of its weights is what the model has."""
+        if state_of(self.model) != self.state:
+            return False
+        return self.copied is None or fingerprint_of(self.model) == self.copied
 
     def close(self) -> None:
         """Close the strategies, and then the target."""
@@ -159,7 +165,8 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
     weights, driven = _drive(model, choice, holding, load, chosen.cls.runs_layers, chosen.cls.__name__)
     with ExitStack() as failing:
         failing.callback(driven.target.close)
-        state, shapes = state_of(model, chosen.cls.runs_layers), driven.target.shapes
+        state, shapes = state_of(model), driven.target.shapes
+        copied = fingerprint_of(model) if chosen.cls.copies_weights else None
         check_tokenizer(tokenizer, shapes.vocab_size)
         first = _mild_beginning(tokenizer)
         host = Host(
@@ -178,8 +185,8 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
         fallback, intake = registry.make("verifiers", "match"), Intake(model, tokenizer, shapes, choice.verifier)
         strategies = Strategies(host, choice.proposer)
         failing.pop_all()
-    contexts = Contexts(driven.target)
-    return Bound(state, weights, load, driven, strategies, fallback, intake, first, contexts)
+    contexts = Contexts(driven.target, fingerprint=partial(fingerprint_of, model))
+    return Bound(model, state, copied, weights, load, driven, strategies, fallback, intake, first, contexts)
 
 
 def _mild_beginning(tokenizer: Any | None) -> int:

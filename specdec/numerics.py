@@ -7,7 +7,7 @@ Modes:
 """
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
@@ -23,6 +23,8 @@ from specdec.masks.exact.compiler import ExactCompiler
 from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
 from specdec.probes.experts import remedy
 from specdec.probes.findings import remembered
+from specdec.probes.fingerprint import fingerprint_of
+from specdec.probes.recall import recalled
 from specdec.probes.successors import work_out_successors
 from specdec.probes.walk import walk
 from specdec.successors import Successors
@@ -82,39 +84,47 @@ class Driven:
                 raise RequestError("costs can't be measured while something is decoded: ask for them while binding")
             return measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD)
 
-        return remembered(self.model, ("costs", *_driven_by(target)), measured)
+        return recalled(self.model, f"costs {_driven_by(target)}", Costs, measured)
 
     def successors(self, first: int, seconds: float) -> Successors:
-        """Return what the target thinks likely behind each token alone, as far as it is known after so many seconds.
+        """Return what the target predicts after each token alone, as far as the cache folder has it.
 
         Args:
-            first: the token before each, since models give the first of a text a part of its own.
-            seconds: who asks first says for how long; nobody else waits.
+            first: the token before each, since models treat the first token of a text differently.
+            seconds: the time to spend on what the folder doesn't have; only the first caller's counts.
 
         Raises:
             RequestError: while something is decoded.
         """
-        if seconds <= 0:
-            return Successors.unknown()
 
         def worked_out() -> Successors:
             if self.target.is_decoding:
                 raise RequestError("a vocabulary can't be gone through while something is decoded: do so while binding")
-            return work_out_successors(self.target, first, seconds)
+            return work_out_successors(self.target, first, max(seconds, _NO_TIME))
 
-        return remembered(self.model, ("successors", *_driven_by(self.target), first), worked_out)
+        question = "successors", _driven_by(self.target), first, fingerprint_of(self.model)
+        return remembered(self.model, question, worked_out)
 
-    def prepare(self, first: int, on_progress: Callable[[int, int], object]) -> None:
-        """Work out what ``successors`` leaves unknown, for those too that were given it already."""
-        known = self.successors(first, _NO_TIME)
+    def prepare(
+        self, first: int, on_progress: Callable[[int, int], object] = lambda *_: None, seconds: float = math.inf
+    ) -> bool:
+        """Work out what ``successors`` leaves unknown, also for callers that have its table already.
+
+        Returns:
+            True once everything is known. A call that is cut off by ``seconds`` keeps what it can.
+        """
+        known = self.successors(first, 0.0)
+        if known.is_whole:
+            return True
         whole = work_out_successors(
             self.target,
             first,
-            math.inf,
+            seconds,
             on_progress=lambda table: on_progress(table.num_known, len(table.tokens)),
-            must_keep=True,
+            must_keep=math.isinf(seconds),
         )
         known.add(whole.tokens[known.num_known :], whole.logits[known.num_known :])
+        return known.is_whole
 
     def numerics_now(self) -> Numerics:
         """The numerics, unless what they were probed with has changed since."""
@@ -180,23 +190,25 @@ def _probed(load: Callable[[Compiler], Backend], model: Any, target: Target) -> 
     question = _driven_by(target)
     if deviation is None:
         try:
-            deviation = remembered(model, ("walk", *question), lambda: walk(target).deviation())
+            deviation = recalled(model, f"walk {question}", Deviation, lambda: walk(target).deviation())
         except Exception as fault:  # a third party's backend: decoding may do without what this pass asked for
             inexact, deviation = inexact or f"the probe's passes raised {in_one_line(fault)}", Deviation("", 0.0)
     if deviation.where and not inexact:
         inexact = f"logits have other bits in {deviation.where} than in plain steps"
         if compiler.bit_exact:
-            inexact += remembered(
-                model, ("remedy", *question), lambda: remedy(model, lambda: _is_exact(load, compiler))
+            inexact += recalled(
+                model, f"remedy {question}", str, lambda: remedy(model, lambda: _is_exact(load, compiler))
             )
     if compiler.bit_exact:
         return Numerics("exact", inexact, deviation.noise)
     return Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
 
 
-def _driven_by(target: Target) -> tuple[Hashable, ...]:
-    """The parts that a finding about a target is about, besides the model."""
-    return type(target.backend), target.backend.options, repr(target.compiler)
+def _driven_by(target: Target) -> str:
+    """Everything that a finding about a target depends on, besides the model."""
+    backend = type(target.backend)
+    name = f"{backend.__module__}.{backend.__qualname__} {backend.version}".rstrip()
+    return f"{name} {target.backend.options!r} {target.compiler!r}"
 
 
 def _is_exact(load: Callable[[Compiler], Backend], compiler: Compiler) -> bool:

@@ -12,6 +12,7 @@ from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.result import Chunk, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.decoding.sequence import Sequence as Handle
+from specdec.errors import RequestError
 from specdec.machine import free_bytes
 from specdec.requests.asked import Asked
 from specdec.strategies.base import Proposer
@@ -49,6 +50,7 @@ class OpenBatch:
     ) -> None:
         self._bound, self._verifier, self._notes = bound, verifier, notes
         self._requests = set[Handle]()
+        self._is_fresh = True  # the parts were made, or looked at, for this batch
         max_cache_bytes = max_cache_bytes or _share_of_free(bound.target, max_prefix_bytes)
         self.most_tokens = _most_tokens(bound.target, max_cache_bytes)
         self.prefixes = Prefixes(bound.target, max_prefix_bytes)
@@ -95,7 +97,9 @@ class OpenBatch:
 
         Raises:
             SpecdecError: for settings that are refused, or a strategy that can't be bound.
+            RequestError: for a model that was changed since the batch was opened, so that its parts don't fit any more.
         """
+        self._check_model()
         rule = self._verifier if verifier is None else verifier
         strategies = self._bound.strategies
         drafting = [strategies.of(proposer, rule) for proposer in proposers or [strategies.own_proposer]]
@@ -104,6 +108,15 @@ class OpenBatch:
             if isinstance(request, Handle):
                 self._requests.add(self._scheduler.add(request))
         return requests
+
+    def _check_model(self) -> None:
+        """Where nothing is decoding, look at the model again: its owner may have changed it."""
+        if self.num_active or self.num_waiting:
+            return
+        self._bound.contexts.begin()
+        if not self._is_fresh and not self._bound.is_current():
+            raise RequestError("the model has changed since this batch was opened: close it, and open another")
+        self._is_fresh = False
 
     def cancel(self, request: Handle) -> None:
         """End a request before the next pass; one that has ended stays as it is."""

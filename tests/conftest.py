@@ -1,7 +1,9 @@
 """Shared fixtures: models that are loaded once, and one thread, since small products only lose by more."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +25,24 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of the tests' own, with the real model where that was fetched."""
+    folder, fetched = tmp_path_factory.mktemp("cache"), real.home()
+    (folder / "specdec").mkdir()
+    if fetched.exists():
+        (folder / "specdec" / fetched.name).symlink_to(fetched)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _no_findings(_cache: Path) -> None:
+    """Each test finds out about its models anew: another may have planted a fault in the same ones."""
+    shutil.rmtree(_cache / "specdec" / "findings", ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -172,6 +172,8 @@ class Backend(ABC):
 
     Attributes:
         Options: the class of its options.
+        copies_weights: True where it computes with a copy of the weights that it made when it was loaded.
+        version: of the engine that computes its passes, where that isn't torch: findings are kept for it alone.
         options: those that it was loaded with.
         lossy: why it computes another model than it was given, as options may ask for; "" where it doesn't.
         inexact: why its logits' bits depend on what else is in a pass, or "" where nothing like that is known.
@@ -183,7 +185,9 @@ class Backend(ABC):
     """
 
     Options: ClassVar[type[BackendOptions]] = BackendOptions
+    version: ClassVar[str] = ""
     runs_layers: ClassVar[bool] = False
+    copies_weights: ClassVar[bool] = False
     holds_prefixes: ClassVar[bool] = False
 
     options: BackendOptions = NO_OPTIONS
@@ -227,6 +231,12 @@ class Backend(ABC):
 
         Raises:
             ModelError: when the model can't be driven, with the reason; what was changed is undone then.
+        """
+
+    def refresh(self) -> None:  # noqa: B027 - optional
+        """Look at the model anew: called before a request's first pass where no row is opened for it.
+
+        The model's owner may have changed it since the last request.
         """
 
     def close(self) -> None:  # noqa: B027 - optional

@@ -95,9 +95,12 @@ class HFBackend(Backend):
         loaded.prepare()
         return loaded
 
-    def open(self, capacity: int) -> None:
+    def refresh(self) -> None:
         with lock_of(self._model):
             self._replay.refresh()
+
+    def open(self, capacity: int) -> None:
+        self.refresh()
         self._cache.open(capacity)
 
     def expect(self, capacities: Sequence[int]) -> None:

@@ -1,9 +1,8 @@
 """A model's passes by their recordings, once these are known to be right; by its own forward until then."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import torch
 from torch.nn.modules import module as modules_of_torch
@@ -11,6 +10,7 @@ from torch.nn.modules import module as modules_of_torch
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.recording import Inputs, Program, Recording, is_telling, joined, record
 from specdec.errors import in_one_line
+from specdec.probes.structure import are_same, facts_of
 from specdec.weights.layers import is_quantised
 
 # Passes of a kind before it is recorded, which costs as much as a score: of one row; of several, where Python is
@@ -20,11 +20,6 @@ _MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and rec
 _MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
 _MOST_KINDS = 32
 _PERIOD = 8  # of numbers of rows and nodes
-
-_SIMPLE = bool, int, float, complex, str, torch.device
-_DEEPEST = 3  # containers in containers that are looked into
-_OF_TORCH = set(vars(torch.nn.Module()))  # parameters, buffers, modules and hooks are looked at apart
-_OF_TORCH -= {"training"}
 
 Forward = Callable[[], torch.Tensor]
 
@@ -84,9 +79,9 @@ class Replay:
         """
         modules = list(self._model.modules())
         self._weights = [*self._model.parameters(), *self._model.buffers()]
-        kinds = [*(type(module).forward for module in modules), *map(type, self._weights)]  # packed ones change theirs
-        state = [*modules, *self._weights, *kinds, *attributes_of(modules)]
-        if not _are_same(state, self._state):
+        # Programs refer to weights, and to how packed ones are multiplied by.
+        state = [*modules, *self._weights, *map(type, self._weights), *facts_of(modules)]
+        if not are_same(state, self._state):
             self._state = state
             self._kinds.clear()
         # Others rely on hooks' being called, and on forwards of their own.
@@ -147,9 +142,9 @@ class Replay:
         if known.first is not None and not is_telling(known.first, rows, width, length):
             return forward()
         modules = list(self._model.modules())
-        before = attributes_of(modules)
+        before = facts_of(modules)
         logits, recording = record(forward, inputs, layers, self._weights, length)
-        if not _are_same(attributes_of(modules), before):
+        if not are_same(facts_of(modules), before):
             recording.fault = recording.fault or "its code keeps state"
         program = recording.fault if known.first is None else joined(known.first, recording)
         known.first = known.first or recording
@@ -159,35 +154,6 @@ class Replay:
         else:
             known.fault = program
         return logits
-
-
-def attributes_of(modules: Iterable[torch.nn.Module]) -> list[object]:
-    """Return what modules' Python may depend on: adapters that are switched on and off, for example."""
-    return [
-        fact
-        for module in modules
-        for name, value in vars(module).items()
-        if name not in _OF_TORCH and not name.startswith("_specdec")
-        for fact in (name, *_facts(value, _DEEPEST))
-    ]
-
-
-def _facts(value: object, depth: int) -> Iterator[object]:
-    """Yield a value, or those in a container, so that a container that was written to is another."""
-    if depth and isinstance(value, dict | list | tuple | set | frozenset):
-        yield len(value)
-        for each in chain.from_iterable(value.items()) if isinstance(value, dict) else value:
-            yield from _facts(each, depth - 1)
-    else:
-        yield value
-
-
-def _are_same(state: Sequence[object], other: Sequence[object]) -> bool:
-    """True for equal numbers and names, and else the very same objects, which are held so that none takes its place."""
-    return len(state) == len(other) and all(
-        one is another or (type(one) is type(another) and isinstance(one, _SIMPLE) and one == another)
-        for one, another in zip(state, other, strict=True)
-    )
 
 
 def _are_equal(logits: torch.Tensor, own: torch.Tensor) -> bool:

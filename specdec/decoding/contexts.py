@@ -3,9 +3,11 @@
 A context holds a row of the cache between requests. The next request takes the row over up to the first token that is
 another one, and reads only what follows. In exact numerics that changes no bit, so the text is what it would be from
 scratch. Where room is needed, the context that was used least recently loses its row, and its next request reads all.
+So does every context once the model has changed: keys and values are kept with the fingerprint of the model that
+computed them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from types import TracebackType
@@ -37,6 +39,7 @@ class Context:
         self.tokens: Sequence[int] = ()
         self.row: Row | None = None
         self.home: Contexts | None = None  # whose target has the row
+        self.computed_by: Hashable = None  # the model's fingerprint
         self.is_closed = False
 
     def close(self) -> None:
@@ -57,14 +60,35 @@ class Context:
 class Contexts:
     """The contexts whose rows wait in a target's cache, least recently used first, and the prefixes of any request.
 
+    Args:
+        fingerprint: returns what the model computes just now, as a value to compare.
+
     Attributes:
         prefixes: what other requests have read, where that is kept.
     """
 
-    def __init__(self, target: Target, prefixes: Prefixes | None = None) -> None:
+    def __init__(
+        self, target: Target, prefixes: Prefixes | None = None, fingerprint: Callable[[], Hashable] = lambda: None
+    ) -> None:
         self._target = target
         self._parked: list[Context] = []
+        self._fingerprint = fingerprint
+        self._model_now: Hashable = None
+        self._is_checked = False  # the model, since nothing was decoding
         self.prefixes = prefixes
+
+    def begin(self) -> None:
+        """Note that nothing is decoding, so that the model may have changed before the next request."""
+        self._is_checked = False
+
+    def check_model(self) -> None:
+        """Find out what the model computes, once, before the first request that may use or leave something."""
+        if self._is_checked:
+            return
+        self._is_checked = True
+        before, self._model_now = self._model_now, self._fingerprint()
+        if self.prefixes is not None and before != self._model_now:
+            self.prefixes.clear()
 
     @property
     def num_parked(self) -> int:
@@ -78,6 +102,9 @@ class Contexts:
         """
         if context.home is not self or context.row is None:
             return None
+        if context.computed_by != self._model_now:
+            self.drop(context)
+            return None
         pairs = zip(context.tokens, tokens[:-1], strict=False)
         num_common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         if not num_common:
@@ -88,6 +115,7 @@ class Contexts:
         except BaseException:
             self.drop(context)
             raise
+        self._target.backend.refresh()
         return self._take(context)
 
     def let_go(self, row: Row, tokens: Sequence[int], context: Context | None) -> None:
@@ -107,6 +135,7 @@ class Contexts:
             self._target.release(row)
             return
         context.tokens, context.row, context.home = tuple(tokens), row, self
+        context.computed_by = self._model_now
         row.is_waiting = True
         self._parked.append(context)
         if len(self._parked) > _MOST_PARKED:

@@ -96,11 +96,16 @@ class Prefixes:
         while self._blocks and self.num_bytes + num_bytes > self._max_bytes:
             self._drop_oldest()
 
-    def _give_up(self, error: Exception) -> None:
-        warnings.warn(f"prefixes are not kept any more: {in_one_line(error)}", stacklevel=2)
-        self._max_bytes = self.num_bytes = 0
+    def clear(self) -> None:
+        """Forget all blocks."""
+        self.num_bytes = 0
         self._roots.clear()
         self._blocks.clear()
+
+    def _give_up(self, error: Exception) -> None:
+        warnings.warn(f"prefixes are not kept any more: {in_one_line(error)}", stacklevel=2)
+        self._max_bytes = 0
+        self.clear()
 
     def _known(self, text: Sequence[int]) -> Iterator[_Block]:
         """The blocks that a text begins with."""

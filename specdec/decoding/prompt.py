@@ -19,6 +19,8 @@ from specdec.tree import DraftTree, Role
 def begin(sequence: Sequence, target: Target, contexts: Contexts) -> None:
     """Open a row for a request, or take over its context's, and begin its drafting."""
     with guard(target.author, [sequence]):
+        if sequence.context is not None or contexts.prefixes is not None:
+            contexts.check_model()
         if sequence.context is not None and may_go_on(sequence):
             sequence.row = contexts.row_for(sequence.context, sequence.tokens)
         if sequence.row is None:

@@ -1,7 +1,7 @@
 """The examination of a transformers model at load: is it driven with trees, with chains or not at all, and how exactly?
 
-Each finding is remembered with the model in its present state: a cast, an adapter or another number of threads is
-examined anew.
+Findings are kept for the same model on the same machine, in the cache folder as well: other weights, an adapter, a cast
+or another number of threads is examined anew.
 """
 
 import math
@@ -16,6 +16,7 @@ from specdec.layout import Compiler
 from specdec.probes.causality import why_no_decoder
 from specdec.probes.findings import lock_of, remembered
 from specdec.probes.products import Products, probe_products
+from specdec.probes.recall import recalled
 from specdec.probes.selftest import Tried, probe
 from specdec.probes.switching import why_not_switchable
 from specdec.target import Target
@@ -79,14 +80,17 @@ def why_fixed(model: PreTrainedModel) -> str:
 
 def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Products:
     """Return what is known of the rows of the model's matrix products."""
-    return remembered(model, "products", lambda: probe_products(model, seconds))
+    return recalled(model, "products", Products, lambda: probe_products(model, seconds), math.isinf(seconds))
 
 
 def _try_out(backend: Backend, model: PreTrainedModel, compiler: Compiler, is_timed: bool) -> Tried:
     """Return what the self-test finds, once for a model and all backends of this kind."""
     shapes = backend.shapes
-    question = "self-test", type(backend), repr(compiler), shapes.takes_trees, shapes.row_multiple, shapes.chunk
-    return remembered(model, question, lambda: probe(Target(backend, compiler), model, is_timed=is_timed))
+    driven_by = type(backend).__qualname__, repr(compiler), shapes.takes_trees, shapes.row_multiple, shapes.chunk
+    question = " ".join(map(str, ("self-test", *driven_by)))
+    return recalled(
+        model, question, Tried, lambda: probe(Target(backend, compiler), model, is_timed=is_timed), not is_timed
+    )
 
 
 def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:

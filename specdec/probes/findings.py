@@ -27,6 +27,7 @@ class Notes:
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
         self.lock = lock or threading.RLock()
         self.told: set[str] = set()
+        self.fingerprints: dict[Hashable, Any] | None = None  # by structure, while the model is unchanging
         self.shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # by backends, while one holds it
         self._facts: OrderedDict[Hashable, dict[Hashable, Any]] = OrderedDict()
 
@@ -59,41 +60,26 @@ def lock_of(model: object) -> AbstractContextManager[Any]:
     return notes_of(model).lock
 
 
-def state_of(model: object, sees_packing: bool = True) -> Hashable:
-    """Return what a model computes with: modules, their modes, dtypes, devices and shapes, and its configuration.
+def state_of(model: object) -> Hashable:
+    """Return what a model's passes are laid out for: modules, modes, dtypes, devices, shapes, kernels, configuration.
 
-    Equal states mean that facts still hold. The answer waits for the model's lock, since passes set the configured
+    Equal states mean that a generator's parts still fit the model. What it computes may have changed all the same, as
+    numbers may: ``fingerprint_of`` tells. The answer waits for the model's lock, since passes set the configured
     attention.
-
-    Args:
-        sees_packing: packed weights make another state, and other values of weights don't, as for whoever runs the
-            model's layers. Of False it is the other way round, as for whoever has a copy of the weights.
     """
     if not isinstance(model, torch.nn.Module):
         return ()
     with lock_of(model):
         modules = tuple((id(module), type(module), module.training) for module in model.modules())
-        describe = facts_of if sees_packing else _version_of
-        tensors = tuple(map(describe, chain(model.parameters(), model.buffers())))
+        tensors = tuple(map(facts_of, chain(model.parameters(), model.buffers())))
         return modules, tensors, str(vars(model.config)) if hasattr(model, "config") else ""
 
 
 def facts_of(tensor: torch.Tensor) -> Hashable:
     """Return what products with a tensor depend on, besides its numbers."""
     if not isinstance(tensor, PackedWeight):
-        return _plain_facts_of(tensor)
+        return tensor.dtype, tensor.device, tensor.shape
     return tensor.matrix.kind, tensor.plain_dtype, tensor.device, tensor.shape
-
-
-def _plain_facts_of(tensor: torch.Tensor) -> tuple[Hashable, ...]:
-    dtype = tensor.plain_dtype if isinstance(tensor, PackedWeight) else tensor.dtype
-    return dtype, tensor.device, tensor.shape
-
-
-def _version_of(tensor: torch.Tensor) -> Hashable:
-    """A tensor's numbers as far as they are known unread: the tensor that it is, and how often it was written to."""
-    version = None if isinstance(tensor, PackedWeight) else (id(tensor), tensor._version)
-    return *_plain_facts_of(tensor), version
 
 
 def first_time(model: object, told: str) -> bool:
@@ -106,7 +92,10 @@ def first_time(model: object, told: str) -> bool:
 
 
 def remembered(model: object, question: Hashable, find: Callable[[], Finding]) -> Finding:
-    """Return the answer to a question about a model in its present state, with torch's present number of threads."""
+    """Return the answer to a cheap question about a model, found once for its state and torch's number of threads.
+
+    ``recalled`` is for what takes a while, and depends on the model's numbers.
+    """
     notes = notes_of(model)
     with notes.lock:
         state, asked = state_of(model), (question, torch.get_num_threads())

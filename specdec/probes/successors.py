@@ -60,7 +60,7 @@ def work_out_successors(
                 following = range(table.num_known, min(table.num_known + _WIDTH, vocab_size))
                 table.add(*_ask(target, row, first, following, k))
         finally:  # an interrupted call loses nothing
-            if table.num_known > num_held and (must_keep or clock() - began > _WORTH_KEEPING):
+            if table.num_known > num_held and (must_keep or table.is_whole or clock() - began > _WORTH_KEEPING):
                 _keep(table, path, must_keep)
     finally:
         target.release(row)

@@ -13,7 +13,13 @@ from specdec.weights.base import Kernel
 
 
 class Matrix(ABC):
-    """The numbers of a ``PackedWeight``. Shapes are ``(outputs, inputs)``."""
+    """The numbers of a ``PackedWeight``. Shapes are ``(outputs, inputs)``.
+
+    Attributes:
+        checksum: of the packed weight in its layer's shape, where that is known.
+    """
+
+    checksum: str | None = None
 
     @property
     @abstractmethod

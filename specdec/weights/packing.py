@@ -7,6 +7,7 @@ from contextlib import suppress
 import torch
 
 from specdec.weights.base import Kernel
+from specdec.weights.checksum import checksum_of
 from specdec.weights.layers import ProductLayer
 from specdec.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
 from specdec.weights.tensor import PackedWeight
@@ -32,6 +33,7 @@ def pack(
     for group in groups:
         for layer, matrix in zip(group, _packed(kernel, group, row_multiples or {}), strict=True):
             if matrix is not None:
+                matrix.checksum = checksum_of(layer.weight)  # it is at hand; unpacking it later would cost more
                 _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
         on_group()
         freed += sum(layer.weight.nbytes for layer in group)

@@ -14,6 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from specdec.errors import ModelError
+from specdec.weights.checksum import checksum_of
 from specdec.weights.matrix import Matrix, WholeMatrix
 
 _LINEAR = torch.nn.functional.linear
@@ -77,6 +78,14 @@ class PackedWeight(torch.Tensor):
         """Return the matrix as an ordinary tensor in its layer's shape; not to be written to."""
         dense = self.matrix.dense()
         return dense.T.contiguous() if self.is_transposed else dense
+
+    def checksum(self) -> str:
+        """Return the checksum of the matrix in its layer's shape; computed once while it is packed, hence read-only."""
+        if not self.is_packed:
+            return checksum_of(self.make_dense())
+        if self.matrix.checksum is None:
+            self.matrix.checksum = checksum_of(self.unpacked())
+        return self.matrix.checksum
 
     def make_dense(self) -> torch.Tensor:
         """Drop the packed form, and return the matrix in its layer's shape, which may be written to."""

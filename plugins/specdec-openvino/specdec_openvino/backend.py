@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+import openvino as ov
 import torch
 from transformers import PreTrainedModel
 
@@ -61,6 +62,8 @@ class OpenVINOBackend(Backend):
     """
 
     Options: ClassVar[type[BackendOptions]] = OpenVINOOptions
+    version: ClassVar[str] = ov.__version__
+    copies_weights: ClassVar[bool] = True
 
     def __init__(self, engine: _Engine, is_exact: bool) -> None:
         self._engine, self._is_exact = engine, is_exact

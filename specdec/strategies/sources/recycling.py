@@ -32,7 +32,7 @@ class TokenRecyclingProposer(SourceProposer):
 
     k: int = Field(6, ge=1, description="successors that are remembered of each token")
     vocabulary_seconds: float = Field(
-        3.0, ge=0.0, description="what a load may spend on the successors of each token alone, until all are known"
+        0.0, ge=0.0, description="seconds that loading may spend on predictions after each token alone"
     )
     num_pairs: int = Field(1 << 15, ge=0, description="tokens and pairs of tokens whose successors are remembered")
     path: Path | None = Field(None, description="a saved memory to begin with")

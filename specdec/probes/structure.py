@@ -1,0 +1,85 @@
+"""Everything in a model's modules, besides the numbers in its tensors, that its forward may depend on.
+
+That is each module's class and attributes, with what is in containers and plain objects such as configurations, and the
+functions of its modelling code. No list of the ways in which a model can change is needed: adapters that are switched
+or rescaled, layers that are replaced, settings that are edited and functions that are patched all show in some fact.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+
+import torch
+
+_SIMPLE = bool, int, float, complex, str, bytes, torch.device, torch.dtype, type(None)
+_CODE = FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, partial
+_UNPATCHED = "torch.", "builtins", "abc", "typing"
+_DEEPEST = 3  # containers in containers that are looked into
+_PRIVATE = "_specdec"  # how specdec's own attributes begin
+# Parameters, buffers and modules are looked at apart, and no forward reads settings of generation.
+_NAMED_APART = {"_parameters", "_buffers", "_modules", "generation_config"}
+
+
+def facts_of(modules: Sequence[torch.nn.Module]) -> list[object]:
+    """Return what the modules' forward may depend on: their code, attributes, and what is in containers among these."""
+    seen: set[int] = set()
+    attributes = [fact for module in modules for fact in (type(module), *_attributes(module, _DEEPEST, seen))]
+    return [*attributes, *_code_of({type(module): None for module in modules})]
+
+
+def _code_of(classes: Iterable[type]) -> Iterator[object]:
+    """Yield the functions of classes and of the files that these come from, which kernel libraries replace."""
+    bases = {base: None for cls in classes for base in cls.__mro__ if not base.__module__.startswith(_UNPATCHED)}
+    files = {base.__module__: sys.modules.get(base.__module__) for base in bases}
+    for owner in (*bases, *filter(None, files.values())):
+        for name, value in vars(owner).items():
+            if isinstance(value, _CODE) and not name.startswith("__"):
+                yield name
+                yield value
+
+
+def _attributes(owner: object, depth: int, seen: set[int]) -> Iterator[object]:
+    for name, value in vars(owner).items():
+        if name not in _NAMED_APART and not name.startswith(_PRIVATE):
+            yield name
+            yield from _facts(value, depth, seen)
+
+
+def _facts(value: object, depth: int, seen: set[int]) -> Iterator[object]:
+    """Yield a value and what is in it, so that a container or an object that was written to gives other facts."""
+    if isinstance(value, _SIMPLE):
+        yield value
+    elif isinstance(value, dict | list | tuple | set | frozenset):
+        yield len(value)
+        if depth:
+            # A set's order is another in each process.
+            for each in sorted(value, key=described) if isinstance(value, set | frozenset) else value:
+                yield from _facts(each, depth - 1, seen)
+                if isinstance(value, dict):
+                    yield from _facts(value[each], depth - 1, seen)
+    else:
+        yield value
+        is_plain = not isinstance(value, (torch.Tensor, torch.nn.Module, *_CODE))
+        if depth and is_plain and hasattr(value, "__dict__") and id(value) not in seen:
+            seen.add(id(value))  # thirty layers have one configuration
+            yield from _attributes(value, depth - 1, seen)
+
+
+def are_same(facts: Sequence[object], others: Sequence[object]) -> bool:
+    """Return True for equal numbers and texts, and otherwise the very same objects."""
+    return len(facts) == len(others) and all(
+        one is other or (type(one) is type(other) and isinstance(one, _SIMPLE) and one == other)
+        for one, other in zip(facts, others, strict=True)
+    )
+
+
+def described(fact: object) -> str:
+    """Return a text of a fact that is the same in any process: a value, or an object's kind and name."""
+    if isinstance(fact, _SIMPLE):
+        return repr(fact)
+    if isinstance(fact, torch.Tensor):
+        return f"{fact.dtype} {tuple(fact.shape)} {fact.device}"
+    name = getattr(fact, "__qualname__", "")
+    kind = type(fact)
+    return f"{getattr(fact, '__module__', '')}.{name}" if name else f"{kind.__module__}.{kind.__qualname__}"
