@@ -9,7 +9,7 @@ Modes:
 import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
 import torch
@@ -32,7 +32,6 @@ from specdec.target import Target
 
 Mode = Literal["auto", "exact", "fast"]
 MODES: tuple[str, ...] = get_args(Mode)
-_NO_TIME = 1e-9  # seconds: what is kept is read, and nothing is worked out
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,7 @@ class Driven:
     num_threads: int
     model: Any
     why_not_exact: str = ""
+    asked_after: set[int] = field(default_factory=set)  # the first tokens that successors were asked for
 
     def costs(self) -> Costs:
         """Return the costs of the backend's passes here, measured once for a model, numerics and device.
@@ -100,8 +100,9 @@ class Driven:
         def worked_out() -> Successors:
             if self.target.is_decoding:
                 raise RequestError("a vocabulary can't be gone through while something is decoded: do so while binding")
-            return work_out_successors(self.target, first, max(seconds, _NO_TIME))
+            return work_out_successors(self.target, first, seconds)
 
+        self.asked_after.add(first)
         question = "successors", _driven_by(self.target), first, fingerprint_of(self.model)
         return remembered(self.model, question, worked_out)
 
@@ -114,17 +115,23 @@ class Driven:
             True once everything is known. A call that is cut off by ``seconds`` keeps what it can.
         """
         known = self.successors(first, 0.0)
-        if known.is_whole:
+        if known.is_whole and seconds < math.inf:
             return True
-        whole = work_out_successors(
+        work_out_successors(
             self.target,
             first,
             seconds,
+            known=known,
             on_progress=lambda table: on_progress(table.num_known, len(table.tokens)),
             must_keep=math.isinf(seconds),
         )
-        known.add(whole.tokens[known.num_known :], whole.logits[known.num_known :])
         return known.is_whole
+
+    def use_idle_time(self, seconds: float) -> bool:
+        """Work out some of the successors that a strategy has asked for; True once nothing is left to do."""
+        if self.target.rows or not self.target.shapes.takes_trees:
+            return True
+        return all(self.prepare(first, seconds=seconds) for first in self.asked_after)
 
     def numerics_now(self) -> Numerics:
         """The numerics, unless what they were probed with has changed since."""

@@ -118,6 +118,14 @@ class OpenBatch:
             raise RequestError("the model has changed since this batch was opened: close it, and open another")
         self._is_fresh = False
 
+    def use_idle_time(self, seconds: float = 0.2) -> bool:
+        """While there are no requests, ask the model what may follow each token, so that later drafts are better.
+
+        Returns:
+            True once nothing is left to do.
+        """
+        return bool(self.num_active or self.num_waiting) or self._bound.driven.use_idle_time(seconds)
+
     def cancel(self, request: Handle) -> None:
         """End a request before the next pass; one that has ended stays as it is."""
         self._scheduler.cancel(request)

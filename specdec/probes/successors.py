@@ -19,12 +19,14 @@ _NUM_ASKED_FIRST = 16  # tokens whose successors tell one model's file from anot
 _WORTH_KEEPING = 0.5  # seconds of work
 
 
-def work_out_successors(
+def work_out_successors(  # noqa: PLR0913 - a folder and a clock are given by tests
     target: Target,
     first: int,
     seconds: float,
     folder: Path | None = None,
     clock: Callable[[], float] = time.perf_counter,
+    *,
+    known: Successors | None = None,
     on_progress: Callable[[Successors], object] = lambda _: None,
     must_keep: bool = False,
 ) -> Successors:
@@ -34,7 +36,8 @@ def work_out_successors(
     byte-pair vocabularies have the most frequent first.
 
     Args:
-        seconds: no pass begins later than this.
+        seconds: after the first pass, none begins later than this; 0 reads what the folder has.
+        known: an earlier call's answer, which is added to.
         folder: where the tables of all models are kept; specdec's among the user's caches if not given.
         on_progress: told of the table before each pass.
         must_keep: the table is wanted in its file; otherwise it is kept there if it took a while and can be.
@@ -44,7 +47,7 @@ def work_out_successors(
     """
     vocab_size = target.shapes.vocab_size
     k = min(NUM_SUCCESSORS, vocab_size)
-    if seconds <= 0 or not target.shapes.takes_trees:
+    if not target.shapes.takes_trees:
         return Successors.unknown()
     began, row = clock(), target.open(1)
     try:
@@ -52,15 +55,18 @@ def work_out_successors(
         answers = _ask(target, row, first, asked, k)[0]
         name = hashlib.sha256(repr((vocab_size, first, answers.tolist())).encode()).hexdigest()[:32]
         path = (cache_folder() if folder is None else folder) / "successors" / f"{name}.npz"
-        table = Successors.load(path, vocab_size, k)
+        table = Successors.load(path, vocab_size, k) if known is None else known
         num_held = table.num_known
         try:
-            while not table.is_whole and clock() - began < seconds:
+            while seconds > 0 and not table.is_whole:
                 on_progress(table)
                 following = range(table.num_known, min(table.num_known + _WIDTH, vocab_size))
                 table.add(*_ask(target, row, first, following, k))
+                if clock() - began >= seconds:
+                    break
         finally:  # an interrupted call loses nothing
-            if table.num_known > num_held and (must_keep or table.is_whole or clock() - began > _WORTH_KEEPING):
+            is_worth_it = must_keep or table.is_whole or clock() - began > _WORTH_KEEPING
+            if (table.num_known > num_held or not path.exists()) and table.num_known and is_worth_it:
                 _keep(table, path, must_keep)
     finally:
         target.release(row)

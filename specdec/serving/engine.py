@@ -27,6 +27,7 @@ from specdec.serving.token_texts import TokenTexts
 from specdec.serving.told import StepTold, tell
 
 _MOST_FAILURES = 3  # of the engine itself, one after another
+_IDLE_SECONDS = 0.5  # without an order, before idle time is used
 
 Observer = Callable[[StepRecord, OpenBatch], None]
 
@@ -137,6 +138,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._log = logging.getLogger("specdec.serving")
         self._texts_of = TokenTexts(generator.tokenizer)
+        self._is_prepared = False  # nothing is left to be done in idle time
         self._has_ended = False  # whatever is ordered is refused
         self.fault = ""  # why it doesn't decode any more
 
@@ -197,7 +199,7 @@ class Engine:
         """Carry out what was ordered, waiting for it where nothing is under way; False once the engine is to stop."""
         is_idle = not self._texts
         while is_idle or not self._orders.empty():
-            order = self._orders.get()
+            order = self._next_order(batch)
             is_idle = False
             if order is None:
                 return False
@@ -208,6 +210,14 @@ class Engine:
                 for handle in [handle for handle, text in self._texts.items() if text.job is job]:
                     batch.cancel(handle)
         return True
+
+    def _next_order(self, batch: OpenBatch) -> Order | None:
+        """Wait for an order; while there is none, use the time for better drafts."""
+        while not self._is_prepared:
+            with suppress(queue.Empty):
+                return self._orders.get(timeout=_IDLE_SECONDS)
+            self._is_prepared = batch.use_idle_time()
+        return self._orders.get()
 
     def _begin(self, batch: OpenBatch, job: Job) -> None:
         if job.is_over:  # its sender has gone

@@ -111,7 +111,7 @@ def test_a_prepared_generator_knows_all_tokens_at_once_and_so_do_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    proposer = TokenRecyclingProposer(min_chance=0.0, vocabulary_seconds=1e-9)
+    proposer = TokenRecyclingProposer(min_chance=0.0, vocabulary_seconds=0.0)
     generator = Generator(tiny_llama(seed=4), proposer=proposer)
     before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
     told: list[tuple[int, int]] = []
@@ -134,10 +134,22 @@ def test_a_folder_that_cant_be_written_to_is_said_where_it_was_asked_for(
 
 
 def test_a_token_that_wasnt_seen_is_followed_by_what_the_target_says_of_it_alone() -> None:
-    model = tiny_llama(seed=1)
-    known = Generator(model, proposer=TokenRecyclingProposer(min_chance=0.0))
-    unknown = Generator(model, proposer=TokenRecyclingProposer(min_chance=0.0, vocabulary_seconds=0.0))
-    prompt = [5, 9]
+    proposer, prompt = TokenRecyclingProposer(min_chance=0.0), [5, 9]
+    unknown, known = (Generator(tiny_llama(seed=1), proposer=proposer) for _ in range(2))
+    known.prepare()
     first, other = (each.generate(prompt, max_new_tokens=2) for each in (known, unknown))
     assert first.token_ids == other.token_ids
     assert first.stats.num_nodes > other.stats.num_nodes
+
+
+def test_idle_time_is_used_until_every_token_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    generator = Generator(tiny_llama(seed=6, vocab_size=1000), proposer=TokenRecyclingProposer(min_chance=0.0))
+    before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
+    with generator.open_batch() as batch:
+        while not batch.use_idle_time(1e-9):
+            pass
+    assert generator.generate([5, 9], max_new_tokens=2).stats.num_nodes > before
+    assert [*(tmp_path / "specdec" / "successors").iterdir()]
+    with Generator(tiny_llama(seed=6), proposer="autoregressive").open_batch() as batch:
+        assert batch.use_idle_time(1e-9)  # nothing asks for it
