@@ -1,0 +1,156 @@
+"""Files that outlive a process: measured choices and findings, each valid as a whole or made anew.
+
+Derive a frozen model from ``Remembered`` and pass its class to ``read``, ``write`` and ``update``. A damaged file,
+another model's file, and one that a version with other fields has written all read as None. ``key_of`` makes a key that
+changes with the machine and the versions. Nothing here raises for a disk that is full or can't be written to.
+"""
+
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import BinaryIO, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+_ABANDONED = 24 * 3600  # seconds after which what a killed process has left is removed
+_TRIES, _PAUSE = 100, 0.01  # for the lock; its holder writes one small file
+
+
+class Remembered(BaseModel):
+    """Base of what is remembered: frozen, strict about types, with finite numbers only. Sets have no order: use tuples.
+
+    Validators of the derived model check what its fields say together; ``read`` runs them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+Value = TypeVar("Value", bound=BaseModel)
+
+
+class _File(Remembered, Generic[Value]):
+    digest: str  # of the value and its model's schema
+    value: Value
+
+
+def read(path: Path, model: type[Value]) -> Value | None:
+    """Return the value that ``write`` wrote for a model, None if the file is missing, damaged or another model's."""
+    try:
+        if not path.is_file():  # reading a pipe would wait
+            return None
+        file = _File[model].model_validate_json(path.read_bytes())  # type: ignore[valid-type]  # made as it runs
+    except (OSError, ValueError):  # pydantic's errors are ValueErrors
+        return None
+    value: Value = file.value
+    return value if file.digest == _digest(value) else None
+
+
+def write(path: Path, value: BaseModel) -> bool:
+    """Replace a file atomically and durably. Return False if it can't be written; what was there stays."""
+    text = json.dumps({"digest": _digest(value), "value": value.model_dump(mode="json")}, indent=1)
+    try:
+        replace_file(path, lambda file: file.write(text.encode()))
+    except OSError:
+        return False
+    return True
+
+
+def update(path: Path, model: type[Value], change: Callable[[Value | None], Value]) -> bool:
+    """Replace a file by a change of what it holds now, None if unreadable. Return False if it can't be written.
+
+    Processes and threads that update a folder's files take turns, so that no change is lost.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.parent):
+            return write(path, change(read(path, model)))
+    except OSError:
+        return False
+
+
+def replace_file(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
+    """Write a file under another name, flush it to the disk and rename it: it appears as a whole or not at all.
+
+    Raises:
+        OSError: if it can't be written; what was there stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        with unfinished.open("xb") as file:
+            write_to(file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+    with suppress(OSError):  # not every system can flush a folder
+        _flush_folder(path.parent)
+
+
+def key_of(*facts: object) -> str:
+    """Return a key of facts, this machine and the versions: 32 hex digits, for file names and dictionaries.
+
+    The key changes with the processor, its usable cores and instructions, torch's threads, and the versions of specdec,
+    torch and transformers. Facts are compared by ``repr``: pass numbers, texts and tuples of them.
+    """
+    import torch
+
+    from specdec.machine import processor_name
+
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    machine = processor_name(), cores, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    versions = tuple(map(version, ("specdec", "torch", "transformers")))
+    return blake2b(repr((machine, versions, facts)).encode(), digest_size=16).hexdigest()
+
+
+def _digest(value: BaseModel) -> str:
+    schema = json.dumps(type(value).model_json_schema(), sort_keys=True)
+    return blake2b(f"{schema}\n{value.model_dump_json()}".encode(), digest_size=16).hexdigest()
+
+
+def _remove_abandoned(path: Path) -> None:
+    with suppress(OSError):
+        for unfinished in path.parent.glob(f".{path.name}.*.part"):
+            if time.time() - unfinished.stat().st_mtime > _ABANDONED:
+                unfinished.unlink()
+
+
+def _flush_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock. Where it can't be had in a second, or at all, go on: at worst one change is lost."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_PAUSE)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(descriptor)  # which releases the lock
