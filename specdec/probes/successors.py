@@ -61,13 +61,16 @@ def work_out_successors(
                 table.add(*_ask(target, row, first, following, k))
         finally:  # an interrupted call loses nothing
             if table.num_known > num_held and (must_keep or clock() - began > _WORTH_KEEPING):
-                _keep(table, path, must_keep)
+                _keep(table, path, k, must_keep)
     finally:
         target.release(row)
     return table
 
 
-def _keep(table: Successors, path: Path, must_keep: bool) -> None:
+def _keep(table: Successors, path: Path, k: int, must_keep: bool) -> None:
+    """Write the table, unless another process has written one that knows as much."""
+    if Successors.load(path, len(table.tokens), k).num_known >= table.num_known:
+        return
     try:
         table.save(path)
     except OSError as error:
