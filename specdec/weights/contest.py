@@ -110,6 +110,8 @@ class Contest:
         """Return the able contenders, and their seconds in a whole model, what they must gain over others included."""
         able, parts, end = self.names, list[Rounds](), self.timer.clock() + seconds
         for index, same in enumerate(shapes):
+            if self._is_hopeless(parts, end):
+                break
             matrices = [group[0].matrix for group in _some(same)]
             ways = {name: _products(self.kernels.get(name), matrices) for name in able}
             ready = {name: products for name, products in ways.items() if products is not None}
@@ -124,6 +126,8 @@ class Contest:
     def _parts_of_joining(self, name: str, shapes: Sequence[_Same], num_rounds: int, seconds: float) -> _Measured:
         kernel, parts, end = self.kernels[name], list[Rounds](), self.timer.clock() + seconds
         for index, same in enumerate(shapes):
+            if self._is_hopeless(parts, end):
+                break
             matrices = [[layer.matrix for layer in group] for group in _some(same)]
             apart = _products(kernel, [matrix for group in matrices for matrix in group])
             joined = _products(kernel, [torch.cat(group) for group in matrices])
@@ -146,6 +150,10 @@ class Contest:
             runs = {name: partial(_run, products, rows) for name, products in ways.items()}
             timed.append(timed_rounds(runs, num_rounds, self.timer, cold.sum, seconds / len(_ROWS)))
         return timed
+
+    def _is_hopeless(self, parts: Sequence[Rounds], end: float) -> bool:
+        """Return True when time is out on a machine that is too busy to tell: the rest would take long for nothing."""
+        return self.timer.clock() > end and not all(part.is_quiet for part in parts)
 
     def _handicap(self, name: str) -> float:
         if name == STOCK:

@@ -184,6 +184,16 @@ def test_a_contest_ends_in_time_where_everything_is_slow(tmp_path: Path) -> None
     assert kernels["slow"].count == 2 * (1 + 2 * 3), "a first call, and for each number of rows another and two rounds"
 
 
+def test_a_contest_on_a_crowded_machine_ends_after_the_first_shape(tmp_path: Path) -> None:
+    time = Time(lambda *_: 2.0**19)
+    kernels: dict[str, Ticking] = {name: Crowded(time, seconds) for name, seconds in (("slow", 2.4), ("fast", 2.0))}
+    assert chosen_in(tmp_path, kernels).name == "fast"
+    assert kernels["slow"].count == 1 + 2 * 3
+    time.disturbed = lambda *_: 1.0
+    assert chosen_in(tmp_path, kernels).name == "fast"
+    assert kernels["slow"].count > 7 + 7, "both shapes, as it isn't remembered"
+
+
 def test_a_choice_that_a_busy_machine_made_is_found_out(tmp_path: Path) -> None:
     """All rounds of the faster one are disturbed, so the verdict is clear and wrong; ten minutes later all is quiet."""
     time = Time(lambda name, _: 2.0 if name == "fast" else 1.0)
