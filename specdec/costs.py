@@ -1,7 +1,7 @@
 """c(T): what a pass over T nodes costs."""
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,6 +14,7 @@ class Costs:
         plain: those of an ordinary plain step.
         filled_to: the numbers of nodes, ascending, that passes are filled up to; more than the last aren't.
         least_width: nodes that each row is filled up to before.
+        is_clear: False if the rounds that were timed disagree or were disturbed: measure again rather than keep them.
     """
 
     sizes: tuple[int, ...]
@@ -21,6 +22,7 @@ class Costs:
     plain: float
     filled_to: tuple[int, ...] = ()
     least_width: int = 1
+    is_clear: bool = field(default=True, compare=False)
 
     def at(self, num_nodes: float) -> float:
         """Seconds of a pass over so many nodes: linear between what was measured, and on from the last two."""

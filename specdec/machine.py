@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,16 @@ def free_bytes(device: torch.device) -> int | None:
     facts = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
     known = [int(facts["MemAvailable"].split()[0]) * 1024] if "MemAvailable" in facts else []
     return min([*known, *_left_in_container()], default=None)
+
+
+def waits_by_thread() -> dict[str, float]:
+    """Return the seconds that each thread of this process was ready to run and had no processor; {} if unknown."""
+    folder, waits = Path("/proc/self/task"), dict[str, float]()
+    with suppress(OSError, ValueError, IndexError):  # not Linux, a kernel without these figures
+        for thread in os.listdir(folder):
+            with suppress(FileNotFoundError):  # a thread that has ended
+                waits[thread] = int((folder / thread / "schedstat").read_text().split()[1]) / 1e9
+    return waits
 
 
 def _left_in_container() -> Iterator[int]:

@@ -6,6 +6,8 @@ from typing import Self
 
 import numpy as np
 
+from specdec.remembered import replace_file
+
 _MOST = 6e4  # what half precision holds
 
 
@@ -46,24 +48,49 @@ class Successors:
         self.num_known = end
 
     def save(self, path: Path) -> None:
-        """Write the table to a file, which is there whole or not at all.
+        """Write the known part of the table to a file, which is there whole or not at all.
 
         Raises:
-            OSError: where there is no room, or no right.
+            OSError: if it can't be written.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written = path.with_suffix(".part")
-        with written.open("wb") as file:
-            np.savez(file, tokens=self.tokens[: self.num_known], logits=self.logits[: self.num_known])
-        written.replace(path)
+        known = slice(self.num_known)
+        arrays = {"made_for": self._made_for(path), "tokens": self.tokens[known], "logits": self.logits[known]}
+        replace_file(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
     @classmethod
     def load(cls, path: Path, vocab_size: int, k: int) -> Self:
-        """The table of a file; one of which nothing is known where the file isn't there, is damaged or doesn't fit."""
+        """Return the table in a file; an unknown one if the file is missing, damaged, or not what ``save`` wrote there.
+
+        The whole file is checked: its name, dtypes and shapes, ids within the vocabulary, and finite logits, the most
+        likely first.
+        """
         table = cls.unknown(vocab_size, k)
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-                table.add(held["tokens"], held["logits"])
+                made_for, tokens, logits = held["made_for"], held["tokens"], held["logits"]
         except Exception:  # whatever a damaged archive raises: the table is worked out again
-            return cls.unknown(vocab_size, k)
+            return table
+        own = table._made_for(path)
+        if (
+            (made_for.dtype, made_for.shape) == (own.dtype, own.shape)
+            and made_for == own
+            and table._fits(tokens, logits)
+        ):
+            table.add(tokens, logits)
         return table
+
+    def _made_for(self, path: Path) -> np.ndarray:
+        """Return the mark of a file of such tables in this place: one that was copied or renamed isn't read."""
+        return np.array(f"specdec successors 2 {path.stem} {self.tokens.shape}")
+
+    def _fits(self, tokens: np.ndarray, logits: np.ndarray) -> bool:
+        """Return True for arrays that could be the first rows of this table."""
+        return bool(
+            tokens.ndim == 2
+            and (tokens.dtype, logits.dtype) == (self.tokens.dtype, self.logits.dtype)
+            and tokens.shape == logits.shape == (len(tokens), self.tokens.shape[1])
+            and len(tokens) <= len(self.tokens)
+            and ((tokens >= 0) & (tokens < len(self.tokens))).all()
+            and np.isfinite(logits).all()
+            and (logits[:, 1:] <= logits[:, :-1]).all()
+        )

@@ -1,5 +1,6 @@
 """c(T): what is measured, by a clock of its own, and what is read off between."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from specdec.backends.toy import ToyBackend
 from specdec.costs import Costs, group_of
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.costs import measure_costs
+from specdec.probes.rounds import Timer
 from specdec.target import Pass, Row, Target
 from tests import families
 
@@ -24,7 +26,7 @@ class Timed(Target):
     def __init__(self, seconds: Callable[[int], float], takes_trees: bool = True) -> None:
         super().__init__(ToyBackend.load(ToyModel(lambda _: [0.001] * 1000, 1000), DenseCompiler()), DenseCompiler())
         self.backend.shapes = replace(self.shapes, takes_trees=takes_trees)
-        self.seconds, self.now, self.passes = seconds, 0.0, list[tuple[int, int]]()
+        self.seconds, self.now, self.waited, self.passes = seconds, 0.0, 0.0, list[tuple[int, int]]()
 
     def forward(self, planned: Pass) -> dict[Row, OutputRow]:
         answers = super().forward(planned)
@@ -34,7 +36,7 @@ class Timed(Target):
         return answers
 
     def costs(self, **options: Any) -> Costs:
-        costs = measure_costs(self, clock=lambda: self.now, **options)
+        costs = measure_costs(self, timer=Timer(lambda: self.now, lambda: {"main": self.waited}), **options)
         assert not self.rows
         return costs
 
@@ -60,6 +62,68 @@ def test_where_passes_are_filled_up_those_of_one_size_are_timed_in_a_row() -> No
 def test_the_least_time_of_each_size_is_what_it_costs() -> None:
     target = Timed(lambda size: (10 + size) * (100 if len(target.passes) % 5 == 0 else 1))
     assert target.costs(sizes=(1, 3, 20)) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0)
+
+
+def slowed(disturbed: Callable[[int, int], float], plain: bool = False) -> Costs:
+    """Measure passes of three sizes, slowed down by their number and size, and an ordinary plain one."""
+
+    def seconds(size: int) -> float:
+        return (10.0 + size) * disturbed(len(target.passes), size)
+
+    target, other = Timed(seconds), Timed(float)
+
+    def of_other(size: int) -> float:
+        target.now += 5.0 * disturbed(len(target.passes), 0)
+        return 0.0
+
+    other.seconds = of_other
+    return target.costs(sizes=(1, 3, 20), context=4, plain=other if plain else None)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_machine_that_slows_down_or_speeds_up_anywhere_changes_no_ratio(plain: bool) -> None:
+    quiet = slowed(lambda *_: 1.0, plain)
+    for begin in range(3, 50, 3):
+        for early, late in ((1.0, 3.0), (3.0, 1.0)):
+            costs = slowed(lambda number, _, place=begin: late if number >= place else early, plain)  # noqa: B023
+            assert costs.relative == pytest.approx(quiet.relative), begin
+
+
+@pytest.mark.parametrize("size", [0, 1, 3, 20])
+def test_passes_of_one_size_that_are_slowed_in_some_rounds_change_no_cost(size: int) -> None:
+    numbers = {"some": range(18, 32), "every other": range(0, 99, 2)}
+    for hit in numbers.values():
+        costs = slowed(lambda number, each, hit=hit: 5.0 if each == size and number // 4 in hit else 1.0, plain=True)
+        assert costs == Costs((1, 3, 20), (11.0, 13.0, 30.0), 5.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_bursts_change_no_ratio_while_they_are_fewer_than_quiet_passes(seed: int) -> None:
+    rng = random.Random(seed)
+    hit = [rng.random() < 0.1 for _ in range(200)]
+    assert slowed(lambda number, _: 4.0 if hit[number] else 1.0) == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0)
+
+
+def test_costs_are_clear_where_the_rounds_agree_and_were_undisturbed() -> None:
+    assert slowed(lambda *_: 1.0).is_clear
+    assert not slowed(lambda number, size: 3.0 if size == 20 and number > 20 else 1.0).is_clear
+    crowded = Timed(lambda size: setattr(crowded, "waited", crowded.waited + size) or size)  # type: ignore[func-returns-value]
+    assert not crowded.costs(sizes=(1, 3)).is_clear
+
+
+def test_rounds_in_which_others_had_the_processor_are_left_out_and_made_up_for() -> None:
+    """Most passes over 20 nodes wait, and take longer than they would."""
+
+    def seconds(size: int) -> float:
+        waits = 7.0 if size == 20 and len(target.passes) % 3 else 0.0
+        target.waited += waits
+        return 10.0 + size + waits
+
+    target = Timed(seconds)
+    costs = target.costs(sizes=(1, 3, 20))
+    assert costs == Costs((1, 3, 20), (11.0, 13.0, 30.0), 11.0)
+    assert costs.is_clear
+    assert len(target.passes) > 4 * 9 + 20
 
 
 def test_an_ordinary_plain_step_is_measured_beside_them() -> None:
@@ -112,7 +176,7 @@ def test_a_model_of_few_positions_is_measured_within_them() -> None:
 def test_where_time_is_short_sizes_are_spread_and_larger_ones_count_in_proportion() -> None:
     target = Timed(lambda size: size)
     assert target.costs(seconds=40.0) == Costs((1, 8, 32, 128), (1.0, 8.0, 32.0, 128.0), 1.0)
-    assert target.now < 3 * 40
+    assert target.now < 4 * 40
 
 
 @pytest.mark.parametrize("num_right", [0, 1, 3], ids=["the prompt's", "the first behind it", "a later one"])

@@ -67,13 +67,16 @@ def work_out_successors(  # noqa: PLR0913 - a folder and a clock are given by te
         finally:  # an interrupted call loses nothing
             is_worth_it = must_keep or table.is_whole or clock() - began > _WORTH_KEEPING
             if (table.num_known > num_held or not path.exists()) and table.num_known and is_worth_it:
-                _keep(table, path, must_keep)
+                _keep(table, path, k, must_keep)
     finally:
         target.release(row)
     return table
 
 
-def _keep(table: Successors, path: Path, must_keep: bool) -> None:
+def _keep(table: Successors, path: Path, k: int, must_keep: bool) -> None:
+    """Write the table, unless another process has written one that knows as much."""
+    if Successors.load(path, len(table.tokens), k).num_known >= table.num_known:
+        return
     try:
         table.save(path)
     except OSError as error:

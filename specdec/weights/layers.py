@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.nn.modules import module as modules_of_torch
 
 from specdec.weights.tensor import PackedWeight
 
@@ -92,11 +94,13 @@ def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
 def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) -> list[list[ProductLayer]]:
     """Return the groups of layers that a pass gives one and the same tensor, in the order of calls; run for a token.
 
-    A layer that is called more or less than once, or whose rows change before the group's last call, is in none.
+    A layer is in none if it is called more or less than once, if its rows change before the group's last call, or if a
+    hook stands between it and the others: hooks may write to the rows, and not in every pass.
     """
     calls: list[tuple[torch.Tensor, torch.Tensor, ProductLayer]] = []
 
     device = next(model.parameters()).device
+    hooked = {name for name, module in model.named_modules() if _is_hooked(module)}
     of_module = {layer.module: layer for layer in layers}
 
     def watch(module: torch.nn.Module, given: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> None:
@@ -121,4 +125,16 @@ def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) 
         if len(group) > 1
         and all(torch.equal(copied, group[0][0]) for copied, _ in group)
         and all(times_called.count(id(layer)) == 1 for _, layer in group)
+        and not any(name in hooked for name in _between([layer.name for _, layer in group]))
     ]
+
+
+def _is_hooked(module: torch.nn.Module) -> bool:
+    everywhere = modules_of_torch._global_forward_pre_hooks or modules_of_torch._global_forward_hooks
+    return bool(everywhere or module._forward_pre_hooks or module._forward_hooks)
+
+
+def _between(names: Sequence[str]) -> set[str]:
+    """Return the names of some layers, and of the modules around each that aren't around all of them."""
+    around = [set(accumulate(name.split("."), "{}.{}".format)) for name in names]
+    return around[0].union(*around) - around[0].intersection(*around)

@@ -9,7 +9,8 @@ import torch
 from specdec.errors import ModelError, in_one_line
 from specdec.machine import processor_name
 from specdec.weights.base import Kernel
-from specdec.weights.choice import choose, grouped, num_shapes
+from specdec.weights.choice import choose, grouped
+from specdec.weights.contest import num_shapes
 from specdec.weights.layers import ProductLayer, given_the_same_rows, is_quantised, is_sharded, product_layers
 from specdec.weights.packing import pack, packed_weights, unpack
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,6 +79,126 @@ def test_another_model_has_a_file_of_its_own_and_a_damaged_one_is_made_anew(
         path.write_bytes(path.read_bytes()[:100])
     again = work_out_successors(target_of(tiny_llama(seed=1)), FIRST, 99.0, tmp_path, clock)
     assert np.array_equal(again.tokens, tables[0].tokens)
+
+
+VOCAB, K = 50, 4
+
+
+def written(path: Path, num: int = VOCAB) -> Path:
+    """Save a table of so many tokens: each is followed by the four before it."""
+    table = Successors.unknown(VOCAB, K)
+    table.add((np.arange(num)[:, None] - np.arange(K)) % VOCAB, np.tile(np.arange(K, 0, -1.0), (num, 1)))
+    table.save(path)
+    return path
+
+
+def with_arrays(path: Path, **changed: Any) -> None:
+    """Change arrays of a file; what is None is left out."""
+    with np.load(path) as held:
+        arrays = {name: array for name, array in (dict(held) | changed).items() if array is not None}
+    with path.open("wb") as file:
+        np.savez(file, **arrays)
+
+
+def test_what_was_saved_is_read(tmp_path: Path) -> None:
+    for num in (VOCAB, 7, 0):
+        table = Successors.load(written(tmp_path / "table.npz", num), VOCAB, K)
+        assert (table.num_known, table.is_whole) == (num, num == VOCAB)
+        assert table.of(0, 2) == (((0, 4.0), (49, 3.0)) if num else None)
+        with_arrays(tmp_path / "table.npz")
+        assert Successors.load(tmp_path / "table.npz", VOCAB, K).num_known == num, "the tests' own way of writing"
+
+
+def changed_at(array: np.ndarray, value: float) -> np.ndarray:
+    array = array.copy()
+    array[3, 1] = value
+    return array
+
+
+TOKENS, LOGITS = np.zeros((VOCAB, K), np.int32), np.zeros((VOCAB, K), np.float16)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"tokens": changed_at(TOKENS, VOCAB)},
+        {"tokens": changed_at(TOKENS, -1)},
+        {"tokens": TOKENS.astype(np.int64)},
+        {"tokens": TOKENS.astype(np.float32)},
+        {"tokens": TOKENS.astype(str)},
+        {"tokens": TOKENS[:, :3]},
+        {"tokens": TOKENS[:7]},
+        {"tokens": TOKENS[None], "logits": LOGITS[None]},
+        {"tokens": np.int32(3), "logits": np.float16(3)},
+        {"tokens": np.tile(TOKENS, (2, 1)), "logits": np.tile(LOGITS, (2, 1))},
+        {"logits": changed_at(LOGITS, np.nan)},
+        {"logits": changed_at(LOGITS, np.inf)},
+        {"logits": changed_at(LOGITS, -np.inf)},
+        {"logits": changed_at(LOGITS, 1.0)},
+        {"logits": LOGITS.astype(np.float32)},
+        {"logits": None},
+        {"tokens": None},
+        {"made_for": None},
+        {"made_for": np.array("specdec successors 1")},
+        {"made_for": np.array([1, 2])},
+    ],
+    ids=str,
+)
+def test_a_table_that_does_not_fit_is_not_read(tmp_path: Path, changed: dict[str, Any]) -> None:
+    with_arrays(written(tmp_path / "table.npz"), **changed)
+    assert Successors.load(tmp_path / "table.npz", VOCAB, K).num_known == 0
+
+
+def test_cuts_holes_and_other_tables_are_not_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "table.npz")
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place])
+        assert Successors.load(path, VOCAB, K).num_known == 0
+    for place in range(0, len(whole) - 64, 64):
+        path.write_bytes(whole[:place] + bytes(64) + whole[place + 64 :])
+        table = Successors.load(path, VOCAB, K)
+        assert table.num_known in {0, VOCAB}
+        assert table.num_known == 0 or table.of(0, 2) == ((0, 4.0), (49, 3.0)), "there were zeros"
+    path.write_bytes(whole)
+    for vocab_size, k in ((VOCAB + 1, K), (VOCAB - 1, K), (VOCAB, K + 1)):
+        assert Successors.load(path, vocab_size, k).num_known == 0
+    copied = tmp_path / "another.npz"
+    copied.write_bytes(whole)
+    assert Successors.load(copied, VOCAB, K).num_known == 0
+
+
+def test_a_file_that_does_not_fit_is_made_anew_and_decoding_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def text() -> list[int]:
+        generator = Generator(tiny_llama(seed=4), proposer=TokenRecyclingProposer(min_chance=0.0))
+        return generator.generate([5, 9], max_new_tokens=8).token_ids
+
+    Generator(tiny_llama(seed=4)).prepare()
+    (path,) = (tmp_path / "specdec" / "successors").iterdir()
+    whole, expected = path.read_bytes(), text()
+    with np.load(path) as held:
+        with_arrays(path, tokens=held["tokens"] + 10_000)
+    assert text() == expected
+    Generator(tiny_llama(seed=4)).prepare()
+    assert path.read_bytes() == whole
+
+
+def test_a_table_that_another_process_has_finished_is_not_replaced_by_a_part(tmp_path: Path) -> None:
+    target, other = target_of(tiny_llama(vocab_size=1000)), target_of(tiny_llama(vocab_size=1000))
+
+    def interrupt(table: Successors) -> None:
+        if table.num_known > 300:
+            work_out_successors(other, FIRST, 60.0, tmp_path, must_keep=True)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work_out_successors(target, FIRST, 60.0, tmp_path, on_progress=interrupt, must_keep=True)
+    (path,) = (tmp_path / "successors").iterdir()
+    assert Successors.load(path, 1000, 8).is_whole
 
 
 def test_no_seconds_are_no_successors(tmp_path: Path) -> None:
