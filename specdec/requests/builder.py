@@ -18,6 +18,7 @@ from specdec.layout import Shapes
 from specdec.requests import prompts
 from specdec.requests.asked import Asked
 from specdec.requests.model_defaults import OwnSettings
+from specdec.requests.special_tokens import special_tokens
 from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
@@ -85,8 +86,8 @@ class Intake:
         self._check_processors(settings)
         return settings
 
-    def _check_special(self, stop: Iterable[str]) -> None:
-        for special in set(stop) & set(getattr(self.tokenizer, "all_special_tokens", ())):
+    def _check_special(self, stop: tuple[str, ...]) -> None:
+        for special in set(stop) & special_tokens(self.tokenizer) if stop else ():
             token = self.tokenizer.convert_tokens_to_ids(special)  # type: ignore[union-attr]  # it has special tokens
             raise RequestError(
                 f"stop={special!r} is a special token, which the text leaves out: use eos_token_id={token}, or "
