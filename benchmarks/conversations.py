@@ -28,7 +28,7 @@ def main() -> int:
     arguments = parser.parse_args()
     model, tokenizer = load_model(arguments)
     rng = random.Random(0)
-    questions = [json.loads(line)["turns"][0][:600] for line in arguments.prompts.read_text("utf-8").splitlines()]
+    questions = [json.loads(line)["turns"][0][:600] for line in arguments.prompts.read_text("utf-8-sig").splitlines()]
     kept, fresh = Generator(model, tokenizer), Generator(model, tokenizer)
     num_different = num_texts = 0
     waits: dict[tuple[int, bool], list[float]] = {}

@@ -56,7 +56,9 @@ class Settings(BaseModel):
     ``frequency_penalty``, ``presence_penalty`` and ``logit_bias``, pairs or a mapping by token id, are OpenAI's.
     ``max_length`` counts the prompt as well; ``max_new_tokens`` goes before it. ``temperature`` 0 is the argmax.
     ``eos_token_id`` of None means the model's own; an empty tuple, none at all.
-    ``stop`` strings cut the text where they start. ``seed`` of None draws a fresh one, which the result reports.
+    ``stop`` strings cut the text where they start. ``skip_special_tokens`` False leaves special tokens in the text: the
+    end of text, and the markers that some models write between the parts of an answer.
+    ``seed`` of None draws a fresh one, which the result reports.
     ``logits_processor`` objects are called along each request's accepted path, in order. Each request of a list has
     copies of its own of those that may keep state; of functions there are none, so they must say ``is_path_pure``.
     ``stopping_criteria`` are asked behind each token of the text, also where a step brings several. ``max_time`` is in
@@ -82,6 +84,7 @@ class Settings(BaseModel):
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     eos_token_id: tuple[int, ...] | None = None
     stop: tuple[str, ...] = ()
+    skip_special_tokens: bool = True
     seed: int | None = Field(None, ge=0, lt=2**63)
     logits_processor: tuple[Processor, ...] = ()
     stopping_criteria: tuple[Criterion, ...] = ()

@@ -141,7 +141,7 @@ def prompts_for(model: str, file: Path | None) -> tuple[list[list[int]], list[li
     from transformers import AutoTokenizer
 
     tokenizer, found = AutoTokenizer.from_pretrained(model), list[list[int]]()
-    lines = [] if file is None else [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [] if file is None else [json.loads(line) for line in file.read_text(encoding="utf-8-sig").splitlines()]
     texts = [line.get("prompt") or line["turns"][0] for line in lines] or [
         task.format(topic) for topic in TOPICS for task in TASKS
     ]

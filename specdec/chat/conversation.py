@@ -77,7 +77,7 @@ class Conversation(BaseModel):
             RequestError: for a file that can't be read, or holds something else.
         """
         try:
-            found = cls.model_validate_json(path.read_text(encoding="utf-8"), strict=True)
+            found = cls.model_validate_json(path.read_text(encoding="utf-8-sig"), strict=True)
         except ValidationError as error:
             raise RequestError(f"{path} holds no conversation that /save has written ({in_one_line(error)})") from error
         except (OSError, ValueError) as error:

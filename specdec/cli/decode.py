@@ -14,6 +14,7 @@ from rich.text import Text
 
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
+    BYTE_ORDER_MARK,
     EXIT_ERROR,
     AsJson,
     Chat,
@@ -117,6 +118,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     no_repeat_ngram_size: Annotated[int | None, typer.Option(help="never write an n-gram of this size twice")] = None,
     eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None,
+    skip_special_tokens: Annotated[bool, typer.Option(help="leave special tokens out of the text")] = True,
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
@@ -134,6 +136,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         "no_repeat_ngram_size": no_repeat_ngram_size,
         "eos_token_id": eos_token_id or None,
         "stop": stop or None,
+        "skip_special_tokens": skip_special_tokens,
         "seed": seed,
     }
     with before_anything_runs():  # what is wrong is said before seconds go into loading
@@ -202,11 +205,11 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
         if prompt is not None:
             text = prompt
         elif file is not None:
-            text = file.read_text(encoding="utf-8")
+            text = file.read_text(encoding="utf-8-sig")
         elif sys.stdin is None or sys.stdin.isatty():
             raise RequestError("no prompt: give one as an argument, with --file, or on standard input")
         else:
-            text = sys.stdin.read()
+            text = sys.stdin.read().removeprefix(BYTE_ORDER_MARK)
         text.encode("utf-8")  # where bytes were no text, the interpreter has put halves of surrogate pairs
     except OSError as error:
         raise RequestError(f"{where} can't be read: {error.strerror}") from error

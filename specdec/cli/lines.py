@@ -11,6 +11,7 @@ from typing import NamedTuple, TextIO
 import typer
 from rich.console import Console
 
+from specdec.cli.options import BYTE_ORDER_MARK
 from specdec.errors import RequestError
 
 _MARK = "> "
@@ -127,4 +128,4 @@ def _piped(mark: str) -> str:
         raise typer.Abort from None  # nobody is there to write another
     if not line:
         raise EOFError
-    return line.rstrip("\n")
+    return line.rstrip("\n").removeprefix(BYTE_ORDER_MARK)

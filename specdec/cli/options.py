@@ -15,6 +15,7 @@ from specdec.errors import RequestError, SpecdecError
 if TYPE_CHECKING:
     from specdec.comparison import EvaluationPrompt
 
+BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it in front of UTF-8 text
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130

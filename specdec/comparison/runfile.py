@@ -54,7 +54,7 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
         RequestError: for a file that can't be read, or isn't a run file, by line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines would split at U+2028 as well
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split at U+2028 as well
     except (OSError, UnicodeDecodeError) as error:
         raise RequestError(f"run file {path}: {error}") from error
     try:

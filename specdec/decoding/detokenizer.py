@@ -1,74 +1,147 @@
-"""Token ids to text while they are being decoded: whole characters only, cut where a stop string starts."""
+"""The text of a request while it is decoded: whole characters, cut where a stop string starts."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
-_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+from specdec.decoding.cleanup import CleanedText, cleans_up
+from specdec.decoding.incremental import INCOMPLETE, Decode, IncrementalText, TextSource, num_common
+from specdec.settings import Settings
 
 
 class TextDecoder:
-    """The text of one sequence's new tokens, pushed one at a time.
+    """The text of one sequence's new tokens, pushed one at a time: what they add to the text of the prompt.
 
-    A piece is decoded together with the piece before it, since tokenizers join tokens (spaces, bytes of a character)
-    by their neighbours.
+    Args:
+        stop: strings that cut the text where they start.
+        prompt: the tokens before the first.
+        skip_special_tokens: False for special tokens as text, such as the markers of an answer's parts.
+
+    Attributes:
+        offsets: for each token, the character of the text at which its own text starts; tokens of one character start
+            where that does.
     """
 
-    def __init__(self, tokenizer: Any, stop: tuple[str, ...] = ()) -> None:
-        self._tokenizer = tokenizer
-        self._stop = stop
-        self._ids: list[int] = []
-        self._context = 0  # where the piece before the current one starts
-        self._read = 0  # ids up to here are in the text
-        self._text = ""
-        self._num_taken = 0
-        self._cut: int | None = None
+    def __init__(
+        self,
+        tokenizer: Any,
+        stop: tuple[str, ...] = (),
+        prompt: Sequence[int] = (),
+        *,
+        skip_special_tokens: bool = True,
+    ) -> None:
+        self._tokenizer, self._prompt, self._stop = tokenizer, prompt, stop
+        self._skips = skip_special_tokens
+        self._source: TextSource | None = None  # made with the first token, as a tokenizer may fail
+        self._taken = list[str]()
+        self._waiting = ""  # final text that wasn't taken
+        self._num_chars = 0  # of final text
+        self._num_recent = max(map(len, stop), default=1) - 1
+        self._recent = ""  # the end of the final text, where a stop string may have begun
+        self._has_ended = False
+        self._fault: Exception | None = None  # the tokenizer's
+        self.offsets: list[int] = []
+
+    @classmethod
+    def of(cls, tokenizer: Any, settings: Settings, prompt: Sequence[int]) -> Self:
+        """Return the decoder of a request with these settings."""
+        return cls(tokenizer, settings.stop, tuple(prompt), skip_special_tokens=settings.skip_special_tokens)
 
     def push(self, token: int) -> bool:
         """Take one token; returns whether a stop string is now complete."""
-        self._ids.append(token)
-        pending = self._pending()
-        fresh = pending.rstrip(_INCOMPLETE)
-        searched = len(self._text) - max(map(len, self._stop), default=0)
-        starts = [(self._text + fresh).find(stop, max(0, searched)) for stop in self._stop]
-        self._cut = min((start for start in starts if start >= 0), default=None)
-        if self._cut is not None or (fresh and fresh == pending):
-            self._text += fresh
-            self._context, self._read = self._read, len(self._ids)
-        return self._cut is not None
+        try:
+            return self._push(token)
+        except Exception as error:  # a third party's code
+            self._fault = error
+            raise
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """Take all tokens at once, and return their text."""
+        for token in tokens:
+            self.push(token)
+        self.finish()
+        return self.text
 
     @property
     def text(self) -> str:
-        """All text so far, cut where a stop string starts."""
-        return self._text[: self._cut]
+        """All final text, cut where a stop string starts."""
+        return "".join([*self._taken, self._waiting])
 
     def take(self) -> str:
-        """Text that is settled and was not taken before: no later token can change or cut it."""
-        settled = len(self._text) if self._cut is None else self._cut
-        if self._cut is None:
-            settled -= max((self._overlap(stop) for stop in self._stop), default=0)
-        taken, self._num_taken = self._text[self._num_taken : settled], max(settled, self._num_taken)
+        """Text that is final and was not taken before: no later token can change or cut it."""
+        held_back = 0 if self._has_ended else max(map(self._overlap, self._stop), default=0)
+        end = len(self._waiting) - held_back
+        taken, self._waiting = self._waiting[:end], self._waiting[end:]
+        self._taken.append(taken)
         return taken
 
     def finish(self) -> str:
-        """The rest of the text, an incomplete last character included, when no token will follow."""
-        if self._cut is None:
-            self._text += self._pending()
-            self._context = self._read = len(self._ids)
-        end = len(self._text) if self._cut is None else self._cut
-        rest, self._num_taken = self._text[self._num_taken : end], end
-        return rest
+        """The rest of the text, an incomplete last character included, when no token will follow.
 
-    def _pending(self) -> str:
-        """The text of the ids that are not in it yet, incomplete characters included."""
-        known = self._decode(self._ids[self._context : self._read])
-        return self._decode(self._ids[self._context :])[len(known) :]
+        Raises:
+            Exception: the tokenizer's own, where it has failed.
+        """
+        if self._fault is not None:
+            raise self._fault
+        if not self._has_ended and self._source is not None:
+            self._waiting += self._source.tail
+        self._has_ended = True
+        return self.take()
+
+    def _push(self, token: int) -> bool:
+        if self._source is None:
+            self._source = _source(self._tokenizer, self._prompt, self._skips)
+        before = self._source.tail
+        final = self._source.push(token)
+        fresh = final + self._source.tail
+        self.offsets.append(self._num_chars + _start(before, fresh))
+        if self._stop:
+            seen = self._recent + fresh.rstrip(INCOMPLETE)
+            starts = [start for stop in self._stop if (start := seen.find(stop)) >= 0]
+            if starts:
+                self._cut(seen, min(starts))
+                return True
+            self._recent = (self._recent + final)[-self._num_recent :] if self._num_recent else ""
+        self._waiting += final
+        self._num_chars += len(final)
+        return False
+
+    def _cut(self, seen: str, start: int) -> None:
+        """End the text at ``start`` in ``seen``, which is the end of the text."""
+        num_known = len(self._recent)
+        if start >= num_known:
+            self._waiting += seen[num_known:start]
+        else:  # it was held back
+            self._waiting = self._waiting[: len(self._waiting) - (num_known - start)]
+        self._has_ended = True
 
     def _overlap(self, stop: str) -> int:
         """Return the number of characters at the end of the text that begin the stop string."""
-        last = self._text[-1:]
+        last = self._recent[-1:]
         n = stop.rfind(last, 0, len(stop) - 1) + 1 if last else 0  # what begins the stop string ends in this character
-        while n and not self._text.endswith(stop[:n]):
+        while n and not self._recent.endswith(stop[:n]):
             n = stop.rfind(last, 0, n - 1) + 1
         return n
 
-    def _decode(self, ids: list[int]) -> str:
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True)) if ids else ""
+
+def _source(tokenizer: Any, prompt: Sequence[int], skips: bool) -> TextSource:
+    raw = _decoding(tokenizer, skips)
+    try:
+        source = IncrementalText(raw, prompt)
+    except Exception:  # a third party's code, and ids that it may not know
+        source = IncrementalText(raw, ())
+    return CleanedText(tokenizer, source, source.prompt_text) if cleans_up(tokenizer) else source
+
+
+def _decoding(tokenizer: Any, skips: bool) -> Decode:
+    """The tokenizer's ``decode`` without its clean-up, which would need the whole text."""
+    options: dict[str, Any] = {"skip_special_tokens": skips}
+    if getattr(tokenizer, "clean_up_tokenization_spaces", None) is not None:
+        options["clean_up_tokenization_spaces"] = False
+    return lambda ids: str(tokenizer.decode(ids, **options))
+
+
+def _start(before: str, fresh: str) -> int:
+    """The character of ``fresh`` at which the last token's text starts, where ``before`` was there without it."""
+    same = num_common(before, fresh) if before else 0
+    # Replacement characters at the end may be parts of one character, which starts at the first of them.
+    return len(fresh[:same].rstrip(INCOMPLETE)) if fresh.endswith(INCOMPLETE) else same

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.record import FinishReason, Outcome
 from specdec.decoding.stats import Stats
 from specdec.errors import failure
@@ -74,7 +75,8 @@ def chunk_of(
             text += decoder.finish()
             whole = decoder.text
         elif tokenizer is not None:
-            whole = tokenizer.decode(sequence.new_tokens, skip_special_tokens=True)
+            prompt = sequence.tokens[: sequence.prompt_length]
+            whole = TextDecoder.of(tokenizer, sequence.settings, prompt).text_of(sequence.new_tokens)
     except Exception as error:  # a third party's code
         finish_reason, fault = "error", fault or failure("the tokenizer", error)
     result = Result(

@@ -18,6 +18,7 @@ from specdec.layout import Shapes
 from specdec.requests import prompts
 from specdec.requests.asked import Asked
 from specdec.requests.model_defaults import OwnSettings
+from specdec.requests.special_tokens import special_tokens
 from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
@@ -78,13 +79,20 @@ class Intake:
         settings = settings.model_copy(update={"eos_token_id": eos})
         if settings.stop and self.tokenizer is None:
             raise RequestError("stop strings need a tokenizer: Generator(model, tokenizer), or use eos_token_id")
-        for special in set(settings.stop) & set(getattr(self.tokenizer, "all_special_tokens", ())):
-            token = self.tokenizer.convert_tokens_to_ids(special)  # type: ignore[union-attr]  # it has special tokens
-            raise RequestError(
-                f"stop={special!r} is a special token, which never shows in text: use eos_token_id={token}"
-            )
+        if settings.skip_special_tokens:
+            self._check_special(settings.stop)
+        elif self.tokenizer is None:
+            raise RequestError("skip_special_tokens=False needs a tokenizer: Generator(model, tokenizer)")
         self._check_processors(settings)
         return settings
+
+    def _check_special(self, stop: tuple[str, ...]) -> None:
+        for special in set(stop) & special_tokens(self.tokenizer) if stop else ():
+            token = self.tokenizer.convert_tokens_to_ids(special)  # type: ignore[union-attr]  # it has special tokens
+            raise RequestError(
+                f"stop={special!r} is a special token, which the text leaves out: use eos_token_id={token}, or "
+                "skip_special_tokens=False to have special tokens in the text"
+            )
 
     def _check_processors(self, settings: Settings) -> None:
         rule = type(self.verifier).__name__
@@ -132,7 +140,7 @@ class Intake:
             eos_token_ids=eos,
             randomness=Randomness(secrets.randbits(63) if settings.seed is None else settings.seed),
             warper=Warper(settings, len(ids), sorted(eos), shapes.device),
-            decoder=TextDecoder(self.tokenizer, settings.stop) if settings.stop or wants_text else None,
+            decoder=TextDecoder.of(self.tokenizer, settings, ids) if settings.stop or wants_text else None,
             index=index,
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.requests.prompts import encode
+from specdec.requests.special_tokens import special_tokens
 from specdec.serving.errors import ApiError
 from specdec.serving.offers import Offers
 from specdec.serving.options import ServerOptions
@@ -128,8 +129,12 @@ class Intake:
             raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
         if body.include_steps and not body.stream:
             raise ApiError(400, "include_steps needs stream to be true.", "include_steps", "invalid_value")
-        if special := sorted(set(body.stop or ()) & set(self._tokenizer.all_special_tokens)):
-            message = f"stop: {special[0]!r} is a special token, which never shows in text; ends of text need no stop."
+        left_out = () if body.skip_special_tokens is False or not body.stop else special_tokens(self._tokenizer)
+        if special := sorted({*(body.stop or ())}.intersection(left_out)):
+            message = (
+                f"stop: {special[0]!r} is a special token, which the text leaves out; ends of text need no stop, and "
+                "skip_special_tokens=false has the others in the text."
+            )
             raise ApiError(400, message, "stop", "invalid_value")
 
     def _encoded(self, prompt: Any, param: str, template: Mapping[str, Any] | None = None) -> list[int]:
@@ -188,6 +193,7 @@ class Intake:
         settings: dict[str, Any] = {
             "temperature": temperature,
             "stop": tuple(body.stop or ()),
+            "skip_special_tokens": body.skip_special_tokens is not False,
             "logit_bias": dict(body.logit_bias or {}),
             "frequency_penalty": body.frequency_penalty or 0.0,
             "presence_penalty": body.presence_penalty or 0.0,

@@ -11,28 +11,40 @@ from specdec.serving.token_texts import TokenTexts
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, its log-probability, and the likeliest in its place, likeliest first."""
+    """A token, its log-probability, and the most likely ones in its place, the most likely first.
+
+    Attributes:
+        text: the token's own; a part of a character is a replacement character.
+        coded: its bytes in UTF-8; None where the tokenizer doesn't show those of a part of a character.
+        offset: of an emitted token, the character of the answer at which its text starts.
+    """
 
     token: int
     text: str
     logprob: float
     top: tuple["TokenLogprob", ...] = ()
+    coded: bytes | None = None
+    offset: int = 0
 
 
 def logprobs_of(outcome: Outcome, texts: TokenTexts, num_top: int | None) -> tuple[TokenLogprob, ...]:
     """The log-probabilities of the tokens that a step emitted; none where None are wanted."""
     if num_top is None:
         return ()
+    decoder = outcome.request.decoder
+    assert decoder is not None, "a server has a tokenizer"
+    offsets = decoder.offsets[len(decoder.offsets) - len(outcome.tokens) :]
     return tuple(
-        _logprob_of(token, logits, texts, num_top) for token, logits in zip(outcome.tokens, outcome.logits, strict=True)
+        _logprob_of(token, logits, texts, num_top, offset)
+        for token, logits, offset in zip(outcome.tokens, outcome.logits, offsets, strict=True)
     )
 
 
-def _logprob_of(token: int, logits: torch.Tensor, texts: TokenTexts, num_top: int) -> TokenLogprob:
+def _logprob_of(token: int, logits: torch.Tensor, texts: TokenTexts, num_top: int, offset: int) -> TokenLogprob:
     logprobs = logits.double().log_softmax(-1)
     top: tuple[TokenLogprob, ...] = ()
     if num_top:
         values, ids = greatest_of(logprobs, num_top)
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
-        top = tuple(TokenLogprob(other, texts.of(other), value) for other, value in pairs)
-    return TokenLogprob(token, texts.of(token), float(logprobs[token]), top)
+        top = tuple(TokenLogprob(other, texts.of(other), value, (), texts.bytes_of(other)) for other, value in pairs)
+    return TokenLogprob(token, texts.of(token), float(logprobs[token]), top, texts.bytes_of(token), offset)

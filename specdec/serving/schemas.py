@@ -69,6 +69,7 @@ class Sampling(Body):
     top_p: float | None = Field(None, ge=0, le=1)
     n: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
     stop: Stops | None = None
+    skip_special_tokens: bool | None = Field(None, description="false keeps special tokens in the text")
     seed: int | None = Field(None, ge=-_MOST_SEED, lt=_MOST_SEED)
     logit_bias: Biases | None = None
     frequency_penalty: float | None = Field(None, ge=-2, le=2)

@@ -140,39 +140,27 @@ class CompletionShape(Shape):
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
-    def __init__(self, call: Call, name: str, fingerprint: str, keeps_texts: bool) -> None:
-        super().__init__(call, name, fingerprint, keeps_texts)
-        self._offsets = [0] * len(call.prompts)
-
     def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        return {"text": text, "logprobs": self._told(logprobs, 0)[0]}
+        return {"text": text, "logprobs": self._told(logprobs)}
 
     def _part(self, progress: Progress) -> dict[str, Any]:
-        told, self._offsets[progress.index] = self._told(progress.logprobs, self._offsets[progress.index])
-        return {"text": progress.text, "logprobs": told}
+        return {"text": progress.text, "logprobs": self._told(progress.logprobs)}
 
-    def _told(self, logprobs: Sequence[TokenLogprob], offset: int) -> tuple[dict[str, Any] | None, int]:
-        """The log-probabilities, and where the text behind them begins."""
+    def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self._call.num_logprobs is None:
-            return None, offset
-        offsets = []
-        for each in logprobs:
-            offsets.append(offset)
-            offset += len(each.text)
+            return None
         return {
             "tokens": [each.text for each in logprobs],
             "token_logprobs": [_finite(each.logprob) for each in logprobs],
             "top_logprobs": [_by_text(each) for each in logprobs],
-            "text_offset": offsets,
-        }, offset
+            "text_offset": [each.offset for each in logprobs],
+        }
 
 
 def _entry(told: TokenLogprob) -> dict[str, Any]:
-    """A token as chat tells of it; the bytes of part of a character aren't known."""
-    text = told.text
-    known = "\N{REPLACEMENT CHARACTER}" not in text
-    coded = [*text.encode("utf-8", "replace")] if known else None
-    return {"token": text, "logprob": _finite(told.logprob), "bytes": coded}
+    """A token as chat completions report it."""
+    coded = None if told.coded is None else [*told.coded]
+    return {"token": told.text, "logprob": _finite(told.logprob), "bytes": coded}
 
 
 def _by_text(told: TokenLogprob) -> dict[str, float]:

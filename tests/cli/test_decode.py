@@ -171,6 +171,9 @@ def test_options_reach_the_settings(run: Any, built_in: tuple[Any, Any]) -> None
     stop = whole.text[3:5]
     out = run("generate", PROMPT, *FEW, "--stop", stop, "--stop", "never said")[1]
     assert out == whole.text[: whole.text.find(stop)] + "\n"
+    end = built_in[1].eos_token
+    assert run("generate", PROMPT, *FEW, "--stop", end)[0] == 2  # the text leaves it out
+    assert run("generate", PROMPT, *FEW, "--stop", end, "--no-skip-special-tokens")[:2] == (0, whole.text + "\n")
     first = whole.token_ids[0]
     _, out, _ = run("generate", PROMPT, "--json", "--eos-token-id", "1", "--eos-token-id", str(first))
     assert json.loads(out)["token_ids"] == [first]
