@@ -74,12 +74,14 @@ def test_health_and_metrics_tell_of_what_was_done() -> None:
         own.post("/v1/completions", {**GOOD, "max_tokens": 20})
         own.post("/v1/completions", {**GOOD, "n": 0})
         text = httpx.get(f"{own.url}/metrics").text
-        found = dict(re.findall(r"^(specdec_[^ ]+) (\S+)$", text, flags=re.MULTILINE))
-        assert found['specdec_requests_total{path="/v1/completions",status="200"}'] == "1.0"
-        assert found['specdec_requests_total{path="/v1/completions",status="400"}'] == "1.0"
-        assert found['specdec_new_tokens_total{strategy="AutoProposer"}'] == "20.0"
-        assert found["specdec_first_token_seconds_count"] == "1.0"
-        assert float(found["specdec_prompt_tokens_total"]) == len(own.generator.tokenizer("# heapq")["input_ids"])
+        found = dict(re.findall(r"^([a-z]\S+) (\S+)$", text, flags=re.MULTILINE))
+        assert found['specdec_requests_total{model_name="demo",path="/v1/completions",status="200"}'] == "1.0"
+        assert found['specdec_requests_total{model_name="demo",path="/v1/completions",status="400"}'] == "1.0"
+        assert found['vllm:generation_tokens_total{model_name="demo",strategy="AutoProposer"}'] == "20.0"
+        assert found['vllm:time_to_first_token_seconds_count{model_name="demo"}'] == "1.0"
+        assert found['vllm:request_success_total{finished_reason="length",model_name="demo"}'] == "1.0"
+        num_prompt = len(own.generator.tokenizer("# heapq")["input_ids"])
+        assert float(found['vllm:prompt_tokens_total{model_name="demo"}']) == num_prompt
         own.server.admission.is_closed = True
         assert httpx.get(f"{own.url}/health").status_code == 503
         refused = own.post("/v1/completions", GOOD)
@@ -97,17 +99,20 @@ def test_the_dashboard_asks_for_metrics_that_there_are() -> None:
         name
         for panel in dashboard["panels"]
         for target in panel["targets"]
-        for name in re.findall(r"specdec_\w+", target["expr"])
+        for name in re.findall(r"(?:specdec_|vllm:)\w+", target["expr"])
     }
     kinds = {"counter": ["_total"], "gauge": [""], "histogram": ["_bucket", "_sum", "_count"]}
-    page = Metrics().page().decode()
+    page = Metrics("demo").page().decode()
     there = {
         name.removesuffix("_total") + ending
-        for name, kind in re.findall(r"^# TYPE (specdec_\w+) (\w+)$", page, flags=re.MULTILINE)
+        for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", page, flags=re.MULTILINE)
         for ending in kinds[kind]
     }
     assert asked <= there
     assert len(asked) > 12
+    for target in (target for panel in dashboard["panels"] for target in panel["targets"]):
+        unfiltered = re.findall(r"(?:specdec_|vllm:)\w+(?!\w|{model_name=)", target["expr"])
+        assert not unfiltered, "servers of other models would be added up with this one's"
 
 
 def test_a_request_is_a_line_of_the_log_without_its_prompt(caplog: pytest.LogCaptureFixture) -> None:
