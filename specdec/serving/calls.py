@@ -183,6 +183,9 @@ class Intake:
                 f"tokens ({longest} in the prompt, {most} in the completion)."
             )
             raise ApiError(400, message, param, "context_length_exceeded")
+        if (body.min_tokens or 0) > most:
+            message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
+            raise ApiError(400, message, "min_tokens", "invalid_value")
         count = body.n or 1
         seed = secrets.randbits(48) if body.seed is None else body.seed % 2**62
         repeated = [prompt for prompt in prompts for _ in range(count)]
@@ -223,9 +226,9 @@ def _template_options(body: ChatBody) -> dict[str, Any]:
     if body.tools and body.tool_choice != "none":
         options["tools"] = body.tools
     begins, goes_on = body.add_generation_prompt, body.continue_final_message
-    if begins is not None or goes_on is not None:  # either says the other
+    if begins is not None or goes_on is not None:  # the last message's role decides no more
         options["add_generation_prompt"] = not goes_on if begins is None else begins
-        options["continue_final_message"] = not begins if goes_on is None else goes_on
+        options["continue_final_message"] = bool(goes_on)
     return options
 
 
