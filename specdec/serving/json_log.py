@@ -33,13 +33,13 @@ class FewRepeats(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[tuple[str, int], tuple[float, int]] = {}  # by place: the period's begin, and the records since
+        self._seen: dict[tuple[str, str, int], tuple[float, int]] = {}  # when a period began, and the records since
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if getattr(record, "event", "") == "request":
             return True
-        place, now = (record.pathname, record.lineno), time.monotonic()
+        place, now = (record.name, record.pathname, record.lineno), time.monotonic()
         with self._lock:
             began, count = self._seen.get(place, (now, 0))
             if now - began >= _PERIOD:
