@@ -48,9 +48,14 @@ def until(browser: Any, selector: str, words: str) -> str:
     return text
 
 
-def answered(served: Served, prompt: str, is_chat: bool) -> str:
+def shorten(browser: Any) -> None:
+    """Have texts be short."""
+    browser.execute_script("document.getElementById('length').value = 24")
+
+
+def answered(served: Served, prompt: str, is_chat: bool, num_tokens: int = 24) -> str:
     """What the server answers, with the page's settings."""
-    shared = {"model": "demo", "max_tokens": 96, "temperature": 0, "proposer": "off"}
+    shared = {"model": "demo", "max_tokens": num_tokens, "temperature": 0, "proposer": "off"}
     if is_chat:
         messages = [{"role": "user", "content": prompt}]
         choice = served.post("/v1/chat/completions", {**shared, "messages": messages}).json()["choices"][0]
@@ -73,7 +78,7 @@ def test_by_keyboard_alone_both_texts_come_and_tell_of_their_steps(served: Serve
     press(browser, "# heapq", Keys.CONTROL + Keys.ENTER)
     until(browser, "#verdict", "same text ✓")
     texts = browser.execute_script("return [plain.text, drafted.text]")
-    assert texts == [answered(served, "# heapq", is_chat=True)] * 2
+    assert texts == [answered(served, "# heapq", is_chat=True, num_tokens=96)] * 2
     figures = [shown(browser, f"[data-column={column}] .figures") for column in ("plain", "drafted")]
     assert "tokens96" in figures[0]
     assert "tokens/step1.00" in figures[0]
@@ -107,8 +112,8 @@ def test_the_strategy_begins_once_plain_decoding_has_ended(served: Served, brows
         "new MutationObserver(() => { window.plainThen ??= text('plain').textContent; })"
         ".observe(text('drafted'), { childList: true });"
     )
-    field = browser.find_element("id", "prompt")
-    field.send_keys("# heapq")
+    shorten(browser)
+    browser.find_element("id", "prompt").send_keys("# heapq")
     browser.find_element("id", "run").click()
     until(browser, "#verdict", "same text ✓")
     assert browser.execute_script("return window.plainThen") == shown(browser, "[data-column=plain] .text")
@@ -117,6 +122,7 @@ def test_the_strategy_begins_once_plain_decoding_has_ended(served: Served, brows
 def test_a_model_with_a_chat_template_is_sent_a_message(served: Served, browser: Any) -> None:
     browser.get(served.url)
     until(browser, "#prompt-label", "Message")
+    shorten(browser)
     browser.find_element("id", "prompt").send_keys("hi")
     for is_chat in (True, False):
         assert browser.find_element("id", "chat").is_selected() is is_chat
@@ -136,6 +142,7 @@ def test_a_model_without_a_chat_template_is_sent_a_prompt(browser: Any) -> None:
         until(browser, "#model", "demo")
         assert shown(browser, "#prompt-label") == "Prompt"
         assert not browser.find_element("id", "chat").is_displayed()
+        shorten(browser)
         browser.find_element("id", "prompt").send_keys("hi")
         browser.find_element("id", "run").click()
         until(browser, "#verdict", "same text ✓")
