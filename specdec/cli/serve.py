@@ -1,5 +1,7 @@
 """The command that serves a model over HTTP."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Annotated
 
@@ -87,7 +89,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         connections_that_fit(max_connections)  # or the model would be loaded in vain
         bound = running.bind(host, port)
         use_threads(threads)
-        _report(f"loading {choice.model}")
+        _say(f"loading {choice.model}")
         model, tokenizer = choice.load()
         if tokenizer is None:
             raise RequestError("the model has no tokenizer, and requests are texts")
@@ -110,8 +112,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console = Console(stderr=True, highlight=False)
     if host not in _LOOPBACK and not api_key:
         console.print("warning: anyone who reaches this address can use the model: give --api-key", style="dim")
-    _report("testing the model's passes on this machine")
-    with status("testing the model's passes on this machine"):
+    with _doing("testing the model's passes on this machine"):
         generator = Generator(
             model,
             tokenizer,
@@ -120,8 +121,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             max_cache_bytes=None if cache_mb is None else cache_mb << 20,
             **choice.stages,
         )
-    _report("measuring passes and preparing strategies")
-    with refusing(), status("measuring passes and preparing strategies"):
+    with refusing(), _doing("measuring passes and preparing strategies"):
         server = running.prepared(generator, options, proposer)
     shown = f"[{host}]" if ":" in host else host
     bound.listen(_MOST_CONNECTING)  # from here on clients needn't be refused
@@ -135,11 +135,19 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         raise RequestError(fault)
 
 
-def _report(doing: str) -> None:
-    """Say what takes its time where standard error is no terminal, such as a container's log; ``status`` does there."""
+@contextmanager
+def _doing(what: str) -> Iterator[None]:
+    """Say what takes its time: a line that vanishes on a terminal, and stays in a log."""
+    _say(what)
+    with status(what):
+        yield
+
+
+def _say(what: str) -> None:
+    """Say it where standard error is no terminal, such as a container's log."""
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        console.print(f"{doing}…", markup=False, soft_wrap=True)
+        console.print(f"{what}…", markup=False, soft_wrap=True)
 
 
 def _offered(text: str) -> tuple[str, str]:

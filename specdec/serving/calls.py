@@ -138,7 +138,8 @@ class Intake:
         most = self._most_prompt_tokens()  # before each id is looked at
         longest = max((len(prompt) for prompt in body.prompt if isinstance(prompt, list)), default=0)
         if longest > most:
-            message = f"The prompt has {longest} tokens, and this server takes {most}."
+            whose = "this server takes" if self._options.max_prompt_tokens else "the model's maximum context length is"
+            message = f"The prompt has {longest} tokens, and {whose} {most}."
             raise ApiError(400, message, "prompt", "context_length_exceeded")
 
     def _ends(self, body: Sampling) -> TextEnds:

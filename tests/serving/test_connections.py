@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import socket
 import subprocess
 import sys
@@ -187,6 +188,38 @@ def test_a_client_that_never_reads_is_dropped() -> None:
 
     assert asyncio.run(expired(reads=0))
     assert not asyncio.run(expired(reads=1000)), "its client reads slowly"
+
+
+def test_without_a_descriptor_to_accept_with_the_oldest_is_closed_and_it_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from specdec.serving import connections
+
+    monkeypatch.setattr(connections, "_PAUSE", 60)
+    monkeypatch.setattr(logging.getLogger("specdec.serving"), "propagate", True)
+
+    class Waiting:
+        is_dropped = False
+
+        def drop(self) -> None:
+            self.is_dropped = True
+
+    async def starved() -> list[bool]:
+        async def failing(_: socket.socket) -> None:
+            raise OSError(24, "Too many open files")
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", failing)
+        found, clients = connections.Connections(8, 60, 60), [Waiting(), Waiting()]
+        for client in clients:
+            found.wait(client)  # type: ignore[arg-type]  # it can be dropped
+        with socket.socket() as listening, suppress(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await found.accept(listening, lambda: pytest.fail("nothing was accepted"))
+        return [client.is_dropped for client in clients]
+
+    assert asyncio.run(starved()) == [True, False]
+    (record,) = [each for each in caplog.records if getattr(each, "event", "") == "not_accepted"]
+    assert "Too many open files" in vars(record)["reason"]
 
 
 SERVE = "exec {python} -m specdec serve --port 0 --threads 1"

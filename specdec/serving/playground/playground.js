@@ -237,9 +237,8 @@ function say(text, kind = "") {
 
 function compare() {
   if (plain.text === drafted.text) {
-    const times = drafted.perStep / plain.perStep;
     say(`same text ✓ – ${plain.numTokens} tokens in ${drafted.steps.length} steps instead of ${plain.steps.length}, ` +
-      `${times.toFixed(2)} times as many a step`, "same");
+      `${drafted.perStep.toFixed(2)} tokens per step`, "same");
     return;
   }
   let place = 0;
