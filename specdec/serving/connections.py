@@ -139,12 +139,13 @@ class Connection(H11Protocol):
 
     def take_up(self) -> None:
         """Note that the whole request has come: the connection stays open until it is answered."""
-        self._own.take_up(self)
+        if self in self.connections:  # uvicorn's, of those that aren't lost
+            self._own.take_up(self)
 
     def end(self) -> None:
         """Note that a request has been answered, or refused."""
         self._num_requests -= 1
-        if not self._num_requests and self in self.connections:  # uvicorn's, of those that aren't lost
+        if not self._num_requests and self in self.connections:
             self._has_begun = False
             self._own.wait(self)
             self._expect_request(self._own.idle_timeout)

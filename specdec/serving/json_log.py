@@ -13,16 +13,16 @@ _PERIOD = 10.0  # seconds
 
 
 class JsonLines(logging.Formatter):
-    """Log records as JSON, one a line; what was given as ``extra`` are its fields."""
+    """Log records as JSON, one a line; the names of ``extra`` are among its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
-        told |= {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
-        if "event" not in told:
-            told |= {"logger": record.name, "message": record.getMessage()}
+        fields: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
+        fields |= {name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD}
+        if "event" not in fields:
+            fields |= {"logger": record.name, "message": record.getMessage()}
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, default=str)
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
 
 
 class FewRepeats(logging.Filter):

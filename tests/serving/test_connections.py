@@ -14,9 +14,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
 from specdec import Generator, demo
 from specdec.serving import connection, running
+from specdec.serving.connections import Connection, Connections, Watched
 from specdec.serving.options import ServerOptions
 from specdec.serving.server import Server
 
@@ -158,36 +161,56 @@ def test_requests_under_way_leave_connections_to_health_checks(generator: Genera
         assert healthy((host, port))
 
 
-def test_a_client_that_never_reads_is_dropped() -> None:
-    from specdec.serving.connections import Connection, Connections, Watched
+class Transport(asyncio.Transport):
+    """A transport that uvicorn has closed, and that unsent bytes keep open."""
 
-    class Transport(asyncio.Transport):
-        unsent, is_dropped = 10_000, False
+    unsent, is_dropped = 10_000, False
 
-        def get_write_buffer_size(self) -> int:
-            return self.unsent
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
-        def abort(self) -> None:
-            self.is_dropped = True
+    def abort(self) -> None:
+        self.is_dropped = True
 
-        def is_closing(self) -> bool:
-            return True  # uvicorn has closed it, and what is unsent keeps it open
+    def close(self) -> None:
+        pass
 
-    async def expired(reads: int) -> bool:
-        import uvicorn
-        from uvicorn.server import ServerState
+    def is_closing(self) -> bool:
+        return True
 
-        connections = Connections(8, header_timeout=60, idle_timeout=60)
-        one = Connection(uvicorn.Config(Watched, log_config=None), ServerState(), {}, connections)
-        one.transport = transport = Transport()
-        one._expect_request(60)
-        transport.unsent -= reads
-        one._expire()
-        one._cancel_deadline()
+
+def connected() -> tuple[Connections, Connection, Transport]:
+    connections, transport = Connections(8, header_timeout=60, idle_timeout=60), Transport()
+    config = uvicorn.Config(Watched, log_config=None)
+    made = Connection(config, ServerState(), {}, connections)
+    made.connection_made(transport)
+    return connections, made, transport
+
+
+@pytest.mark.parametrize(("num_read", "is_dropped"), [(0, True), (1000, False)], ids=["nothing", "slowly"])
+def test_a_client_that_reads_nothing_of_its_answer_is_dropped(num_read: int, is_dropped: bool) -> None:
+    async def expired() -> bool:
+        _, client, transport = connected()
+        transport.unsent -= num_read
+        client._expire()
+        client._cancel_deadline()
         return transport.is_dropped
 
-    assert asyncio.run(expired(reads=0))
-    assert not asyncio.run(expired(reads=1000)), "its client reads slowly"
+    assert asyncio.run(expired()) is is_dropped
+
+
+def test_a_connection_that_is_lost_while_its_request_is_read_isnt_counted() -> None:
+    async def lost() -> list[int]:
+        connections, client, _ = connected()
+        counts = [connections.num_open]
+        client.begin()
+        client.connection_lost(None)
+        client.take_up()
+        counts.append(connections.num_open)
+        client.end()
+        return [*counts, connections.num_open]
+
+    assert asyncio.run(lost()) == [1, 0, 0]
 
 
 def test_without_a_descriptor_to_accept_with_the_oldest_is_closed_and_it_is_said_once(
