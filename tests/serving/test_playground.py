@@ -75,10 +75,14 @@ def test_by_keyboard_alone_both_texts_come_and_tell_of_their_steps(served: Serve
     until(browser, "#model", "demo")
     press(browser, Keys.TAB)
     assert browser.switch_to.active_element.get_attribute("id") == "prompt"
-    press(browser, "# heapq", Keys.CONTROL + Keys.ENTER)
+    press(browser, "# heapq")
+    while browser.switch_to.active_element.get_attribute("id") != "chat":
+        press(browser, Keys.TAB)
+    press(browser, Keys.SPACE)  # as it stands, a text that the model knows
+    press(browser, Keys.CONTROL + Keys.ENTER)
     until(browser, "#verdict", "same text ✓")
     texts = browser.execute_script("return [plain.text, drafted.text]")
-    assert texts == [answered(served, "# heapq", is_chat=True, num_tokens=96)] * 2
+    assert texts == [answered(served, "# heapq", is_chat=False, num_tokens=96)] * 2
     figures = [shown(browser, f"[data-column={column}] .figures") for column in ("plain", "drafted")]
     assert "tokens96" in figures[0]
     assert "tokens/step1.00" in figures[0]
