@@ -79,6 +79,10 @@ class OpenBatch:
         """Bytes that the requests' keys and values take, without prefixes."""
         return self._bound.target.backend.cache_bytes(())
 
+    def bytes_for(self, num_tokens: int) -> int:
+        """Bytes that the keys and values of a lone request of ``num_tokens`` take; 0 where that isn't known."""
+        return self._bound.target.backend.cache_bytes([num_tokens])
+
     def add(
         self,
         question: Asked,

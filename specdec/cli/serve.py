@@ -1,5 +1,7 @@
 """The command that serves a model over HTTP."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import Annotated
 
@@ -7,7 +9,15 @@ import typer
 from rich.console import Console
 
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
-from specdec.cli.options import ProposerOption, Threads, Verifier, before_anything_runs, check_request, use_threads
+from specdec.cli.options import (
+    ProposerOption,
+    Threads,
+    Verifier,
+    before_anything_runs,
+    check_request,
+    refusing,
+    use_threads,
+)
 from specdec.cli.progress import status
 from specdec.errors import RequestError
 
@@ -36,6 +46,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     cache_mb: Annotated[int | None, typer.Option(min=1, help="keys and values of texts; most of what is free")] = None,
     prefix_mb: Annotated[int, typer.Option(min=0, help="keys and values kept for texts that begin alike")] = 1024,
     max_prompt_tokens: Annotated[int | None, typer.Option(min=1, help="of a prompt; what the model takes")] = None,
+    max_connections: Annotated[int, typer.Option(min=1, help="connections open at a time")] = 1024,
     max_body_mb: Annotated[int, typer.Option(min=1, help="of a request's body")] = 4,
     max_n: Annotated[int, typer.Option(min=1, help="most texts of one prompt")] = 16,
     timeout: Annotated[float, typer.Option(min=0.001, help="seconds that a request may take")] = 600.0,
@@ -71,10 +82,14 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             raise RequestError(f"the server needs {error.name}: pip install 'specdec[serve]'") from None
         from specdec.generator import Generator
         from specdec.serving import running
+        from specdec.serving.open_files import connections_that_fit, raise_limit
         from specdec.serving.options import ServerOptions
 
+        raise_limit()
+        connections_that_fit(max_connections)  # or the model would be loaded in vain
         bound = running.bind(host, port)
         use_threads(threads)
+        _say(f"loading {choice.model}")
         model, tokenizer = choice.load()
         if tokenizer is None:
             raise RequestError("the model has no tokenizer, and requests are texts")
@@ -88,6 +103,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             max_queue=max_queue,
             max_prefix_bytes=prefix_mb << 20,
             max_body_bytes=max_body_mb << 20,
+            max_connections=max_connections,
             max_n=max_n,
             max_prompt_tokens=max_prompt_tokens,
             timeout=timeout,
@@ -96,7 +112,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     console = Console(stderr=True, highlight=False)
     if host not in _LOOPBACK and not api_key:
         console.print("warning: anyone who reaches this address can use the model: give --api-key", style="dim")
-    with status("trying the model out"):
+    with _doing("testing the model's passes on this machine"):
         generator = Generator(
             model,
             tokenizer,
@@ -105,6 +121,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             max_cache_bytes=None if cache_mb is None else cache_mb << 20,
             **choice.stages,
         )
+    with refusing(), _doing("measuring passes and preparing strategies"):
         server = running.prepared(generator, options, proposer)
     shown = f"[{host}]" if ":" in host else host
     bound.listen(_MOST_CONNECTING)  # from here on clients needn't be refused
@@ -116,6 +133,21 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         generator.close()
     if fault:
         raise RequestError(fault)
+
+
+@contextmanager
+def _doing(what: str) -> Iterator[None]:
+    """Say what takes its time: a line that vanishes on a terminal, and stays in a log."""
+    _say(what)
+    with status(what):
+        yield
+
+
+def _say(what: str) -> None:
+    """Say it where standard error is no terminal, such as a container's log."""
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console.print(f"{what}…", markup=False, soft_wrap=True)
 
 
 def _offered(text: str) -> tuple[str, str]:

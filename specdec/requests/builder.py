@@ -87,8 +87,8 @@ class Intake:
         return settings
 
     def _check_special(self, stop: tuple[str, ...]) -> None:
-        for special in set(stop) & special_tokens(self.tokenizer) if stop else ():
-            token = self.tokenizer.convert_tokens_to_ids(special)  # type: ignore[union-attr]  # it has special tokens
+        known = special_tokens(self.tokenizer) if stop else {}
+        for special, token in ((text, known[text]) for text in stop if text in known):
             raise RequestError(
                 f"stop={special!r} is a special token, which the text leaves out: use eos_token_id={token}, or "
                 "skip_special_tokens=False to have special tokens in the text"

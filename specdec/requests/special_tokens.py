@@ -3,7 +3,9 @@
 from typing import Any
 
 
-def special_tokens(tokenizer: Any) -> frozenset[str]:
-    """Return those with a role, such as the end of text, and any other that was added as special, such as a marker."""
-    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-    return frozenset(getattr(tokenizer, "all_special_tokens", ())) | {each.content for each in added if each.special}
+def special_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the ids, by text, of tokens with a role, such as the end of text, and of others added as special."""
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    found = {token.content: index for index, token in added.items() if token.special}
+    names, ids = (getattr(tokenizer, name, ()) for name in ("all_special_tokens", "all_special_ids"))
+    return found | dict(zip(names, ids, strict=True))

@@ -1,12 +1,12 @@
 """The application: its routes, the playground's files, and errors in OpenAI's shape."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from importlib.resources import files
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
@@ -15,7 +15,8 @@ from starlette.types import ASGIApp
 import specdec
 from specdec.errors import in_one_line
 from specdec.serving.connection import Json
-from specdec.serving.errors import ApiError, of_validation
+from specdec.serving.connections import Watched
+from specdec.serving.errors import ApiError
 from specdec.serving.gate import Gate
 from specdec.serving.schemas import ChatBody, CompletionBody
 from specdec.serving.server import Server
@@ -36,7 +37,22 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
         408: "the body did not come", 413: "the body is too large", 429: "the queue is full", 503: "shutting down",
     }.items()
 }  # fmt: skip
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 _LOOPBACK = "localhost", "127.0.0.1", "::1"
+
+
+class _RawBody(APIRoute):
+    """A route whose body, which the API's description has, is parsed by the server itself."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        if self.body_field is None:
+            return super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            answer: Response = await self.endpoint(None, request)
+            return answer
+
+        return handle
 
 
 def application(server: Server, address: str) -> ASGIApp:
@@ -55,55 +71,83 @@ def application(server: Server, address: str) -> ASGIApp:
         redoc_url=None,
         redirect_slashes=False,
     )
-
-    @app.post("/v1/chat/completions", responses=_REFUSED)
-    async def chat(body: ChatBody, request: Request) -> Response:
-        return await server.chat(body, request)
-
-    @app.post("/v1/completions", responses=_REFUSED)
-    async def completions(body: CompletionBody, request: Request) -> Response:
-        return await server.completion(body, request)
-
-    @app.get("/v1/models")
-    async def models() -> Response:
-        return Json({"object": "list", "data": [server.model()]})
-
-    @app.get("/v1/models/{name:path}", responses=_REFUSED)
-    async def model(name: str) -> Response:
-        if name != server.options.name:
-            raise ApiError(404, f"The model `{name}` does not exist.", "model", "model_not_found")
-        return Json(server.model())
-
-    @app.head("/health", include_in_schema=False)
-    @app.get("/health")
-    async def health() -> Response:
-        if server.engine.fault:
-            return Json({"status": "failed", "reason": server.engine.fault}, 503)
-        return Json({"status": "draining"}, 503) if server.admission.is_closed else Json({"status": "ok"})
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        return Response(server.metrics.page(), media_type="text/plain; version=0.0.4")
-
+    app.router.route_class = _RawBody
+    _add_models(app, server)
+    _add_health(app, server)
     for path, (name, kind) in _PAGE.items():
-        app.get(path, include_in_schema=False)(_page(name, kind))
+        _get(app, path, include_in_schema=False)(_page(name, kind))
     app.exception_handler(ApiError)(_told)
-    app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(HTTPException)(_http)
     app.exception_handler(Exception)(_failed)
     hosts = {*server.options.hosts}
     if ip_address(address).is_loopback:
         hosts |= {address, *_LOOPBACK}
-    gate = Gate(app, server.options, server.metrics, hosts)
-    if not server.options.origins:
-        return gate
-    return CORSMiddleware(  # outside the gate, whose own answers a page may read as well
-        gate,
-        allow_origins=[*server.options.origins],
-        allow_methods=["*"],
-        allow_headers=["*"],
-        expose_headers=["x-request-id", "retry-after"],
-    )
+    gate: ASGIApp = Gate(app, server.options, server.metrics, hosts)
+    if server.options.origins:
+        gate = CORSMiddleware(  # outside the gate, whose own answers a page may read as well
+            gate,
+            allow_origins=[*server.options.origins],
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    return Watched(gate)
+
+
+def _get(app: FastAPI, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
+    """Answer GET, and HEAD likewise, whose body HTTP leaves out."""
+
+    def add(endpoint: Endpoint) -> Endpoint:
+        app.head(path, include_in_schema=False)(endpoint)
+        app.get(path, **options)(endpoint)
+        return endpoint
+
+    return add
+
+
+def _add_models(app: FastAPI, server: Server) -> None:
+    """OpenAI's paths."""
+
+    @app.post("/v1/chat/completions", responses=_REFUSED)
+    async def chat(body: ChatBody, request: Request) -> Response:
+        return await server.chat(request)
+
+    @app.post("/v1/completions", responses=_REFUSED)
+    async def completions(body: CompletionBody, request: Request) -> Response:
+        return await server.completion(request)
+
+    @_get(app, "/v1/models")
+    async def models() -> Response:
+        return Json({"object": "list", "data": [server.model()]})
+
+    @_get(app, "/v1/models/{name:path}", responses=_REFUSED)
+    async def model(name: str) -> Response:
+        if name != server.options.name:
+            raise ApiError(404, f"The model `{name}` does not exist.", "model", "model_not_found")
+        return Json(server.model())
+
+
+def _add_health(app: FastAPI, server: Server) -> None:
+    """The paths for those who operate a server."""
+
+    @_get(app, "/livez")
+    async def livez() -> Response:
+        """Whether to leave the process alone: 503 means that only a restart helps."""
+        fault = server.engine.fault
+        return Json({"status": "failed", "reason": fault}, 503) if fault else Json({"status": "ok"})
+
+    @_get(app, "/readyz")
+    async def readyz() -> Response:
+        """Whether to send requests here: 503 while the server shuts down, and when it has failed."""
+        if not server.engine.fault and server.admission.is_closed:
+            return Json({"status": "draining"}, 503)
+        return await livez()
+
+    _get(app, "/health")(readyz)
+
+    @_get(app, "/metrics")
+    async def metrics() -> Response:
+        return Response(server.metrics.page(), media_type="text/plain; version=0.0.4")
 
 
 def _page(name: str, kind: str) -> Callable[[], Any]:
@@ -121,18 +165,11 @@ async def _told(request: Request, error: Exception) -> Response:
     return Json(error.body, error.status, error.headers)
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError), "it is registered for those"
-    return await _told(request, of_validation(error.errors()))
-
-
 async def _failed(request: Request, error: Exception) -> Response:
     return await _told(request, ApiError(500, f"The server failed: {in_one_line(error)}", code="server_failed"))
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "it is registered for those"
-    if error.status_code == 400:  # a body that isn't JSON
-        return await _told(request, ApiError(400, "The body could not be parsed as JSON.", code="invalid_json"))
     message = f"{request.method} {request.url.path}: {error.detail}"
     return await _told(request, ApiError(error.status_code, message, headers=error.headers))

@@ -78,15 +78,19 @@ class EventStream(Response):
             await self._close()
 
     async def _send_all(self, send: Send) -> None:
-        await _sent(send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await sent(send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for events in self._events:
             body = b"".join(b"data: " + as_json(event) + b"\n\n" for event in events)
-            await _sent(send, {"type": "http.response.body", "body": body, "more_body": True})
-        await _sent(send, {"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+            await sent(send, {"type": "http.response.body", "body": body, "more_body": True})
+        await sent(send, {"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
 
 
-async def _sent(send: Send, message: Message) -> None:
-    """Send a message; a client that doesn't read has gone."""
+async def sent(send: Send, message: Message) -> None:
+    """Send a message.
+
+    Raises:
+        ClientGone: for a client that doesn't read.
+    """
     try:
         async with asyncio.timeout(_LONGEST_SEND):
             await send(message)

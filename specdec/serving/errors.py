@@ -43,8 +43,6 @@ def busy(message: str, seconds: float) -> ApiError:
 def of_validation(faults: Sequence[Mapping[str, Any]]) -> ApiError:
     """The refusal of a body by what pydantic found wrong with it, the first fault's field named."""
     fault = faults[0]
-    if fault["type"] == "json_invalid":
-        return ApiError(400, "The body could not be parsed as JSON.", code="invalid_json")
     places = [place for place in fault["loc"] if place != "body"]
     param = "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places).lstrip(".") or None
     if fault["type"] == "extra_forbidden":
@@ -53,5 +51,5 @@ def of_validation(faults: Sequence[Mapping[str, Any]]) -> ApiError:
         return ApiError(400, f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
     message = str(fault["msg"]).removeprefix("Value error, ")
     if param is None:
-        return ApiError(400, f"The body is not a JSON object of this endpoint's: {message}", code="invalid_body")
+        return ApiError(400, f"The body is refused: {message}.", code="invalid_body")
     return ApiError(400, f"Invalid value for '{param}': {message}.", param, "invalid_value")

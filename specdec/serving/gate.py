@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import logging
+import re
 import time
 import uuid
 from collections.abc import Iterable, MutableMapping
@@ -11,12 +12,15 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specdec.serving.connection import Json
-from specdec.serving.errors import ApiError
+from specdec.serving.connection import ClientGone, Json, sent
+from specdec.serving.connections import CONNECTION
+from specdec.serving.errors import ApiError, busy
 from specdec.serving.metrics import Metrics
 from specdec.serving.options import ServerOptions
 
-_OPEN = {"/", "/health", "/playground.css", "/playground.js"}  # paths that need no key
+_OPEN = {"/", "/health", "/livez", "/readyz", "/playground.css", "/playground.js"}  # paths that need no key
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -44,7 +48,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 499  # as of a client that closed the connection
-        told: MutableMapping[str, Any] = {"id": uuid.uuid4().hex}
+        told: MutableMapping[str, Any] = {"id": _id_of(scope)}
         scope.setdefault("state", {})["told"] = told
         scope["state"]["arrived"] = began
 
@@ -55,11 +59,15 @@ class Gate:
                 headers = message.setdefault("headers", [])
                 headers.append((b"x-request-id", told["id"].encode()))
                 headers += [(name.encode(), value.encode()) for name, value in _SAFE.items()]
-            await send(message)
+            await sent(send, message)
 
         try:
             self._check(scope)
-            await self._app(scope, await self._with_body(scope, receive), sending)
+            receive = await self._with_body(scope, receive)
+            self._take_up(scope)
+            await self._app(scope, receive, sending)
+        except ClientGone:
+            pass
         except ApiError as error:
             await Json(error.body, error.status, error.headers)(scope, receive, sending)
         finally:
@@ -73,6 +81,8 @@ class Gate:
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
         host = _name_of(headers.get(b"host", b"").decode("latin-1"))
+        if _CONTROL.search(scope["path"]):  # a route's pattern would let a newline at the end pass
+            raise ApiError(404, f"{scope['method']} {scope['path']!r}: Not Found")
         if self._hosts and host not in self._hosts:
             message = f"This server isn't known as {host!r}: call it by its address, or start it with --allowed-host."
             raise ApiError(403, message, code="unknown_host")
@@ -85,8 +95,23 @@ class Gate:
             message = "Incorrect API key provided." if key else "No API key was given: send it as a bearer token."
             raise ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
 
+    @staticmethod
+    def _take_up(scope: Scope) -> None:
+        """Have the connection stay open for the answer; it isn't known where another server runs the application."""
+        connection = scope["state"].get(CONNECTION)
+        if connection is None:
+            return
+        if scope["method"] == "POST" and connection.is_among_the_last:
+            raise busy("Too many requests are under way.", 1.0)
+        connection.take_up()
+
     async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
-        """Read the body within its bounds, and give what says it again."""
+        """Read the body within its bounds, and return what gives it again.
+
+        Raises:
+            ApiError: for a body that is too large or too slow.
+            ClientGone: where it ends in its middle.
+        """
         body, most = bytearray(), self._options.max_body_bytes
         length = dict(scope["headers"]).get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > most:
@@ -96,7 +121,7 @@ class Gate:
                 while True:
                     message = await receive()
                     if message["type"] != "http.request":
-                        break
+                        raise ClientGone
                     body += message.get("body", b"")
                     if len(body) > most:
                         raise _too_large(most)
@@ -114,6 +139,12 @@ class Gate:
             return await receive()
 
         return again
+
+
+def _id_of(scope: Scope) -> str:
+    """The id that the client gave its request, where it may go into headers and logs; one of our own otherwise."""
+    given: bytes = dict(scope["headers"]).get(b"x-request-id", b"")
+    return given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _name_of(host: str) -> str:

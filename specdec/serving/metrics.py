@@ -1,52 +1,110 @@
-"""Metrics for Prometheus: requests, the queue, the batch, tokens, accepted lengths and latencies."""
+"""Metrics for Prometheus: requests, the queue, the batch, tokens, accepted lengths and latencies.
+
+What means the same as a metric of vLLM has its name, so that dashboards and autoscalers for vLLM read it; the others
+begin with ``specdec_``. Each has the label ``model_name``.
+"""
 
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
-from specdec.decoding.record import StepRecord
+from specdec.decoding.record import Outcome, StepRecord
 from specdec.open_batch import OpenBatch
 from specdec.serving.figures import depth_of
+from specdec.tree import Role
 
 _SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _LONG = (*_SECONDS, 120.0, 300.0, 600.0)
 _LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 _MOST_POSITIONS = 16  # with labels of their own
+_REASONS = {"cancelled": "abort", "time": "length"}  # vLLM's words for ours
+
+
+@dataclass(frozen=True, slots=True)
+class _Labelled(Collector):
+    """All metrics of a registry, with one more label."""
+
+    registry: CollectorRegistry
+    model_name: str
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self.registry.collect():
+            labelled = [each._replace(labels={"model_name": self.model_name, **each.labels}) for each in metric.samples]
+            metric.samples = labelled
+            yield metric
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own."""
+    """The metrics of one server, in a registry of their own; ``model_name`` is the model's in requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_name: str) -> None:
         own = self._registry = CollectorRegistry()
+        self._labelled: Any = _Labelled(own, model_name)
+        ProcessCollector(registry=own)
+        self.build = Gauge("specdec_build_info", "1; its labels say what runs.", ["version", "numerics"], registry=own)
         self.requests = Counter("specdec_requests", "Requests answered.", ["path", "status"], registry=own)
-        self.queue = Gauge("specdec_queue_texts", "Texts that wait for their turn.", registry=own)
-        self.batch = Gauge("specdec_batch_texts", "Texts that are being decoded.", registry=own)
-        self.prompt_tokens = Counter("specdec_prompt_tokens", "Tokens of prompts that were read.", registry=own)
-        self.copied = Counter("specdec_prompt_tokens_copied", "Tokens of prompts that were kept.", registry=own)
-        self.new_tokens = Counter("specdec_new_tokens", "Tokens written.", ["strategy"], registry=own)
+        self.connections = Gauge("specdec_connections", "Connections that are open.", registry=own)
+        self.queue = Gauge("vllm:num_requests_waiting", "Texts that wait for their turn.", registry=own)
+        self.batch = Gauge("vllm:num_requests_running", "Texts that are being decoded.", registry=own)
+        self.finished = Counter("vllm:request_success", "Texts that have ended.", ["finished_reason"], registry=own)
         self.passes = Counter("specdec_passes", "Forward passes.", ["kind"], registry=own)
         self.pass_seconds = Histogram(
             "specdec_pass_seconds", "Time of a pass.", ["kind"], buckets=_SECONDS, registry=own
         )
         self.rows = Histogram("specdec_pass_texts", "Texts in a pass.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=own)
+        self.cache_bytes = Gauge("specdec_cache_bytes", "Keys and values of texts, in bytes.", registry=own)
+        self.prefix_bytes = Gauge("specdec_prefix_bytes", "The prefix cache, in bytes.", registry=own)
+        self._add_tokens(own)
+        self._add_speculation(own)
+        self._add_latencies(own)
+
+    def _add_tokens(self, own: CollectorRegistry) -> None:
+        self.prompt_tokens = Counter("vllm:prompt_tokens", "Tokens of prompts.", registry=own)
+        self.prefix_queries = Counter(
+            "vllm:prefix_cache_queries", "Tokens of prompts that were looked up in the prefix cache.", registry=own
+        )
+        self.prefix_hits = Counter(
+            "vllm:prefix_cache_hits", "Tokens of prompts that the prefix cache had.", registry=own
+        )
+        self.new_tokens = Counter("vllm:generation_tokens", "Tokens generated.", ["strategy"], registry=own)
+
+    def _add_speculation(self, own: CollectorRegistry) -> None:
+        labels = ["strategy", "position"]
         self.accepted_length = Histogram(
             "specdec_accepted_length", "Tokens of a text's step.", ["strategy"], buckets=_LENGTHS, registry=own
         )
-        self.drafted = Counter("specdec_drafted", "Steps that drafted so deep.", ["strategy", "position"], registry=own)
+        self.drafted = Counter(
+            "specdec_drafted_per_pos", "Steps whose draft had a candidate at a position, from 0.", labels, registry=own
+        )
         self.accepted = Counter(
-            "specdec_accepted", "Steps that accepted so deep.", ["strategy", "position"], registry=own
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position.", labels, registry=own
         )
-        self.first_token = Histogram("specdec_first_token_seconds", "To the first token.", buckets=_LONG, registry=own)
+        self.drafts = Counter("vllm:spec_decode_num_drafts", "Drafts.", ["strategy"], registry=own)
+        self.draft_tokens = Counter(
+            "vllm:spec_decode_num_draft_tokens", "Candidates of drafts.", ["strategy"], registry=own
+        )
+        self.accepted_tokens = Counter(
+            "vllm:spec_decode_num_accepted_tokens", "Accepted candidates.", ["strategy"], registry=own
+        )
+
+    def _add_latencies(self, own: CollectorRegistry) -> None:
+        self.first_token = Histogram(
+            "vllm:time_to_first_token_seconds", "From a request to its first token.", buckets=_LONG, registry=own
+        )
         self.between_tokens = Histogram(
-            "specdec_between_tokens_seconds", "Between parts of an answer.", buckets=_SECONDS, registry=own
+            "vllm:inter_token_latency_seconds", "Between the steps of an answer.", buckets=_SECONDS, registry=own
         )
-        self.whole = Histogram("specdec_request_seconds", "Of a whole answer.", ["path"], buckets=_LONG, registry=own)
-        self.cache_bytes = Gauge("specdec_cache_bytes", "Held for keys and values of texts.", registry=own)
-        self.prefix_bytes = Gauge("specdec_prefix_bytes", "Held for prefixes.", registry=own)
+        self.whole = Histogram(
+            "vllm:e2e_request_latency_seconds", "From a request to its end.", ["path"], buckets=_LONG, registry=own
+        )
 
     def observe(self, record: StepRecord, batch: OpenBatch) -> None:
-        """Take a step; called by the engine."""
+        """Count a step; called by the engine."""
         self.passes.labels(record.kind).inc()
         self.pass_seconds.labels(record.kind).observe(record.total_seconds)
         self.queue.set(batch.num_waiting)
@@ -54,28 +112,39 @@ class Metrics:
         self.cache_bytes.set(batch.cache_bytes)
         self.prefix_bytes.set(batch.prefixes.num_bytes)
         for outcome in record.outcomes:
-            if outcome.finish_reason is not None and outcome.request.stats.steps:
-                self._count_prompt(outcome.request.prompt_length, outcome.request.stats.num_reused)
+            if outcome.finish_reason is not None:
+                self._count_end(outcome)
         if record.kind == "chunk":
             return
         self.rows.observe(record.num_rows)
         for outcome in record.outcomes:
-            if not outcome.tokens:
-                continue
-            name, accepted = outcome.request.plan.strategy.name, len(outcome.path) - 1
-            self.new_tokens.labels(name).inc(len(outcome.tokens))
-            self.accepted_length.labels(name).observe(len(outcome.tokens))
-            for counter, depth in ((self.drafted, depth_of(outcome)), (self.accepted, accepted)):
-                for position in range(1, min(depth, _MOST_POSITIONS) + 1):
-                    counter.labels(name, str(position)).inc()
+            if outcome.tokens:
+                self._count_step(outcome)
 
-    def _count_prompt(self, num_tokens: int, num_copied: int) -> None:
-        self.prompt_tokens.inc(num_tokens - num_copied)
-        self.copied.inc(num_copied)
+    def _count_end(self, outcome: Outcome) -> None:
+        reason = str(outcome.finish_reason)
+        self.finished.labels(_REASONS.get(reason, reason)).inc()
+        if outcome.request.stats.steps:
+            self.prompt_tokens.inc(outcome.request.prompt_length)
+            self.prefix_queries.inc(outcome.request.prompt_length)
+            self.prefix_hits.inc(outcome.request.stats.num_reused)
+
+    def _count_step(self, outcome: Outcome) -> None:
+        name, accepted = outcome.request.plan.strategy.name, len(outcome.path) - 1
+        self.new_tokens.labels(name).inc(len(outcome.tokens))
+        self.accepted_length.labels(name).observe(len(outcome.tokens))
+        for counter, depth in ((self.drafted, depth_of(outcome)), (self.accepted, accepted)):
+            for position in range(min(depth, _MOST_POSITIONS)):
+                counter.labels(name, str(position)).inc()
+        num_candidates = 0 if outcome.tree is None else len(outcome.tree.nodes_with(Role.CANDIDATE))
+        if num_candidates:
+            self.drafts.labels(name).inc()
+            self.draft_tokens.labels(name).inc(num_candidates)
+            self.accepted_tokens.labels(name).inc(accepted)
 
     def page(self) -> bytes:
         """All metrics, in Prometheus's text format."""
-        return generate_latest(self._registry)
+        return generate_latest(self._labelled)
 
 
 class Stopwatch:

@@ -23,6 +23,9 @@ class ServerOptions(BaseModel):
         default_max_tokens: new tokens of a chat answer that names no number.
         timeout: seconds from a request's arrival, after which it ends with what it has.
         body_timeout: seconds in which a body must have come.
+        header_timeout: seconds in which a request's header must have come, once it has begun.
+        idle_timeout: seconds for which a connection stays open without a request.
+        max_connections: open at a time; where another one comes, the one that has waited longest is closed.
         logs_prompts: prompts and answers go to the log as well.
     """
 
@@ -43,4 +46,7 @@ class ServerOptions(BaseModel):
     default_max_tokens: int = Field(1024, ge=1)
     timeout: float = Field(600.0, gt=0.0)
     body_timeout: float = Field(30.0, gt=0.0)
+    header_timeout: float = Field(10.0, gt=0.0)
+    idle_timeout: float = Field(30.0, gt=0.0)
+    max_connections: int = Field(1024, ge=1)
     logs_prompts: bool = False

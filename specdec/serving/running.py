@@ -1,54 +1,33 @@
 """A server's process: HTTP until a signal, then what was accepted to its end, and no more."""
 
-import json
 import logging
+import math
 import signal
 import socket
 import sys
 import threading
 from types import FrameType
-from typing import Any
 
 import uvicorn
 
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.serving.app import application
+from specdec.serving.connections import Connections, Process
+from specdec.serving.json_log import log_to
+from specdec.serving.offers import OFF
+from specdec.serving.open_files import connections_that_fit
 from specdec.serving.options import ServerOptions
 from specdec.serving.server import Server
 
 _LONGEST_READING = 60  # seconds for clients to take what was written, once the server ends
-_LOGGED = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "color_message"}  # of every record
 
 
-class JsonLines(logging.Formatter):
-    """Log records as JSON, one a line; what was given as ``extra`` are its fields."""
+class DrainingProcess(Process):
+    """A server's process, which ends once what was accepted is done."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
-        told |= {name: value for name, value in vars(record).items() if name not in _LOGGED}
-        if "event" not in told:
-            told["message"] = record.getMessage()
-        if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told)
-
-
-def log_to(stream: Any, level: str) -> None:
-    """Write the server's log, and uvicorn's, to a stream."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines())
-    for name in ("specdec.serving", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level.upper())
-
-
-class Process(uvicorn.Server):
-    """uvicorn's server on a thread of its own, which ends once what was accepted is done."""
-
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
-        super().__init__(config)
+    def __init__(self, config: uvicorn.Config, connections: Connections, server: Server) -> None:
+        super().__init__(config, connections)
         self._server = server
 
     def drain(self, sig: int, frame: FrameType | None) -> None:
@@ -74,12 +53,35 @@ def prepared(generator: Generator, options: ServerOptions, strategy: str) -> Ser
 
     Args:
         strategy: the text that named the generator's own.
+
+    Raises:
+        RequestError: where the memory for keys and values doesn't hold a single answer.
     """
     server = Server(generator, options, strategy)
     generator.costs()
+    generator.generate([0, 0], proposer=server.offers.proposer(OFF), max_new_tokens=2)  # shows what a token takes
+    check_memory(generator, options)
     for proposer in server.offers.usual:
         generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
     return server
+
+
+def check_memory(generator: Generator, options: ServerOptions) -> None:
+    """Refuse to start a server that has to refuse answers of the default length for want of memory.
+
+    Raises:
+        RequestError: with the tokens that have room, and the least memory that works.
+    """
+    needed = min(options.default_max_tokens, generator.shapes.max_positions or options.default_max_tokens)
+    with generator.open_batch(max_prefix_bytes=options.max_prefix_bytes) as batch:
+        most, num_bytes = batch.most_tokens, batch.bytes_for(needed)
+    if most is None or most >= needed:
+        return
+    least = math.ceil(num_bytes / (1 << 20))
+    raise RequestError(
+        f"the memory for keys and values has room for {most} tokens, and an answer of the default length takes "
+        f"{needed}: give --cache-mb {least} at least, or less to --prefix-mb where --cache-mb isn't given"
+    )
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -101,6 +103,30 @@ def bind(host: str, port: int) -> socket.socket:
     return bound
 
 
+def http_process(server: Server, bound: socket.socket) -> DrainingProcess:
+    """The HTTP side of a server that is to serve on a bound socket.
+
+    Raises:
+        RequestError: where the limit of open files leaves too few for connections.
+    """
+    options = server.options
+    connections = Connections(
+        connections_that_fit(options.max_connections), options.header_timeout, options.idle_timeout
+    )
+    server.metrics.connections.set_function(lambda: connections.num_open)
+    config = uvicorn.Config(
+        application(server, bound.getsockname()[0]),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        http="h11",
+        ws="none",
+        timeout_keep_alive=math.ceil(options.idle_timeout),
+        timeout_graceful_shutdown=_LONGEST_READING,
+    )
+    return DrainingProcess(config, connections, server)
+
+
 def serve(server: Server, bound: socket.socket, log_level: str) -> str:
     """Serve on a bound socket until a signal comes; this thread decodes, and HTTP has one of its own.
 
@@ -108,16 +134,7 @@ def serve(server: Server, bound: socket.socket, log_level: str) -> str:
         The fault that has ended it, or "".
     """
     log_to(sys.stderr, log_level)
-    app = application(server, bound.getsockname()[0])
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=_LONGEST_READING,
-    )
-    process = Process(config, server)
+    process = http_process(server, bound)
 
     def speak() -> None:
         try:

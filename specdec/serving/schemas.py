@@ -1,15 +1,20 @@
-"""The bodies of requests: OpenAI's fields, and specdec's own beside them; every other name is refused."""
+"""The bodies of requests: OpenAI's fields, specdec's own, and those of other servers that can be honoured.
+
+Fields that ask for what is done anyway are taken out before (``neutral_fields``); every other name is refused.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-_MOST_STOPS = 16
+_MOST_STOPS = 32  # special tokens among them go by their ids, and what is left has a limit of its own
+_MOST_MESSAGES = 2048  # OpenAI's
 _MOST_SEED = 2**63
 _MOST_TOKENS = 2**31
 _MOST_NAMES = 256  # of an object's: each one at fault is told of, which takes time and memory
 _MOST_BIASES = 4096
+_MOST_STOP_TOKENS = 256
 
 
 def _one_or_several(value: object) -> object:
@@ -32,6 +37,7 @@ Stops = Annotated[
     Field(max_length=_MOST_STOPS, fail_fast=True),
     BeforeValidator(_one_or_several, json_schema_input_type=str | list[str]),
 ]
+StopTokens = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MOST_STOP_TOKENS, fail_fast=True)]
 Biases = Annotated[
     dict[int, Annotated[float, Field(ge=-100, le=100)]],
     BeforeValidator(_tokens_to_numbers, json_schema_input_type=dict[str, float]),
@@ -45,9 +51,11 @@ class Body(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _has_few_names(cls, value: Any) -> Any:
+    def _has_few_names_and_no_nulls(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and len(value) > _MOST_NAMES:
             raise ValueError(f"an object of {len(value)} fields was given, and {_MOST_NAMES} are allowed")
+        if isinstance(value, Mapping):  # null asks for the default
+            return {name: each for name, each in value.items() if each is not None}
         return value
 
 
@@ -55,6 +63,7 @@ class StreamOptions(Body):
     """The parts that a stream has besides text."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = Field(False, description="each part has the usage so far, as vLLM's does")
     include_obfuscation: bool | None = None  # without effect
 
 
@@ -82,6 +91,12 @@ class Sampling(Body):
     min_p: float | None = Field(None, ge=0, le=1)
     include_steps: bool | None = Field(None, description="tell of each step's draft, in streams")
 
+    # vLLM's
+    repetition_penalty: float | None = Field(None, gt=0, le=100, description="as in transformers")
+    min_tokens: int | None = Field(None, ge=0, lt=_MOST_TOKENS, description="no end of text before")
+    ignore_eos: bool | None = Field(None, description="go on after the model's own end of text")
+    stop_token_ids: StopTokens | None = Field(None, description="token ids that end the text, besides the model's own")
+
     # without effect on the text
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -89,6 +104,7 @@ class Sampling(Body):
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
 
     @property
     def num_prompts(self) -> int:
@@ -115,9 +131,7 @@ class CompletionBody(Sampling):
         }
     )
     logprobs: int | None = Field(None, ge=0, le=20)
-    echo: Literal[False] | None = None
     best_of: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
-    suffix: None = None
 
     @property
     def num_prompts(self) -> int:
@@ -129,16 +143,12 @@ class CompletionBody(Sampling):
         if isinstance(value, str):
             return [value]
         if isinstance(value, list) and value:
-            if all(_is_id(token) for token in value):
+            kinds = {*map(type, value)}
+            if kinds == {int}:
                 return [value]
-            is_text = all(isinstance(item, str) for item in value)
-            if is_text or all(isinstance(item, list) and all(_is_id(token) for token in item) for item in value):
+            if kinds == {str} or (kinds == {list} and all({*map(type, item)} <= {int} for item in value)):
                 return value
         raise ValueError("give text, a list of texts, token ids, or a list of lists of token ids, none of them empty")
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 class Message(Body):
@@ -163,7 +173,7 @@ class Message(Body):
 
 
 class ResponseFormat(Body):
-    """The form of an answer: text, and no other."""
+    """The form of an answer; text, the only one, is a neutral value."""
 
     type: Literal["text"]
 
@@ -171,7 +181,7 @@ class ResponseFormat(Body):
 class ChatBody(Sampling):
     """The body of /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1, fail_fast=True)
+    messages: list[Message] = Field(min_length=1, max_length=_MOST_MESSAGES, fail_fast=True)
     max_completion_tokens: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -183,3 +193,11 @@ class ChatBody(Sampling):
     response_format: ResponseFormat | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
+
+    # for the chat template: one that has no use for them writes the same
+    reasoning_effort: str | None = Field(None, min_length=1, max_length=32)
+    verbosity: Literal["low", "medium", "high"] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    prediction: dict[str, Any] | None = Field(None, description="accepted: it never changes an answer")

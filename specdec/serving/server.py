@@ -4,7 +4,6 @@ import asyncio
 import copy
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -15,15 +14,17 @@ from starlette.responses import Response
 import specdec
 from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
-from specdec.serving.admission import Admission
+from specdec.serving.admission import Admission, Place
+from specdec.serving.body_parsing import check_content_type, parse
 from specdec.serving.calls import Call, Intake
 from specdec.serving.connection import ClientGone, EventStream, Json, while_connected
 from specdec.serving.engine import Engine, Job, Progress
 from specdec.serving.errors import ApiError
+from specdec.serving.lanes import Lanes
 from specdec.serving.metrics import Metrics, Stopwatch
 from specdec.serving.offers import Offers
 from specdec.serving.options import ServerOptions
-from specdec.serving.schemas import ChatBody, CompletionBody
+from specdec.serving.schemas import ChatBody, CompletionBody, StreamOptions
 from specdec.serving.shapes import ChatShape, CompletionShape, Shape
 
 _GONE = 499  # nginx's, for a client that has closed the connection: nobody reads it but the log
@@ -41,7 +42,7 @@ class Server:
 
     def __init__(self, generator: Generator, options: ServerOptions, strategy: str) -> None:
         self.options, self.strategy = options, strategy
-        self.metrics = Metrics()
+        self.metrics = Metrics(options.name)
         self.offers = Offers(load_plugins(), options.offered, {strategy: generator.proposer})
         self.admission = Admission(options.max_batch_size, options.max_queue)
         self.engine = Engine(
@@ -51,11 +52,14 @@ class Server:
             observe=self.metrics.observe,
         )
         # The engine decodes tokens while prompts are encoded, and a tokenizer may serve one thread only.
-        tokenizer = copy.deepcopy(generator.tokenizer)
-        self._intake = Intake(generator, tokenizer, self.offers, options, strategy)
-        self._encoder = ThreadPoolExecutor(1, "specdec-encoder")
+        small, large = (
+            Intake(generator, copy.deepcopy(generator.tokenizer), self.offers, options, strategy) for _ in range(2)
+        )
+        self._intake, self._lanes = small, Lanes(small, large)
+        self._has_chat_template = bool(getattr(generator.tokenizer, "chat_template", None))
         self._fingerprint = f"specdec-{specdec.__version__}-{generator.numerics.mode}"
         self._created = int(time.time())
+        self.metrics.build.labels(specdec.__version__, generator.numerics.mode).set(1)
 
     @asynccontextmanager
     async def running(self, app: object) -> AsyncIterator[None]:
@@ -65,15 +69,15 @@ class Server:
             yield
         finally:
             self.engine.stop()
-            self._encoder.shutdown()
+            self._lanes.close()
 
-    async def chat(self, body: ChatBody, request: Request) -> Response:
+    async def chat(self, request: Request) -> Response:
         """Answer a conversation; raises ApiError where that is refused, or fails before its first token."""
-        return await self._answer(request, body, self._intake.chat, ChatShape)
+        return await self._answer(request, ChatBody, Intake.chat, ChatShape)
 
-    async def completion(self, body: CompletionBody, request: Request) -> Response:
+    async def completion(self, request: Request) -> Response:
         """Go on with prompts; raises as ``chat`` does."""
-        return await self._answer(request, body, self._intake.completion, CompletionShape)
+        return await self._answer(request, CompletionBody, Intake.completion, CompletionShape)
 
     def model(self) -> dict[str, Any]:
         """The model as /v1/models tells of it."""
@@ -84,19 +88,16 @@ class Server:
             "owned_by": "specdec",
             "strategy": self.strategy,
             "strategies": self.offers.names,
+            "has_chat_template": self._has_chat_template,
         }
 
-    async def _answer(self, request: Request, body: Body, make: Callable[[Body], Call], shape: type[Shape]) -> Response:
-        self._intake.check(body)
-        place = self.admission.enter(body.num_texts)
+    async def _answer(
+        self, request: Request, kind: type[Body], make: Callable[[Intake, Body], Call], shape: type[Shape]
+    ) -> Response:
         try:
-            encoding = asyncio.get_running_loop().run_in_executor(self._encoder, make, body)
-            call = await while_connected(request.receive, encoding)
-        except BaseException as error:
-            place.leave(has_finished=False)
-            if isinstance(error, ClientGone):
-                return Response(status_code=_GONE)
-            raise
+            body, call, place = await self._taken_up(request, kind, make)
+        except ClientGone:
+            return Response(status_code=_GONE)
         told = request.state.told
         told |= {"prompt_tokens": call.num_prompt_tokens, "texts": len(call.prompts), "strategy": call.strategy}
         if self.options.logs_prompts:
@@ -115,8 +116,28 @@ class Server:
             if isinstance(error, ClientGone):
                 return Response(status_code=_GONE)
             raise
-        include_usage = body.stream_options is not None and body.stream_options.include_usage
-        return EventStream(_streamed(first, running.parts, answer, include_usage), running.close)
+        return EventStream(_streamed(first, running.parts, answer, body.stream_options), running.close)
+
+    async def _taken_up(
+        self, request: Request, kind: type[Body], make: Callable[[Intake, Body], Call]
+    ) -> tuple[Body, Call, Place]:
+        """A request's body and call, and its place, which is left again where the request is refused.
+
+        Raises:
+            ApiError: for a refusal.
+            ClientGone: once the client has gone.
+        """
+        check_content_type(request.headers.get("content-type"), request.headers.get("content-encoding"))
+        content = await request.body()
+        body = await while_connected(request.receive, self._lanes.run(len(content), lambda _: parse(content, kind)))
+        self._intake.check(body)
+        place = self.admission.enter(body.num_texts)
+        try:
+            encoding = self._lanes.run(len(content), lambda intake: make(intake, body))
+            return body, await while_connected(request.receive, encoding), place
+        except BaseException:
+            place.leave(has_finished=False)
+            raise
 
     def _running(self, job: Job, answer: Shape, request: Request) -> "_Running":
         """A job under way, which ends with what it has once its time is over."""
@@ -171,14 +192,24 @@ async def _exhaust(parts: Parts) -> None:
 
 
 async def _streamed(
-    first: list[Progress], parts: Parts, answer: Shape, include_usage: bool
+    first: list[Progress], parts: Parts, answer: Shape, options: StreamOptions | None
 ) -> AsyncIterator[list[Mapping[str, Any]]]:
     """The events of a streamed answer, those of a step together."""
+    options = options or StreamOptions()
+
+    def chunks(progress: list[Progress]) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = [answer.chunk(each) for each in progress]
+        if not options.continuous_usage_stats:
+            return found
+        usage = answer.usage()
+        del usage["speculation"]  # whole at the end only
+        return [{**each, "usage": usage} for each in found]
+
     try:
-        yield [*answer.beginning(), *map(answer.chunk, first)]
+        yield [*answer.beginning(), *chunks(first)]
         async for progress in parts:
-            yield [*map(answer.chunk, progress)]
-        if include_usage:
+            yield chunks(progress)
+        if options.include_usage:
             yield [answer.end()]
     except ApiError as error:
         yield [error.body]

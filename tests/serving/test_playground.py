@@ -1,5 +1,6 @@
 """The playground in a browser: keyboard alone, both texts and their steps, hovering, refusals, keys, narrow pages."""
 
+import copy
 import shutil
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from specdec import Generator, demo
 from tests.serving.serving import Served, serving
 
 
@@ -46,6 +48,21 @@ def until(browser: Any, selector: str, words: str) -> str:
     return text
 
 
+def shorten(browser: Any) -> None:
+    """Have texts be short."""
+    browser.execute_script("document.getElementById('length').value = 24")
+
+
+def answered(served: Served, prompt: str, is_chat: bool, num_tokens: int = 24) -> str:
+    """What the server answers, with the page's settings."""
+    shared = {"model": "demo", "max_tokens": num_tokens, "temperature": 0, "proposer": "off"}
+    if is_chat:
+        messages = [{"role": "user", "content": prompt}]
+        choice = served.post("/v1/chat/completions", {**shared, "messages": messages}).json()["choices"][0]
+        return str(choice["message"]["content"])
+    return str(served.post("/v1/completions", {**shared, "prompt": prompt}).json()["choices"][0]["text"])
+
+
 def press(browser: Any, *keys: str) -> None:
     """Press keys wherever the focus is."""
     browser.switch_to.active_element.send_keys(*keys)
@@ -58,11 +75,14 @@ def test_by_keyboard_alone_both_texts_come_and_tell_of_their_steps(served: Serve
     until(browser, "#model", "demo")
     press(browser, Keys.TAB)
     assert browser.switch_to.active_element.get_attribute("id") == "prompt"
-    press(browser, "# heapq", Keys.CONTROL + Keys.ENTER)
+    press(browser, "# heapq")
+    while browser.switch_to.active_element.get_attribute("id") != "chat":
+        press(browser, Keys.TAB)
+    press(browser, Keys.SPACE)  # as it stands, a text that the model knows
+    press(browser, Keys.CONTROL + Keys.ENTER)
     until(browser, "#verdict", "same text ✓")
-    texts = [shown(browser, f"[data-column={column}] .text") for column in ("plain", "drafted")]
-    body = {"model": "demo", "prompt": "# heapq", "max_tokens": 96, "temperature": 0, "proposer": "off"}
-    assert texts == [served.post("/v1/completions", body).json()["choices"][0]["text"]] * 2
+    texts = browser.execute_script("return [plain.text, drafted.text]")
+    assert texts == [answered(served, "# heapq", is_chat=False, num_tokens=96)] * 2
     figures = [shown(browser, f"[data-column={column}] .figures") for column in ("plain", "drafted")]
     assert "tokens96" in figures[0]
     assert "tokens/step1.00" in figures[0]
@@ -86,6 +106,68 @@ def test_by_keyboard_alone_both_texts_come_and_tell_of_their_steps(served: Serve
     assert "accepted" in label
     assert browser.find_elements("css selector", "#tree .node.accepted")
     assert not [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
+
+
+def test_the_strategy_begins_once_plain_decoding_has_ended(served: Served, browser: Any) -> None:
+    browser.get(served.url)
+    until(browser, "#model", "demo")
+    browser.execute_script(
+        "const text = (name) => document.querySelector(`[data-column=${name}] .text`);"
+        "new MutationObserver(() => { window.plainThen ??= text('plain').textContent; })"
+        ".observe(text('drafted'), { childList: true });"
+    )
+    shorten(browser)
+    browser.find_element("id", "prompt").send_keys("# heapq")
+    browser.find_element("id", "run").click()
+    until(browser, "#verdict", "same text ✓")
+    assert browser.execute_script("return window.plainThen") == shown(browser, "[data-column=plain] .text")
+
+
+def test_a_model_with_a_chat_template_is_sent_a_message(served: Served, browser: Any) -> None:
+    browser.get(served.url)
+    until(browser, "#prompt-label", "Message")
+    shorten(browser)
+    browser.find_element("id", "prompt").send_keys("hi")
+    for is_chat in (True, False):
+        assert browser.find_element("id", "chat").is_selected() is is_chat
+        browser.find_element("id", "run").click()
+        until(browser, "#verdict", "same text ✓")
+        assert browser.execute_script("return drafted.text") == answered(served, "hi", is_chat)
+        browser.find_element("id", "chat").click()
+        browser.execute_script("document.getElementById('verdict').textContent = ''")
+
+
+def test_a_model_without_a_chat_template_is_sent_a_prompt(browser: Any) -> None:
+    model, tokenizer = demo.load()
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.chat_template = None
+    with serving(Generator(model, tokenizer, proposer="auto")) as bare:
+        browser.get(bare.url)
+        until(browser, "#model", "demo")
+        assert shown(browser, "#prompt-label") == "Prompt"
+        assert not browser.find_element("id", "chat").is_displayed()
+        shorten(browser)
+        browser.find_element("id", "prompt").send_keys("hi")
+        browser.find_element("id", "run").click()
+        until(browser, "#verdict", "same text ✓")
+        assert browser.execute_script("return plain.text") == answered(bare, "hi", is_chat=False)
+
+
+def test_on_a_phone_the_result_is_in_view(served: Served, browser: Any) -> None:
+    metrics = {"width": 390, "height": 664, "deviceScaleFactor": 1, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(served.url)
+    until(browser, "#model", "demo")
+    browser.find_element("id", "prompt").send_keys("# heapq")
+    button = browser.find_element("id", "run")
+    browser.execute_script("arguments[0].scrollIntoView()", button)
+    button.click()
+    until(browser, "#verdict", "same text ✓")
+    box = "const box = document.querySelector(arguments[0]).getBoundingClientRect(); return [box.top, box.bottom];"
+    verdict, text = (browser.execute_script(box, place) for place in ("#verdict", "[data-column=drafted] .text"))
+    assert 0 <= verdict[0] < verdict[1] <= 664
+    assert verdict[1] <= text[0] < 664 - 100, "the text begins below the verdict, and some of it is seen"
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_hovering_tells_of_a_token(served: Served, browser: Any) -> None:

@@ -237,14 +237,22 @@ function say(text, kind = "") {
 
 function compare() {
   if (plain.text === drafted.text) {
-    const times = drafted.perStep / plain.perStep;
     say(`same text ✓ – ${plain.numTokens} tokens in ${drafted.steps.length} steps instead of ${plain.steps.length}, ` +
-      `${times.toFixed(2)} times as many a step`, "same");
+      `${drafted.perStep.toFixed(2)} tokens per step`, "same");
     return;
   }
   let place = 0;
   while (plain.text[place] === drafted.text[place]) place += 1;
   say(`the texts differ from character ${place + 1} on`, "other");
+}
+
+// On a narrow page the form fills the screen, and a keyboard perhaps the rest of it.
+const isNarrow = () => matchMedia("(max-width: 44rem)").matches;
+
+function show(column) {
+  if (!isNarrow()) return;
+  if (document.activeElement === at("prompt")) at("prompt").blur();
+  column.section.scrollIntoView({ block: "start" });
 }
 
 async function run() {
@@ -256,14 +264,12 @@ async function run() {
   drafted.clear();
   drafted.title.textContent = strategy;
   at("tree").replaceChildren();
-  say("decoding…");
   try {
     if (!model) await greet();
-    if (at("in-turn").checked) {
-      await decode(plain, "off", running.signal);
-      await decode(drafted, strategy, running.signal);
-    } else {
-      await Promise.all([decode(plain, "off", running.signal), decode(drafted, strategy, running.signal)]);
+    for (const [column, proposer, doing] of [[plain, "off", "plain decoding"], [drafted, strategy, strategy]]) {
+      say(`${doing}…`); // one after the other: at once they would slow each other
+      show(column);
+      await decode(column, proposer, running.signal);
     }
     compare();
   } catch (error) {
@@ -282,9 +288,17 @@ async function greet() {
   const [told] = (await response.json()).data;
   model = told.id;
   at("model").textContent = `Model: ${model}.`;
+  at("how").hidden = !told.has_chat_template;
+  at("chat").checked = told.has_chat_template;
+  labelPrompt();
   at("strategies").replaceChildren(...told.strategies.map((name) => new Option(name, name)));
 }
 
+function labelPrompt() {
+  at("prompt-label").textContent = at("chat").checked ? "Message" : "Prompt";
+}
+
+at("chat").addEventListener("change", labelPrompt);
 at("form").addEventListener("submit", (event) => {
   event.preventDefault();
   run();

@@ -1,0 +1,58 @@
+"""Arguments of tool calls in a conversation: OpenAI's clients send JSON text, and chat templates expect a mapping."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from specdec.serving.body_parsing import check_count
+from specdec.serving.errors import ApiError
+
+
+def with_parsed_arguments(message: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """A message of a conversation with the arguments of its calls as mappings, which is transformers' convention.
+
+    Args:
+        index: the message's place, for errors.
+
+    Raises:
+        ApiError: for calls that aren't objects, and for arguments that aren't a JSON object.
+    """
+    parsed, place = dict(message), f"messages[{index}]"
+    if (calls := parsed.get("tool_calls")) is not None:
+        if not isinstance(calls, list):
+            raise _refusal(f"{place}.tool_calls", "give a list of calls")
+        parsed["tool_calls"] = [_call(call, f"{place}.tool_calls[{number}]") for number, call in enumerate(calls)]
+    if (call := parsed.get("function_call")) is not None:  # the older form, of a single call
+        parsed["function_call"] = _function(call, f"{place}.function_call")
+    return parsed
+
+
+def _call(call: Any, place: str) -> dict[str, Any]:
+    if not isinstance(call, Mapping):
+        raise _refusal(place, "give an object")
+    return {**call, "function": _function(call.get("function"), f"{place}.function")}
+
+
+def _function(function: Any, place: str) -> dict[str, Any]:
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise _refusal(place, "give an object with a name and arguments")
+    arguments = function.get("arguments")
+    return {**function, "arguments": {} if arguments in ("", None) else _arguments(arguments, f"{place}.arguments")}
+
+
+def _arguments(arguments: Any, place: str) -> dict[str, Any]:
+    if isinstance(arguments, str):
+        try:
+            check_count(arguments.encode("utf-8", "surrogatepass"))
+            arguments = json.loads(arguments)
+        except ApiError as error:
+            raise _refusal(place, str(error).rstrip(".")) from None
+        except (ValueError, RecursionError) as error:
+            raise _refusal(place, f"it isn't JSON ({str(error)[:80]})") from None
+    if not isinstance(arguments, Mapping):
+        raise _refusal(place, "give a JSON object, as text or as it is")
+    return dict(arguments)
+
+
+def _refusal(place: str, message: str) -> ApiError:
+    return ApiError(400, f"Invalid value for '{place}': {message}.", place, "invalid_value")

@@ -1,0 +1,48 @@
+"""Starting: what takes its time is said, and options with which no request could be served are refused."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from specdec import Generator, demo
+from specdec.errors import RequestError
+from specdec.serving.options import ServerOptions
+from specdec.serving.running import check_memory
+
+
+def served_tokens(max_cache_bytes: int | None, **options: int) -> None:
+    with Generator(*demo.load(), proposer="autoregressive", max_cache_bytes=max_cache_bytes) as generator:
+        generator.generate([0, 0], max_new_tokens=2)
+        check_memory(generator, ServerOptions.model_validate({"name": "demo", **options}))
+
+
+def test_too_little_memory_for_one_answer_is_refused_with_the_least_that_works() -> None:
+    with pytest.raises(RequestError, match=r"room for \d+ tokens") as refused:
+        served_tokens(1 << 20)
+    least = int(re.search(r"--cache-mb (\d+)", str(refused.value))[1])  # type: ignore[index]  # it is there
+    assert least > 1
+    served_tokens(least << 20)
+    with pytest.raises(RequestError, match=f"--cache-mb {least} "):
+        served_tokens((least - 1) << 20)
+
+
+def test_prefixes_that_leave_no_memory_are_refused_too() -> None:
+    with pytest.raises(RequestError, match="less to --prefix-mb"):
+        served_tokens(None, max_prefix_bytes=1 << 60)
+    served_tokens(None, max_prefix_bytes=1 << 20)
+
+
+def test_the_command_says_what_it_does_and_why_it_ends() -> None:
+    command = [sys.executable, "-m", "specdec", "serve", "--port", "0", "--threads", "1", "--cache-mb", "1"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2
+    lines = ended.stderr.splitlines()
+    assert lines[:3] == [
+        "loading demo…",
+        "testing the model's passes on this machine…",
+        "measuring passes and preparing strategies…",
+    ]
+    assert "--cache-mb" in lines[-1]
+    assert "Traceback" not in ended.stderr
