@@ -17,7 +17,7 @@ from specdec.decoding.record import StepRecord
 from specdec.decoding.result import Chunk, Result
 from specdec.decoding.stats import Stats
 from specdec.engines import Opened, backend_for, read_model, why_failed, why_torch
-from specdec.errors import RequestError, SpecdecError
+from specdec.errors import RequestError
 from specdec.layout import Compiler, Shapes
 from specdec.loading import ModelSource, refuse_for_loaded
 from specdec.numerics import Mode, Numerics, checked_mode
@@ -176,7 +176,7 @@ class Generator:
                 return opened, AttachedModel(opened.model, opened.tokenizer, wanted, self._registry, holding)
             except RequestError:
                 raise
-            except SpecdecError as error:
+            except Exception as error:  # whatever goes wrong there, torch is tried
                 failed[opened.engine] = why_failed(error)
         return opened, None
 
@@ -235,7 +235,8 @@ class Generator:
         """
         with self._attached.alone() as bound:
             if not bound.target.shapes.takes_trees:
-                raise RequestError("this model takes chains only: its vocabulary can't be gone through in few passes")
+                remedy = "" if bound.target.backend.runs_layers else "; backend='hf' may support them"
+                raise RequestError(f"prepare() needs a model that supports tree drafts, and this one doesn't{remedy}")
             bound.driven.prepare(bound.first, on_progress)
 
     @property

@@ -241,7 +241,7 @@ def _moved(model: Any, name: str, device: str) -> Any:
         return model
     try:
         return model.to(device)
-    except (RuntimeError, ValueError, NotImplementedError) as error:  # such as for want of memory
+    except (RuntimeError, ValueError, AssertionError) as error:  # such as for want of memory
         raise ModelError(f"{name!r} can't be moved to {device}: {_reason(error)}. Give device='cpu'") from error
 
 
