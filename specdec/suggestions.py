@@ -9,16 +9,16 @@ _LIKENESS = 0.6  # difflib's default
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1, likeness: float = _LIKENESS) -> list[str]:
-    """Return the known names that are like a given one, the most similar first, whatever their case.
+    """Return the known names that somebody may have meant, whatever their case.
 
-    Without any, those that begin with it: ``temperature`` for ``temp``.
+    These are the names that begin with the given one, as ``temperature`` does with ``temp``; else those that are like
+    it, the most similar first.
     """
     folded = dict[str, str]()
     for each in known:
         folded.setdefault(each.casefold(), each)
-    found = difflib.get_close_matches(name.casefold(), folded, n=most, cutoff=likeness)
-    if not found and len(name) > 2:
-        found = [each for each in folded if each.startswith(name.casefold())][:most]
+    found = [each for each in folded if len(name) > 2 and each.startswith(name.casefold())][:most]
+    found = found or difflib.get_close_matches(name.casefold(), folded, n=most, cutoff=likeness)
     return [folded[each] for each in found]
 
 

@@ -2,20 +2,26 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 
-from specdec import Drafter, Generator, LookaheadProposer, ModelError, Proposer, Request, RequestError, compare, hookimpl
-from specdec.backends.base import Backend, BackendOptions
-from specdec.backends.hf import HFBackend
+from specdec import (
+    Drafter,
+    Generator,
+    LookaheadProposer,
+    ModelError,
+    Proposer,
+    Request,
+    RequestError,
+    compare,
+)
 from specdec.comparison.tune import Tuner
-from specdec.layout import Compiler
+from specdec.engines import why_torch
 from specdec.loading import ModelSource, load_pretrained
 from specdec.plugins import registry as plugins
 from specdec.strategies.base import Hidden, Nodes, Signal
@@ -23,6 +29,7 @@ from specdec.strategies.draft_model import DraftModelProposer
 from specdec.strategies.merged import MergedProposer
 from tests import families
 from tests.plain import decode_model
+from tests.preferred_engine import Engine, install
 
 PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]
 SETTINGS: dict[str, Any] = {"max_new_tokens": 6, "eos_token_id": ()}
@@ -44,15 +51,6 @@ class Letters:
         return families.VOCAB
 
 
-@dataclass(eq=False)
-class Engine:
-    """The fake engine's own kind of model: torch's, in a box."""
-
-    boxed: Any
-    config: Any = None
-    generation_config: Any = None
-
-
 @pytest.fixture(name="heard")
 def _heard() -> list[ModelSource]:
     return []
@@ -68,48 +66,8 @@ Install = Callable[..., None]
 
 
 @pytest.fixture(name="install")
-def _install(monkeypatch: pytest.MonkeyPatch, heard: list[ModelSource]) -> Install:
-    """Make a machine with one third party's engine, which declines, or fails to read or to load, as it is told."""
-
-    def install(declines: Any = "", read: Exception | None = None, load: Exception | None = None) -> None:
-        class Fake(Backend):
-            is_preferred: ClassVar[bool] = True
-
-            @classmethod
-            def accepts(cls, model: object) -> bool:
-                return isinstance(model, Engine)
-
-            @classmethod
-            def declines(cls, source: ModelSource) -> str:
-                heard.append(source)
-                return str(declines(source) if callable(declines) else declines)
-
-            @classmethod
-            def read(cls, source: ModelSource, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
-                if read is not None:
-                    raise read
-                model, tokenizer = load_pretrained(source.name, tokenizer, source.dtype)
-                return Engine(model, model.config, model.generation_config), tokenizer
-
-            @classmethod
-            def load(cls, model: Any, compiler: Compiler, options: BackendOptions) -> Backend:
-                if load is not None:
-                    raise load
-                return HFBackend.load(model.boxed, compiler)
-
-        for name in ("forward", "keep", "release", "rollback", "open", "close", "num_rows", "row_bytes"):
-            setattr(Fake, name, getattr(HFBackend, name))
-        Fake.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]  # ``load`` gives another class
-
-        @hookimpl
-        def specdec_backends() -> Mapping[str, type[Backend]]:
-            return {"swift": Fake}
-
-        third = SimpleNamespace(specdec_backends=specdec_backends)
-        entry = SimpleNamespace(dist=SimpleNamespace(name="swift-dist"), value="swift", load=lambda: third)
-        monkeypatch.setattr(plugins, "entry_points", lambda group: [entry] if group == "specdec" else [])
-
-    return install
+def _installing(monkeypatch: pytest.MonkeyPatch, heard: list[ModelSource]) -> Install:
+    return partial(install, monkeypatch, heard)
 
 
 def quietly(name: str, **options: Any) -> Generator:
@@ -148,7 +106,7 @@ def test_a_path_object_is_a_name_as_well(install: Install, folder: str) -> None:
 
 
 def test_without_an_engine_nothing_is_said(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda group: [])
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: [])
     result = quietly(folder).generate(PROMPT, **SETTINGS)
     assert list(result.token_ids) == plain(folder)
     assert not [note for note in result.notes if "decoding with" in note]
@@ -203,7 +161,7 @@ def test_a_check_that_raises_is_a_reason_too(install: Install, folder: str) -> N
 def test_a_folder_that_torch_can_not_load_either_raises_torchs_reason(install: Install, tmp_path: Path) -> None:
     install(read=ModelError("not by me"))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(ModelError, match="can't load .*safetensors"):
+    with pytest.raises(ModelError, match=r"can't load .*safetensors"):
         quietly(str(tmp_path))
 
 
@@ -222,7 +180,6 @@ class Looking(Proposer):
     [
         ({"weights": "packed"}, "weights='packed' is about torch's layers"),
         ({"weights": "stock"}, "weights='stock' is about torch's layers"),
-        ({"weights": "onednn"}, "weights='onednn' is about torch's layers"),
         ({"mask": "dense"}, "a mask is about torch's attention"),
         ({"proposer": "draft_model:layers=1"}, "DraftModelProposer drafts with the model's own layers"),
         (
@@ -237,16 +194,15 @@ def test_what_needs_torchs_layers_is_torchs(
     install: Install, heard: list[ModelSource], folder: str, options: dict[str, Any], reason: str
 ) -> None:
     install()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            generator = Generator(folder, Letters(), **options)
-        except ModelError as error:  # a kernel that this machine hasn't
-            assert options["weights"] in str(error)
-            return
+    generator = Generator(folder, Letters(), **options)
     assert not isinstance(generator.model, Engine)
     assert generator._note == f"decoding with torch, not with swift: {reason}"
     assert heard == []
+
+
+def test_a_kernel_is_of_torchs_layers_as_well() -> None:
+    assert why_torch("onednn", None, []) == "weights='onednn' is about torch's layers"
+    assert why_torch("auto", None, [LookaheadProposer()]) == ""
 
 
 def test_a_draft_model_of_its_own_needs_none(install: Install, folder: str) -> None:
@@ -282,7 +238,10 @@ def test_a_gpu_is_taken_where_torch_has_one(
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"device": "cuda"}, r"device='cuda' is for a model given by its path or hub name, and this Llama.*model\.to\('"),
+        (
+            {"device": "cuda"},
+            r"device='cuda' is for a model given by its path or hub name, and this Llama.*model\.to\('",
+        ),
         ({"dtype": "bfloat16"}, r"dtype='bfloat16' is for a model given by its path.*from_pretrained\(…, dtype=…\)"),
         ({"dtype": torch.float32, "backend": "hf"}, "dtype=torch.float32 is for a model given by its path"),
     ],
@@ -306,9 +265,7 @@ def test_a_loaded_model_has_its_device_and_dtype(options: dict[str, Any], fault:
     ],
     ids=str,
 )
-def test_a_device_and_a_dtype_that_can_not_be_had_are_refused(
-    folder: str, options: dict[str, Any], fault: str
-) -> None:
+def test_a_device_and_a_dtype_that_can_not_be_had_are_refused(folder: str, options: dict[str, Any], fault: str) -> None:
     with pytest.raises(RequestError, match=fault):
         Generator(folder, Letters(), **options)
 

@@ -209,5 +209,3 @@ def test_a_peft_model_that_is_more_than_its_layers_is_refused(peft: Any, kind: s
     model = peft.get_peft_model(llama(), getattr(peft, kind)(task_type="CAUSAL_LM", **options)).eval()
     with pytest.raises(ModelError, match=rf"PeftModelForCausalLM with {kind}: .*; decode with its own generate"):
         Generator(model)
-
-

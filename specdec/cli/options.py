@@ -95,21 +95,23 @@ def load_model(
     from specdec.loading import ModelSource, checked_device, checked_dtype
 
     with status(f"loading {name}"):
-        _quieten_transformers()
+        source = ModelSource(name, checked_device(device), checked_dtype(dtype))
         if name == "demo":
-            source = ModelSource(name, checked_device(device), checked_dtype(dtype))
+            _quieten_transformers()
             # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
             model, tokenizer = demo.load() if dtype is None else demo.load(dtype=source.dtype)
             return model if source.torch_device == "cpu" else model.to(source.torch_device), tokenizer
         if name == "smollm2":
-            wanted = checked_dtype(dtype)
-            folder = smollm2.checkpoint("float32" if wanted == "auto" else wanted)
+            folder = smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
+            _quieten_transformers()
             with smollm2.reading(folder):
                 opened = read(ModelSource.of(str(folder), device, dtype))
             with suppress(AttributeError):  # of a backend's own
                 opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
         else:
-            opened = read(ModelSource.of(name, device, dtype))
+            source = ModelSource.of(name, device, dtype)
+            _quieten_transformers()
+            opened = read(source)
     if opened.note:
         Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
     return opened.model, opened.tokenizer
