@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from specdec.backends.base import Backend, BackendOptions
+from specdec.backends.base import Backend
 from specdec.decoding.contexts import Contexts
 from specdec.decoding.plan import Strategy, layers_of
+from specdec.engines import backend_for
 from specdec.errors import ModelError, PluginError, SpecdecError, failure
 from specdec.layout import Compiler
 from specdec.loading import check_tokenizer, load_pretrained
@@ -176,7 +177,7 @@ def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, 
             reads_q=choice.verifier.reads_q,
             is_keyed=choice.verifier.is_keyed,
             takes_trees=shapes.takes_trees,
-            load=load_pretrained,
+            load=partial(load_pretrained, device=str(shapes.device)),
             open=open_target,
             costs=driven.costs,
             successors=partial(driven.successors, first),
@@ -283,50 +284,3 @@ def _is_signal(wanted: object) -> bool:
             return isinstance(layers, tuple) and bool(layers) and all(isinstance(layer, int) for layer in layers)
         case _:
             return False
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenBackend:
-    """A backend with its options."""
-
-    cls: type[Backend]
-    options: BackendOptions
-
-    def load(self, model: object, compiler: Compiler) -> Backend:
-        """The backend driving a model with layouts of a compiler."""
-        backend = self.cls.load(model, compiler, self.options)
-        backend.options = self.options
-        return backend
-
-
-def read_model(registry: Registry, backend: str, name: str, tokenizer: Any | None) -> tuple[Any, Any]:
-    """A model that a backend takes, and its tokenizer, from a path or hub name.
-
-    Raises:
-        PluginError: for a backend that isn't known, or options that are refused.
-        ModelError: with what went wrong.
-    """
-    if backend == "auto":  # it is chosen by what was loaded
-        return load_pretrained(name, tokenizer)
-    cls, options = registry.backend(backend)
-    return cls.read(name, tokenizer, options)
-
-
-def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
-    """The backend that a text such as ``"openvino:device=CPU"`` names; for "auto" the first that accepts the model.
-
-    Raises:
-        PluginError: for a name that isn't known, or options that are refused.
-        ModelError: for a model that no backend accepts.
-    """
-    if not isinstance(given, str):
-        raise PluginError(f"backend={given!r}: give a backend's name, or 'auto'")
-    if given != "auto":
-        return ChosenBackend(*registry.backend(given))
-    for plugin in registry.of_kind("backends"):
-        if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # checked to be a Backend when it registered
-            return ChosenBackend(plugin.cls, plugin.cls.Options())  # type: ignore[attr-defined]
-    raise ModelError(
-        f"no backend drives a {type(model).__name__}: give a transformers causal language model "
-        f"(AutoModelForCausalLM), its path or hub name, or a ToyModel{registry.faults()}"
-    )

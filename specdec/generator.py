@@ -5,18 +5,21 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as ReadOnly
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, NoReturn, Self, overload
+from typing import Any, Never, NoReturn, Self, overload
 
 from specdec.attached import AttachedModel
-from specdec.binding import Bound, Choice, backend_for, read_model
+from specdec.binding import Bound, Choice
 from specdec.costs import Costs
 from specdec.decoding.contexts import Context
 from specdec.decoding.record import StepRecord
 from specdec.decoding.result import Chunk, Result
 from specdec.decoding.stats import Stats
+from specdec.engines import Opened, backend_for, read_model, why_failed, why_torch
 from specdec.errors import RequestError
 from specdec.layout import Compiler, Shapes
+from specdec.loading import ModelSource, refuse_for_loaded
 from specdec.numerics import Mode, Numerics, checked_mode
 from specdec.open_batch import OpenBatch
 from specdec.plugins.registry import load_plugins
@@ -24,8 +27,11 @@ from specdec.renamed import RENAMED
 from specdec.requests.asked import Asked, asked
 from specdec.requests.model_defaults import OwnSettings
 from specdec.requests.streaming import streaming
+from specdec.settings import Settings
 from specdec.strategies.base import Proposer
+from specdec.suggestions import refuse_unknown
 from specdec.target import Target
+from specdec.unwrapping import unwrapped
 from specdec.verifiers.base import Verifier
 from specdec.weights.holding import Holding
 from specdec.weights.laying_out import Weights
@@ -35,18 +41,47 @@ Strategic = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] |
 OnStep = Callable[[StepRecord], None]
 Each = ReadOnly[Mapping[str, Any]] | None
 _MOST_NAMED = 64  # proposers made of text that are kept, each with a few options
+_OPTIONS = (
+    "tokenizer", "proposer", "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size",
+    "max_cache_bytes",
+)  # fmt: skip
+_LOAD_IT = "load the model yourself, with AutoModelForCausalLM.from_pretrained, and give the object"
+# Names of other libraries, and what to do instead.
+_ELSEWHERE = {
+    "torch_dtype": "dtype",
+    "device_map": "device",
+    "strategy": "proposer",
+    "speculative_config": "proposer",
+    "assistant_model": "give proposer=DraftModelProposer(model=…)",
+    "draft_model": "give proposer=DraftModelProposer(model=…)",
+    "engine": "backend",
+    "max_num_seqs": "max_batch_size",
+    "gguf_file": "give the file's path as the model",
+    **dict.fromkeys(
+        ("trust_remote_code", "quantization_config", "load_in_8bit", "load_in_4bit", "revision", "attn_implementation"),
+        _LOAD_IT,
+    ),
+    **dict.fromkeys(
+        (*Settings.model_fields, "do_sample", "stop_strings"),
+        "it is a setting of generate: generator.generate(prompt, …)",
+    ),
+}
 
 
 class Generator:
     """Decodes with a model, a few tokens per forward pass, without changing what it says.
 
     Args:
-        model: a transformers causal language model, or its path or hub name (loaded with safetensors, without remote
-            code); or a ``ToyModel``.
+        model: a transformers causal language model, as it is or wrapped by PEFT, ``torch.compile`` or data parallelism;
+            or its path or hub name (loaded from safetensors or a GGUF file, without remote code); or a ``ToyModel``.
         tokenizer: its tokenizer; without one, prompts are token ids and results have no text.
         proposer, verifier, mask: an object, or a string that names an installed plug-in with its options, such as
             ``"lookahead:N=5,W=15,G=15"``.
-        backend: such a string; "auto" takes the first that is for the model.
+        backend: such a string. "auto" decodes a model object with torch. A model given by name is decoded with the
+            installed backend that is faster where it can be, such as OpenVINO on a CPU, and with torch otherwise; the
+            first result's notes say which, and "hf" is torch in any case.
+        device, dtype: of a model given by name: a torch device, by default a GPU if torch has one; and bfloat16,
+            float16, float32 or float64, by default the checkpoint's own.
         numerics: "exact" for text that is the same to the bit for every strategy, batch and prompt, "fast" for the
             fastest attention, "auto" for exact wherever a probe of model and machine passes. A ``mask`` that is given
             decides instead.
@@ -60,10 +95,11 @@ class Generator:
     Raises:
         ModelError: when the model or tokenizer can't be driven, with the reason.
         PluginError: for a plug-in that is unknown or misconfigured.
+        RequestError: for an argument that is unknown or can't be honoured.
 
     Warns:
-        UserWarning: when the verifier, the kernel or the backend is lossy, and, once for a model, when "auto" numerics
-            are fast.
+        UserWarning: when the verifier, the kernel or the backend is lossy; once for a model, when "auto" numerics are
+            fast; and when torch decodes because a faster backend tried and failed.
     """
 
     def __init__(  # noqa: PLR0913 - a stage each, and the model
@@ -77,9 +113,13 @@ class Generator:
         weights: str = "auto",
         mask: Any = None,
         backend: str = "auto",
+        device: Any = None,
+        dtype: Any = None,
         max_batch_size: int = 8,
         max_cache_bytes: int | None = None,
+        **unknown: Never,
     ) -> None:
+        refuse_unknown("Generator", unknown, _OPTIONS, _ELSEWHERE)
         cache_bytes = 1 if max_cache_bytes is None else max_cache_bytes
         for name, limit in (("max_batch_size", max_batch_size), ("max_cache_bytes", cache_bytes)):
             if not isinstance(limit, int) or limit < 1:
@@ -106,14 +146,39 @@ class Generator:
         if backend != "auto":
             backend_for(self._registry, backend, model)
         if isinstance(model, str | os.PathLike):
-            model, tokenizer = read_model(self._registry, backend, os.fspath(model), tokenizer)
-        self.model, self.tokenizer = model, tokenizer
-        self._attached = AttachedModel(model, tokenizer, self._choice, self._registry, Holding(weights, kernels))
+            opened, attached = self._open(ModelSource.of(os.fspath(model), device, dtype), tokenizer)
+        else:
+            refuse_for_loaded(model, device, dtype)
+            opened, attached = Opened(unwrapped(model), tokenizer), None
+        self.model, self.tokenizer, self._note = opened.model, opened.tokenizer, opened.note
+        self._attached = attached or AttachedModel(
+            self.model, self.tokenizer, self._choice, self._registry, Holding(weights, kernels)
+        )
+        if opened.failed:
+            warnings.warn(opened.note, stacklevel=2)
+            self._note = ""
         if made_other := self._attached.bound.target.backend.lossy:
             told = f"with backend={backend!r} the text is not what the model alone would write: {made_other}"
             warnings.warn(told, stacklevel=2)
         self._max_batch_size, self._max_cache_bytes = max_batch_size, max_cache_bytes
         self._has_noted = False
+
+    def _open(self, source: ModelSource, tokenizer: Any | None) -> tuple[Opened, AttachedModel | None]:
+        """Read a model by its name, and attach it where another backend than torch drives it by preference."""
+        choice = self._choice
+        why = why_torch(choice.weights, choice.compiler, [choice.proposer])
+        # Numerics that torch has, and the backend hasn't, are a reason against the backend.
+        wanted = replace(choice, numerics="exact" if choice.numerics == "auto" else choice.numerics)
+        failed = dict[str, str]()
+        while (opened := read_model(self._registry, choice.backend, source, tokenizer, why, failed)).engine:
+            holding = Holding(choice.weights, self._registry.kernels())
+            try:
+                return opened, AttachedModel(opened.model, opened.tokenizer, wanted, self._registry, holding)
+            except RequestError:
+                raise
+            except Exception as error:  # whatever goes wrong there, torch is tried
+                failed[opened.engine] = why_failed(error)
+        return opened, None
 
     @property
     def proposer(self) -> Proposer:
@@ -170,7 +235,8 @@ class Generator:
         """
         with self._attached.alone() as bound:
             if not bound.target.shapes.takes_trees:
-                raise RequestError("this model takes chains only: its vocabulary can't be gone through in few passes")
+                remedy = "" if bound.target.backend.runs_layers else "; backend='hf' may support them"
+                raise RequestError(f"prepare() needs a model that supports tree drafts, and this one doesn't{remedy}")
             bound.driven.prepare(bound.first, on_progress)
 
     @property
@@ -414,9 +480,10 @@ class Generator:
         return made
 
     def _take_notes(self, bound: Bound) -> tuple[str, ...]:
-        """Packed weights, and the settings of the model's own that were left out, for the first result."""
+        """The backend, packed weights, and the model's own settings that were left out, for the first result."""
         if self._has_noted:
             return ()
         self._has_noted = True
+        engine = (self._note,) if self._note else ()
         weights = (f"weights {bound.weights}",) if bound.weights.is_worth_a_note else ()
-        return weights + OwnSettings.of(self.model, bound.target.shapes.vocab_size).notes
+        return engine + weights + OwnSettings.of(self.model, bound.target.shapes.vocab_size).notes

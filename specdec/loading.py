@@ -1,26 +1,139 @@
 """Loading of a model's weights and tokenizer from a folder or hub."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from specdec.errors import ModelError, in_one_line
+from specdec.errors import ModelError, RequestError, in_one_line
+from specdec.suggestions import nearest
 
 _SECONDS_TO_ANSWER = 5.0
 _REMEDY = "Give a folder with safetensors weights, or a hub name"
+_DTYPES = "bfloat16", "float16", "float32", "float64"
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
+_FOR_GGUF = "gguf", "accelerate"  # what transformers reads such files with
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model given by name, and how it is to be loaded; made by ``of``, which checks it.
+
+    Attributes:
+        name: a folder, a GGUF file, or a hub name.
+        device: a torch device; "" where none was asked for.
+        dtype: the name of a torch dtype; "auto" for the checkpoint's own.
+    """
+
+    name: str
+    device: str = ""
+    dtype: str = "auto"
+
+    @classmethod
+    def of(cls, name: str, device: object = None, dtype: object = None) -> Self:
+        """The source of a model, with a device and dtype as a user gives them: by name, as torch's objects, or not.
+
+        Raises:
+            RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
+            ModelError: for a path that holds no model.
+        """
+        source = cls(name, checked_device(device), checked_dtype(dtype))
+        return cls(checked_name(name), source.device, source.dtype)
+
+    @property
+    def torch_device(self) -> str:
+        """The device on which torch computes: by default a GPU, if there is one."""
+        import torch
+
+        return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def refuse_for_loaded(model: object, device: object, dtype: object) -> None:
+    """Refuse a device and a dtype for a model that is loaded already.
+
+    Raises:
+        RequestError: with the remedy.
+    """
+    what = "is for a model given by its path or hub name, and this"
+    if device is not None:
+        raise RequestError(
+            f"device={device!r} {what} {type(model).__name__} is loaded already: move it with model.to({str(device)!r})"
+        )
+    if dtype is not None:
+        raise RequestError(
+            f"dtype={dtype!r} {what} {type(model).__name__} is loaded already: load it with "
+            "AutoModelForCausalLM.from_pretrained(…, dtype=…)"
+        )
+
+
+def checked_dtype(given: object) -> str:
+    """Return the name of a dtype that was given by name or as torch's; "auto" for none.
+
+    Raises:
+        RequestError: for one that models aren't loaded in.
+    """
+    name = str(given).removeprefix("torch.")
+    if given is None or name == "auto":
+        return "auto"
+    if name not in _DTYPES:
+        near = [_SHORT[name]] if name in _SHORT else nearest(name, _DTYPES)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise RequestError(f"dtype={given!r}: {hint}it must be {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}")
+    return name
+
+
+def checked_device(given: object) -> str:
+    """Return the name of a device that was given by name or as torch's; "" for none.
+
+    Raises:
+        RequestError: for one that torch doesn't have here.
+    """
+    import torch
+
+    if given is None or given == "auto":
+        return ""
+    try:
+        device = torch.device(given)  # type: ignore[call-overload]  # whatever it takes
+        torch.empty(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError, TypeError, ValueError) as error:  # by the kind of device
+        raise RequestError(f"device={given!r} can't be used here: {str(error).splitlines()[0][:200]}") from error
+    return str(device)
 
 
 def checked_name(name: str) -> str:
     """A path, or a hub name, that may well be a model's; ``~`` is the user's folder.
 
     Raises:
-        ModelError: for a path where there is no folder.
+        ModelError: for a path where there is neither a folder nor a GGUF file, and for such a file without the
+            libraries that read it.
     """
     name = os.path.expanduser(name)
-    is_a_path = name.startswith((".", "/")) or name.count("/") > 1 or Path(name).is_file()  # hubs name owner/model
-    if is_a_path and not Path(name).is_dir():
+    path = Path(name)
+    if is_gguf(name):
+        if not path.is_file():
+            raise ModelError(f"can't load {name!r}: there is no such file. Give the path of a GGUF file that is here")
+        if missing := [library for library in _FOR_GGUF if find_spec(library) is None]:
+            raise ModelError(
+                f"can't load {name!r}: a GGUF file is read with {' and '.join(_FOR_GGUF)}: pip install "
+                f"{' '.join(missing)}"
+            )
+        return name
+    if path.is_file():
+        raise ModelError(
+            f"can't load {name!r}: it is a file. Give the folder that has the model's config.json and safetensors "
+            "weights, or a GGUF file"
+        )
+    is_a_path = name.startswith((".", "/")) or name.count("/") > 1  # hubs name owner/model
+    if is_a_path and not path.is_dir():
         raise ModelError(f"can't load {name!r}: there is no such folder. {_REMEDY}")
     return name
+
+
+def is_gguf(name: str) -> bool:
+    """Return True for the name of a GGUF file."""
+    return name.lower().endswith(".gguf") and not Path(name).is_dir()
 
 
 def must_be_cached(name: str) -> bool:
@@ -31,7 +144,7 @@ def must_be_cached(name: str) -> bool:
     Raises:
         ModelError: for one that isn't there, either.
     """
-    if Path(name).is_dir():
+    if Path(name).exists():
         return False
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
@@ -52,27 +165,34 @@ def must_be_cached(name: str) -> bool:
     return False
 
 
-def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto", **others: Any) -> tuple[Any, Any]:
-    """A model and its tokenizer from a path or hub name: safetensors only, no remote code.
+def load_pretrained(
+    name: str, tokenizer: Any | None = None, dtype: str = "auto", device: str = "", **others: Any
+) -> tuple[Any, Any]:
+    """A model and its tokenizer from a path or hub name: safetensors or a GGUF file, no remote code.
 
-    ``others`` are transformers' own.
+    A GGUF file's weights are written out in the dtype: the model is the one that they stand for.
+
+    Args:
+        tokenizer: in place of the model's own.
+        dtype: the name of a torch dtype; "auto" for the checkpoint's own.
+        device: a torch device; "" leaves the model where transformers puts it.
+        others: further arguments of transformers' ``from_pretrained``.
 
     Raises:
         ModelError: with what went wrong.
     """
     name = checked_name(name)
-    is_offline = must_be_cached(name)
+    place, where = _place(name)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
-            name, dtype=dtype, use_safetensors=True, output_loading_info=True, local_files_only=is_offline, **others
+            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
         )
-        loaded = AutoTokenizer.from_pretrained(name, local_files_only=is_offline) if tokenizer is None else tokenizer
+        loaded = AutoTokenizer.from_pretrained(place, **where) if tokenizer is None else tokenizer
     except Exception as error:  # damaged files raise whatever their readers like
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        here = "" if Path(name).is_dir() else "there is no such folder here, and of the hub: "
-        raise ModelError(f"can't load {name!r}: {here}{reason.rstrip('.')}. {_REMEDY}") from error
+        here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
+        raise ModelError(f"can't load {name!r}: {here}{_reason(error)}. {_remedy(name)}") from error
     missing = sorted(report["missing_keys"])
     if missing:  # transformers would go on with random numbers in their place
         saved_as = ", ".join(model.config.architectures or ["a model of no name"])
@@ -80,7 +200,7 @@ def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto"
             f"can't load {name!r} as a causal language model: it was saved as {saved_as}, and of the weights of "
             f"{type(model).__name__} {len(missing)} are missing from it, among them {missing[0]}"
         )
-    return model.eval(), loaded
+    return _moved(model.eval(), name, device), loaded
 
 
 def load_pretrained_tokenizer(name: str) -> Any:
@@ -90,16 +210,49 @@ def load_pretrained_tokenizer(name: str) -> Any:
         ModelError: with what went wrong.
     """
     name = checked_name(name)
-    is_offline = must_be_cached(name)
+    place, where = _place(name)
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name, local_files_only=is_offline)
+        return AutoTokenizer.from_pretrained(place, **where)
     except Exception as error:  # damaged files raise whatever their readers like
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         raise ModelError(
-            f"can't load the tokenizer of {name!r}: {reason}. Give a model's folder or hub name"
+            f"can't load the tokenizer of {name!r}: {_reason(error)}. Give a model's folder or hub name"
         ) from error
+
+
+def _place(name: str) -> tuple[str, Mapping[str, Any]]:
+    """What transformers takes for a name, and with which arguments.
+
+    Raises:
+        ModelError: for a hub's name that can't be had.
+    """
+    if is_gguf(name):
+        return str(Path(name).absolute().parent), {"gguf_file": Path(name).name}
+    return name, {"local_files_only": must_be_cached(name)}
+
+
+def _moved(model: Any, name: str, device: str) -> Any:
+    """The model on a device, where transformers may have put it already."""
+    import torch
+
+    wanted = torch.device(device) if device else model.device
+    if wanted.type == model.device.type and wanted.index in {None, model.device.index}:
+        return model
+    try:
+        return model.to(device)
+    except (RuntimeError, ValueError, AssertionError) as error:  # such as for want of memory
+        raise ModelError(f"{name!r} can't be moved to {device}: {_reason(error)}. Give device='cpu'") from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _remedy(name: str) -> str:
+    """What to give in place of a name that couldn't be loaded: a folder may have a GGUF file alone."""
+    files = sorted(file for file in Path(name).glob("*") if is_gguf(file.name)) if Path(name).is_dir() else []
+    return f"It has a GGUF file: give {str(files[0])!r}" if files else _REMEDY
 
 
 def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:

@@ -1,6 +1,5 @@
 """The settings of one generation, in transformers' names; nothing is on unless asked for."""
 
-import difflib
 from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any, Self
@@ -9,6 +8,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator, model_validator
 
 from specdec.errors import RequestError
+from specdec.suggestions import remedy
 
 # (input_ids (batch, tokens), scores (batch, vocab)) -> scores, as transformers' LogitsProcessor
 Processor = Callable[[Any, Any], Any]
@@ -34,8 +34,26 @@ _SAME_NAME = (
     "repetition_penalty", "no_repeat_ngram_size", "eos_token_id", "suppress_tokens", "begin_suppress_tokens",
     "bad_words_ids",
 )  # fmt: skip
-# transformers' keywords that are none here, and what to do instead.
+_OF_GENERATE = (
+    "proposer", "generation_config", "on_step", "each", "context", "do_sample", "stop_strings", "num_return_sequences",
+    "streamer", "tools", "documents", "chat_template", "chat_template_kwargs", "enable_thinking", "input_ids",
+    "attention_mask",
+)  # fmt: skip
+_OF_GENERATOR = (
+    "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size", "max_cache_bytes",
+)  # fmt: skip
+# Names of other functions and libraries, and what to do instead.
 _ELSEWHERE = {
+    **dict.fromkeys(_OF_GENERATE, "it is an argument of generate itself"),
+    **{name: f"it belongs to the generator: Generator(model, {name}=…)" for name in _OF_GENERATOR},
+    "torch_dtype": "it belongs to the generator: Generator(model, dtype=…)",
+    "device_map": "it belongs to the generator: Generator(model, device=…)",
+    "strategy": "proposer",
+    "max_tokens": "max_new_tokens",
+    "stop_sequences": "stop",
+    "random_seed": "seed",
+    "n": "num_return_sequences",
+    "stream": "use generator.stream(prompt)",
     "output_scores": "records of steps have them: on_step, with keeps_scores=True",
     "output_logits": "records of steps have them: on_step, with keeps_logits=True",
     "inputs_embeds": "a prompt is text, messages or ids",
@@ -168,15 +186,16 @@ class Settings(BaseModel):
             raise RequestError(f"settings refused: {describe(error, cls, _ELSEWHERE)}") from None
 
 
-def describe(error: ValidationError, model: type[BaseModel], remedies: Mapping[str, str] | None = None) -> str:
-    """A validation error in one line: each name at fault, what was given, what is allowed or ``remedies`` say."""
+def describe(error: ValidationError, model: type[BaseModel], elsewhere: Mapping[str, str] | None = None) -> str:
+    """A validation error in one line: each name at fault, what was given, and what is allowed.
+
+    ``elsewhere`` has remedies for names that belong to others.
+    """
     faults = []
     for detail in error.errors():
         name = ".".join(map(str, detail["loc"]))
         if detail["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(name, model.model_fields, n=1, cutoff=0.8)
-            remedy = f"did you mean {close[0]!r}?" if close else f"allowed: {', '.join(model.model_fields)}"
-            faults.append(f"unknown name {name!r} ({(remedies or {}).get(name, remedy)})")
+            faults.append(f"unknown name {name!r} ({remedy(name, model.model_fields, elsewhere or {})})")
         elif name:
             faults.append(f"{name}={detail['input']!r}: {detail['msg'][0].lower()}{detail['msg'][1:]}")
         else:

@@ -1,15 +1,19 @@
-"""Loading by a hub's name: without a network the cache serves, and what isn't there is said at once."""
+"""Loading by name: of a hub the cache serves without a network, GGUF files load, and what isn't there is said."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import huggingface_hub
 import pytest
+import torch
 import transformers
 import transformers.utils
 from huggingface_hub.errors import HFValidationError
 
-from specdec import ModelError
+from specdec import Generator, ModelError, loading
 from specdec.loading import load_pretrained, load_pretrained_tokenizer, must_be_cached
+from tests.plain import decode_model
 
 
 @pytest.fixture
@@ -69,3 +73,67 @@ def test_a_hub_that_answers_is_asked_by_transformers(
 @pytest.mark.usefixtures("unreachable")
 def test_a_folder_needs_no_hub(tmp_path: Any) -> None:
     assert not must_be_cached(str(tmp_path))
+
+
+@pytest.fixture(name="gguf", scope="module")
+def _gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing in it but a GGUF file."""
+    pytest.importorskip("gguf")
+    pytest.importorskip("accelerate")
+    from tests.demo import tiny_gguf
+
+    path = tmp_path_factory.mktemp("quantised") / "Tiny.Q4_1.gguf"
+    tiny_gguf.write(path)
+    return path
+
+
+def test_a_gguf_file_is_loaded_as_transformers_loads_it(gguf: Path) -> None:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name).eval()
+    generator = Generator(str(gguf), proposer="prompt_lookup")
+    assert generator.shapes.dtype == torch.float32
+    ids = [3, 4, 5, 3, 4, 5, 3]
+    expected = decode_model(theirs, ids, 8, None, eos=())
+    assert list(generator.generate(ids, max_new_tokens=8, eos_token_id=()).token_ids) == expected
+    assert generator.tokenizer("abc")["input_ids"] == load_pretrained_tokenizer(str(gguf))("abc")["input_ids"]
+    assert next(load_pretrained(str(gguf), dtype="bfloat16")[0].parameters()).dtype == torch.bfloat16
+
+
+def test_a_folder_with_a_gguf_file_alone_names_it(gguf: Path) -> None:
+    with pytest.raises(ModelError, match=re.escape(f"It has a GGUF file: give '{gguf}'")):
+        load_pretrained(str(gguf.parent))
+
+
+@pytest.mark.parametrize("load", [load_pretrained, load_pretrained_tokenizer, Generator])
+def test_a_gguf_file_without_the_libraries_names_the_command(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.GGUF"
+    path.write_bytes(b"GGUF")
+    monkeypatch.setattr(loading, "find_spec", lambda name: None if name == "gguf" else object())
+    with pytest.raises(ModelError, match=r"a GGUF file is read with gguf and accelerate: pip install gguf$"):
+        load(str(path))
+
+
+@pytest.mark.parametrize("load", [load_pretrained, load_pretrained_tokenizer, Generator])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("model.safetensors", "it is a file. Give the folder that has the model's config.json"),
+        ("pytorch_model.bin", "it is a file. Give the folder"),
+        ("nowhere.gguf", "there is no such file. Give the path of a GGUF file"),
+        ("nowhere", "there is no such folder"),
+    ],
+)
+def test_a_path_without_a_model_is_answered_by_what_it_is(load: Any, name: str, fault: str, tmp_path: Path) -> None:
+    if not name.startswith("nowhere"):
+        (tmp_path / name).touch()
+    with pytest.raises(ModelError, match=re.escape(fault)):
+        load(str(tmp_path / name))
+
+
+def test_a_damaged_gguf_file_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF and then nothing")
+    with pytest.raises(ModelError, match=r"can't load '.*model\.gguf': .*") as caught:
+        load_pretrained(str(tmp_path / "model.gguf"))
+    assert "\n" not in str(caught.value)

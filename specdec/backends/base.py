@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from specdec.costs import Costs
 from specdec.greatest import greatest_of
 from specdec.layout import Compiler, Layout, Shapes
-from specdec.loading import load_pretrained
+from specdec.loading import ModelSource, load_pretrained
 
 
 class Output:
@@ -182,6 +182,8 @@ class Backend(ABC):
         is_settled: False after a pass such that others like it will be faster later, once the backend knows them.
         runs_layers: True where it calls the model's own layers, which may have packed weights then.
         holds_prefixes: True where it defines ``hold`` and ``put``.
+        is_preferred: True for a backend that is taken without being named: ``backend="auto"`` offers it each model that
+            is given by its name, before torch loads it. Models that are given as objects stay with torch.
     """
 
     Options: ClassVar[type[BackendOptions]] = BackendOptions
@@ -189,6 +191,7 @@ class Backend(ABC):
     runs_layers: ClassVar[bool] = False
     copies_weights: ClassVar[bool] = False
     holds_prefixes: ClassVar[bool] = False
+    is_preferred: ClassVar[bool] = False
 
     options: BackendOptions = NO_OPTIONS
     lossy: str = ""
@@ -204,13 +207,25 @@ class Backend(ABC):
         """Return True if this backend is for such an object; the check is cheap, and never raises an error."""
 
     @classmethod
-    def read(cls, name: str, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
+    def declines(cls, source: ModelSource) -> str:
+        """Return why a preferred backend shouldn't be given a model, or ""; the check is cheap, and reads no weights.
+
+        It declines what it would drive as another model than torch does: another dtype, other weights, another device.
+        What it finds out only later, ``read`` and ``load`` say by an error, and torch drives the model then.
+        """
+        return ""
+
+    @classmethod
+    def read(cls, source: ModelSource, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
         """A model that ``load`` takes, and its tokenizer, from a path or hub name; by default transformers'.
+
+        Args:
+            source: the name, and the device and dtype that were asked for. What can't be honoured is refused.
 
         Raises:
             ModelError: with what went wrong.
         """
-        return load_pretrained(name, tokenizer)
+        return load_pretrained(source.name, tokenizer, source.dtype, source.torch_device)
 
     @classmethod
     @abstractmethod

@@ -38,6 +38,16 @@ for command in _COMMANDS:
     app.command()(command)
 
 
+# Options of other tools, which are too unlike specdec's for the parser's own suggestions.
+_MEANT = {
+    "--strategy": "--proposer",
+    "--speculator": "--proposer",
+    "--assistant-model": "--proposer draft_model:model=…",
+    "--torch-dtype": "--dtype",
+    "--device-map": "--device",
+    "--engine": "--backend",
+    "--max-tokens": "--max-new-tokens",
+}
 _FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO
 
 
@@ -67,6 +77,8 @@ def _run() -> None:
         show = getattr(error, "show", None)
         if show is None:
             raise
+        if (option := getattr(error, "option_name", "")) in _MEANT:
+            vars(error)["possibilities"] = [_MEANT[option]]
         show()
         sys.exit(getattr(error, "exit_code", 2))
     sys.exit(code or 0)

@@ -60,7 +60,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.generator import Generator
 
         use_threads(threads)
-        loaded, tokenizer = choice.load()
+        loaded, tokenizer = choice.load(proposer)
         chosen = as_chat(chosen, tokenizer, chat)
         with status("trying the model out"):
             generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, **choice.stages)

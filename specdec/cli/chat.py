@@ -53,7 +53,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         conversation = Conversation() if load is None else Conversation.load(load)
         if system is not None:
             conversation = conversation.behind(system)
-        model, tokenizer = choice.load()
+        model, tokenizer = choice.load(proposer)
         check_template(tokenizer)
         with status("trying the model out"), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".* is lossy|.*not what the model")  # it stands in the figures

@@ -58,7 +58,7 @@ def demo(
         check_request(proposer, **choice.stages, settings=settings)
         from specdec.generator import Generator
 
-        model, tokenizer = choice.load()
+        model, tokenizer = choice.load(proposer)
         with status("trying the model out"):
             common: dict[str, Any] = {"tokenizer": tokenizer, "weights": choice.weights}
             generator = Generator(model, proposer=proposer, numerics=choice.numerics, **common)  # type: ignore[arg-type]  # checked there
@@ -148,7 +148,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         (strategy,), rule = check_request(proposer, verifier=verifier, **choice.stages, settings=settings)
         from specdec.generator import Generator
 
-        loaded, tokenizer = choice.load()
+        loaded, tokenizer = choice.load(strategy)
     with before_anything_runs(), status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands in the figures
         generator = Generator(loaded, tokenizer, proposer=strategy, verifier=rule, **choice.stages)

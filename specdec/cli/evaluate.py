@@ -87,7 +87,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         _check_options(settings)
         _check_ready(report, csv)
         use_threads(threads)
-        loaded = choice.load()
+        loaded = choice.load(*named.values())
         session = _session(loaded, named, chosen, settings | {"warm": warm, "chat": chat})
         _check_run_file(run_file, session)
     with session:
@@ -142,7 +142,7 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
             _check_options(settings | {"temperature": each})
         _check_ready(report)
         use_threads(threads)
-        loaded = choice.load()
+        loaded = choice.load(*named.values())
         common = settings | {"chat": chat}
         sessions = [_session(loaded, named, chosen, common | {"temperature": t}) for t in temperatures]
         for file, session in zip(files, sessions, strict=True):

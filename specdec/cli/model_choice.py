@@ -2,14 +2,19 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from specdec.cli.options import load_model
+
+if TYPE_CHECKING:
+    from specdec.engines import Opened
+    from specdec.loading import ModelSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,31 +25,38 @@ class ModelChoice:
         "demo"
     )
     dtype: Annotated[
-        str | None, typer.Option(help="bfloat16, float16, float32 or float64; the model's own without it")
+        str | None,
+        typer.Option(help="bfloat16, float16, float32 or float64 (default: the checkpoint's own)", show_default=False),
     ] = None
-    device: Annotated[str | None, typer.Option(help="torch's name of one, such as cuda; the CPU without it")] = None
+    device: Annotated[
+        str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
+    ] = None
     numerics: Annotated[str, typer.Option(help="exact, fast or auto: exact wherever this machine allows it")] = "auto"
     weights: Annotated[
         str, typer.Option(help="packed, stock or auto: packed where that is faster; or int8 (lossy)")
     ] = "auto"
 
-    backend: Annotated[str, typer.Option(help="the engine; auto takes the first that is for the model")] = "auto"
+    backend: Annotated[
+        str, typer.Option(help="the engine, such as hf; auto: an installed one that is faster where it can be, or hf")
+    ] = "auto"
 
-    def load(self) -> tuple[Any, Any]:
-        """The model and its tokenizer.
+    def load(self, *strategies: Any) -> tuple[Any, Any]:
+        """The model and its tokenizer, as all of the strategies, proposers or their strings, can be driven with it.
 
         Raises:
             RequestError: for a device or a dtype that can't be had.
             ModelError: for a model that can't be loaded.
         """
-        return load_model(self.model, self.device, self.dtype, None if self.backend == "auto" else self.read)
+        return load_model(self.model, self.device, self.dtype, partial(self.read, strategies))
 
-    def read(self, name: str) -> tuple[Any, Any]:
+    def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
         """The model of a folder or hub name as the backend takes it, and its tokenizer."""
-        from specdec.binding import read_model
+        from specdec.engines import read_model, why_torch
         from specdec.plugins.registry import load_plugins
 
-        return read_model(load_plugins(), self.backend, name, None)
+        registry = load_plugins()
+        made = [registry.make("proposers", each) for each in strategies]
+        return read_model(registry, self.backend, source, None, why_torch(self.weights, None, made))
 
     @property
     def stages(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Options that commands share, the loading of a model, and the end of a command that is used wrongly."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,8 @@ from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
     from specdec.comparison import EvaluationPrompt
+    from specdec.engines import Opened
+    from specdec.loading import ModelSource
 
 BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it in front of UTF-8 text
 EXIT_ERROR = 1
@@ -75,15 +77,15 @@ def check_request(
 
 
 def load_model(
-    name: str,
-    device: str | None = None,
-    dtype: str | None = None,
-    read: Callable[[str], tuple[Any, Any]] | None = None,
+    name: str, device: str | None, dtype: str | None, read: Callable[["ModelSource"], "Opened"]
 ) -> tuple[Any, Any]:
     """A model and its tokenizer, without what transformers would say of it, which would run into the text.
 
+    The built-in model is always torch's; for any other, a line on standard error says what decodes, where there is a
+    choice.
+
     Args:
-        read: reads a folder in a way of its own, unless a device or dtype is asked for.
+        read: reads the model of any other name.
 
     Raises:
         RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
@@ -91,22 +93,29 @@ def load_model(
     """
     from specdec import demo
     from specdec.demo import smollm2
-    from specdec.loading import checked_name, load_pretrained
+    from specdec.loading import ModelSource, checked_device, checked_dtype
 
-    if dtype not in (None, "bfloat16", "float16", "float32", "float64"):
-        raise RequestError(f"--dtype {dtype!r}: it must be bfloat16, float16, float32 or float64")
-    named = {"demo": demo.load, "smollm2": smollm2.load}
-    if name not in named:
-        checked_name(name)
     with status(f"loading {name}"):
-        _check_device(device)
-        _quieten_transformers()
-        if read is not None and name != "demo" and device is None and dtype is None:
-            return read(str(smollm2.checkpoint("float32")) if name == "smollm2" else name)
-        # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
-        given = {} if dtype is None else {"dtype": dtype}
-        model, tokenizer = named[name](**given) if name in named else load_pretrained(name, **given)
-        return model if device is None else model.to(device), tokenizer
+        source = ModelSource(name, checked_device(device), checked_dtype(dtype))
+        if name == "demo":
+            _quieten_transformers()
+            # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
+            model, tokenizer = demo.load() if dtype is None else demo.load(dtype=source.dtype)
+            return model if source.torch_device == "cpu" else model.to(source.torch_device), tokenizer
+        if name == "smollm2":
+            folder = smollm2.checkpoint("float32" if source.dtype == "auto" else source.dtype)
+            _quieten_transformers()
+            with smollm2.reading(folder):
+                opened = read(ModelSource.of(str(folder), device, dtype))
+            with suppress(AttributeError):  # of a backend's own
+                opened.model.name_or_path = smollm2.NAME  # rather than where its cache is
+        else:
+            source = ModelSource.of(name, device, dtype)
+            _quieten_transformers()
+            opened = read(source)
+    if opened.note:
+        Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
+    return opened.model, opened.tokenizer
 
 
 def load_tokenizer(name: str) -> Any:
@@ -115,23 +124,16 @@ def load_tokenizer(name: str) -> Any:
     Raises:
         ModelError: for one that can't be loaded.
     """
-    if name in {"demo", "smollm2"}:
-        return load_model(name)[1]
+    from specdec import demo
+    from specdec.demo import smollm2
     from specdec.loading import checked_name, load_pretrained_tokenizer
 
-    name = checked_name(name)
+    if name == "demo":
+        return demo.load()[1]
+    name = checked_name(str(smollm2.checkpoint("float32")) if name == "smollm2" else name)
     with status(f"loading {name}"):
         _quieten_transformers()
         return load_pretrained_tokenizer(name)
-
-
-def _check_device(device: str | None) -> None:
-    import torch
-
-    try:
-        torch.empty(1, device=device).item()
-    except (RuntimeError, AssertionError, ImportError) as error:  # torch raises any, by the kind of device
-        raise RequestError(f"--device {device!r} can't be used here: {str(error).splitlines()[0][:200]}") from error
 
 
 def _quieten_transformers() -> None:

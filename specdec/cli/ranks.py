@@ -3,17 +3,22 @@
 import io
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from specdec.cli.model_choice import ModelChoice
 from specdec.cli.options import EXIT_ERROR, before_anything_runs
 from specdec.errors import ModelError, RequestError
+
+if TYPE_CHECKING:
+    from specdec.engines import Opened
+    from specdec.loading import ModelSource
 
 _SECONDS = 60.0  # that ranks wait for one another
 
@@ -32,12 +37,12 @@ class RankedChoice(ModelChoice):
                 raise RequestError(f"--backend {choice.backend} is for one process: start it without torchrun")
             if choice.device is not None or choice.dtype is not None:
                 raise RequestError("--device and --dtype are for one process: a model is shared as its folder says")
-        named = {each.name: getattr(choice, each.name) for each in fields(choice)}
+        named = {each.name: getattr(choice, each.name) for each in fields(choice)} | {"device": "cpu"}
         if choice.backend == "auto":
             named["backend"] = "distributed"
         return cls(**named, closing=closing)
 
-    def load(self) -> tuple[Any, Any]:
+    def load(self, *strategies: Any) -> tuple[Any, Any]:
         import torch.distributed as dist
 
         from specdec.distributed import group
@@ -46,7 +51,7 @@ class RankedChoice(ModelChoice):
             dist.init_process_group(timeout=timedelta(seconds=_SECONDS))
             self.closing.callback(dist.destroy_process_group)
         try:
-            model, tokenizer = ModelChoice.load(self)
+            model, tokenizer = ModelChoice.load(self, *strategies)
         except ModelError as error:
             if dist.get_rank():  # rank 0 may have loaded it
                 print(f"rank {dist.get_rank()}: {error}", file=sys.__stderr__)
@@ -61,12 +66,13 @@ class RankedChoice(ModelChoice):
             raise typer.Exit
         return model, tokenizer
 
-    def read(self, name: str) -> tuple[Any, Any]:
+    def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
         from specdec.distributed.loading import read
+        from specdec.engines import Opened
         from specdec.plugins.registry import load_plugins
 
         _, options = load_plugins().backend(self.backend)
-        return read(name, options.split)  # type: ignore[attr-defined]  # of the backend for several processes
+        return Opened(*read(source.name, options.split))  # type: ignore[attr-defined]  # of the backend for several processes
 
 
 def is_ranked() -> bool:

@@ -90,7 +90,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         bound = running.bind(host, port)
         use_threads(threads)
         _say(f"loading {choice.model}")
-        model, tokenizer = choice.load()
+        model, tokenizer = choice.load(proposer, *offered.values())
         if tokenizer is None:
             raise RequestError("the model has no tokenizer, and requests are texts")
         options = ServerOptions(

@@ -158,7 +158,7 @@ def _recorder(proposer: str, choice: ModelChoice, prompt: str, settings: dict[st
     check_request(proposer, **choice.stages, settings=settings)
     from specdec.pictures.trace import Recorder
 
-    loaded = choice.load()
+    loaded = choice.load(proposer)
     with status("trying the model out"):
         return Recorder(*loaded, proposer, **choice.stages)
 
@@ -168,7 +168,7 @@ def _generators(proposers: tuple[str, str], choice: ModelChoice, prompt: str, se
     strategies, _ = check_request(*proposers, **choice.stages, settings=settings)
     from specdec.generator import Generator
 
-    loaded, tokenizer = choice.load()
+    loaded, tokenizer = choice.load(*strategies)
     with status("trying the model out"):
         return [Generator(loaded, tokenizer, proposer=strategy, **choice.stages) for strategy in strategies]
 

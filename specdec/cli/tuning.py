@@ -66,11 +66,11 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         space = dict(map(_values, option)) if option else None
         settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
         settings |= {**choice.stages, "seed": seed}
-        check_search(strategy, space, minutes)
+        setting = check_search(strategy, space, minutes)
         check_options(**settings)
         _check_ready(plot)
         use_threads(threads)
-        loaded, tokenizer = choice.load()
+        loaded, tokenizer = choice.load(setting)
         with status("trying the model out"):
             settings |= {"tokenizer": tokenizer, "chat": chat}
             tuner = Tuner(loaded, strategy, chosen, space=space, minutes=minutes, **settings)

@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.binding import read_model
 from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.comparison.ready import Ready, check_options
 from specdec.comparison.results import Comparison
@@ -16,8 +15,10 @@ from specdec.comparison.runfile import RunFile
 from specdec.comparison.runs import WARM, Plan, Promise, Run, decoder, measure
 from specdec.comparison.ties import judged
 from specdec.costs import Costs
+from specdec.engines import read_model, why_torch
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
+from specdec.loading import ModelSource
 from specdec.machine import machine_facts, model_facts
 from specdec.numerics import Mode
 from specdec.plugins.registry import load_plugins
@@ -56,7 +57,7 @@ class Session:
         stages = {"verifier": verifier, "numerics": numerics, "weights": weights, "backend": backend}
         given = check_options(**stages, repeats=repeats, seed=seed, **settings)
         if isinstance(model, str | os.PathLike):
-            model, tokenizer = read_model(load_plugins(), backend, os.fspath(model), tokenizer)
+            model, tokenizer = open_by_name(model, tokenizer, strategies, stages)
         self.runs: list[Run] = []  # of the last call of ``run``, whatever became of it
         self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
         rows = with_warm(strategies) if warm else strategies
@@ -177,6 +178,25 @@ class Session:
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
         judged(comparison, self.generators, self.settings)
         return comparison
+
+
+def open_by_name(
+    name: str | os.PathLike[str], tokenizer: Any | None, strategies: Mapping[str, Any], stages: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Read the model of a name, and its tokenizer, as all of the strategies can be driven with it.
+
+    Args:
+        stages: those of ``Generator``; of these, weights and backend count.
+
+    Raises:
+        SpecdecError: for strategies and backends that aren't known, and with what went wrong.
+    """
+    registry = load_plugins()
+    made = [registry.make("proposers", each) for each in strategies.values() if not isinstance(each, Generator)]
+    why = why_torch(stages.get("weights", "auto"), None, made)
+    backend = stages.get("backend", "auto")
+    opened = read_model(registry, backend, ModelSource.of(os.fspath(name)), tokenizer, why)
+    return opened.model, opened.tokenizer
 
 
 def with_warm(strategies: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ once for all. Only the settings that this predicts to be the fastest are run aga
 
 import itertools
 import math
+import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 from specdec.comparison.prompts import EvaluationPrompt
 from specdec.comparison.results import Comparison
-from specdec.comparison.session import Session
+from specdec.comparison.session import Session, open_by_name
 from specdec.comparison.statistics import FEWEST_PROMPTS, Ratio
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
@@ -94,11 +95,15 @@ class Tuning:
         return self.gain.is_faster and all(found.strategy != self.strategy for found in self.comparison.defects)
 
 
-def check_search(strategy: str, space: Mapping[str, Sequence[Any]] | None, minutes: float) -> None:
-    """Raises SpecdecError for what ``Tuner`` refuses, as far as that takes no model."""
+def check_search(strategy: str, space: Mapping[str, Sequence[Any]] | None, minutes: float) -> str:
+    """Return one of the settings that a search would try.
+
+    Raises:
+        SpecdecError: for what ``Tuner`` refuses, as far as that takes no model.
+    """
     if not 0 < minutes < math.inf:
         raise RequestError(f"minutes={minutes!r}: it must be above 0, and finite")
-    _Space(strategy, space or {})
+    return _Space(strategy, space or {}).first
 
 
 class Tuner:
@@ -125,9 +130,11 @@ class Tuner:
         minutes: float = 5.0,
         **options: Any,
     ) -> None:
-        check_search(strategy, space, minutes)
+        setting = check_search(strategy, space, minutes)
         self._seconds = 60 * minutes
         self._space = _Space(strategy, space or {})
+        if isinstance(model, str | os.PathLike):
+            model, tokenizer = open_by_name(model, tokenizer, {strategy: setting}, options)
         self._session = Session(model, {}, prompts, tokenizer=tokenizer, **options)
         self._prompts, self._options = prompts, options
 
@@ -231,7 +238,7 @@ class _Space:
         self._places = self._settings(tried)
         self.num_settings = len(self._places)
         self.num_refused = 0
-        self._check()
+        self.first = self._first()
 
     def _fixed_options(self, strategy: str) -> tuple[set[str], Mapping[str, Sequence[Any]]]:
         cls = self._registry.find("proposers", self._name.strip())
@@ -241,13 +248,13 @@ class _Space:
         proposer: Proposer = self._registry.make("proposers", strategy)
         return proposer.model_fields_set, cls.tunable
 
-    def _check(self) -> None:
-        """Raises the strategy's own refusal where it takes none of the settings."""
+    def _first(self) -> str:
+        """Return the first setting that the strategy takes; raises its own refusal where it takes none."""
         refusal: SpecdecError | None = None
         for setting in self._places:
             try:
                 self._registry.make("proposers", setting)
-                return
+                return setting
             except SpecdecError as error:
                 refusal = error
         assert refusal is not None, "there is at least one setting"

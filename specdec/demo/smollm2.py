@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -56,14 +57,21 @@ def load(dtype: str = "float32", folder: Path | None = None) -> tuple[Any, Any]:
         ModelError: where it hasn't been fetched, or can't be read.
     """
     path = checkpoint(dtype, folder)
-    try:
+    with reading(path):
         model, tokenizer = load_pretrained(str(path), dtype=dtype)
+    model.name_or_path = NAME  # rather than where its cache is
+    return model, tokenizer
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say what to do about a copy that can't be read."""
+    try:
+        yield
     except ModelError as error:
         raise ModelError(
             f"the copy of smollm2 in {path} can't be read ({error}). If it is damaged, {REMEDY}"
         ) from error
-    model.name_or_path = NAME  # rather than where its cache is
-    return model, tokenizer
 
 
 def checkpoint(dtype: str, folder: Path | None = None) -> Path:

@@ -18,6 +18,7 @@ from specdec.distributed.part import Part, Place, Shape
 from specdec.distributed.ranks import Ranks
 from specdec.errors import ModelError, PluginError, SpecdecError
 from specdec.layout import Compiler, Layout
+from specdec.loading import ModelSource
 from specdec.probes.findings import remembered
 from specdec.probes.selftest import probe
 from specdec.target import Target
@@ -67,7 +68,7 @@ class DistributedBackend(Backend):
         return ranks_of(model) is not None
 
     @classmethod
-    def read(cls, name: str, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
+    def read(cls, source: ModelSource, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
         raise ModelError(f"every rank loads its own model, and a name given to one of them can't: {_NO_GROUP}")
 
     @classmethod

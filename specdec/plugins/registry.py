@@ -1,6 +1,5 @@
 """Plug-ins: discovery through the entry-point group ``specdec``, checks at registration, and ``"name:key=value"``."""
 
-import difflib
 import inspect
 import json
 import re
@@ -21,6 +20,7 @@ from specdec.settings import describe
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.merged import MergedProposer
+from specdec.suggestions import nearest
 from specdec.verifiers.base import Verifier
 from specdec.weights.base import Kernel
 
@@ -33,6 +33,11 @@ _SINCE = {
         "open",
     ): ": rows are opened empty, and prompts are read by forward() and keep() like anything else, so "
     "that there is no prefill(); keep() and release() changed as CHANGELOG says",
+}
+# Plug-ins of this repository, by kind and name, with the command that installs them in a copy of it.
+_INSTALLED_BY = {
+    ("backends", "openvino"): "pip install ./plugins/specdec-openvino",
+    ("proposers", "successor"): "pip install ./plugins/specdec-example",
 }
 KINDS: dict[str, type] = {
     "proposers": Proposer,
@@ -174,9 +179,22 @@ class Registry:
             return found.cls
         if several := [plugin.full_name for plugin in plugins if plugin.name == name]:
             raise PluginError(f"{kind[:-1]} {name!r} is ambiguous: say {' or '.join(several)}")
-        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        known = [*names, *(missing for of, missing in _INSTALLED_BY if of == kind)]
+        near = nearest(name, known, most=3, likeness=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near and near != [name] else ""
+        hint += "".join(self._how_to_install(kind, each) for each in near if each not in names)
+        hint += "".join(f"there is a {other} of that name; " for other in self._kinds_of(name))
         raise PluginError(f"unknown {kind[:-1]} {name!r}: {hint}installed: {', '.join(sorted(names))}{self.faults()}")
+
+    def _how_to_install(self, kind: str, name: str) -> str:
+        command = _INSTALLED_BY[kind, name]
+        if any(command.endswith(f"/{fault.distribution}") for fault in self.broken):
+            return ""
+        return f"{name} is a plug-in that isn't installed: {command}, in a copy of specdec's repository; "
+
+    def _kinds_of(self, name: str) -> list[str]:
+        """The kinds of plug-in that are called so, backends aside: their libraries take seconds."""
+        return [plugin.kind[:-1] for plugin in self._plugins if plugin.name == name]
 
     def faults(self) -> str:
         """A further line of a message for each broken distribution: it may have what wasn't found."""

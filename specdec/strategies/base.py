@@ -330,6 +330,11 @@ class Proposer(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    @property
+    def reads_layers(self) -> bool:
+        """True if ``bind`` uses the layers or weights of ``Host.model``, which torch has to run then."""
+        return False
+
     def wants(self) -> frozenset[Signal]:
         """The signals that ``observe`` needs, as pairs of which nodes and what about them."""
         return frozenset()

@@ -16,6 +16,7 @@ from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft,
 from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
 from specdec.target import Row, Target
 from specdec.tree import Budget, DraftTree
+from specdec.unwrapping import unwrapped
 
 
 class DraftModelProposer(Proposer):
@@ -71,6 +72,10 @@ class DraftModelProposer(Proposer):
             if self.width == 1 and name in self.model_fields_set:
                 raise ValueError(f"{name} is for trees: set width above 1, or leave {name} out")
         return self
+
+    @property
+    def reads_layers(self) -> bool:
+        return self.layers is not None
 
     def bind(self, host: Host) -> Engine:
         model, tokenizer = _drafter(self, host)
@@ -228,7 +233,7 @@ def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
         return first_layers(host.model, config.layers), host.tokenizer
     if isinstance(config.model, str):
         return host.load(config.model, config.tokenizer)
-    return config.model, config.tokenizer if config.tokenizer is not None else host.tokenizer
+    return unwrapped(config.model), config.tokenizer if config.tokenizer is not None else host.tokenizer
 
 
 def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: Any) -> Vocabulary | TextVocabulary:

@@ -19,7 +19,10 @@ def first_layers(model: object, num_layers: int) -> PreTrainedModel:
         ModelError: for what isn't a transformers model, has no such layers, or no single list of them.
     """
     if not isinstance(model, PreTrainedModel):
-        raise ModelError(f"layers={num_layers}: early exit needs a transformers model, not a {type(model).__name__}")
+        raise ModelError(
+            f"layers={num_layers}: early exit needs a transformers model that torch drives, not a "
+            f"{type(model).__name__}: give the generator backend='hf'"
+        )
     depth = model.config.get_text_config().num_hidden_layers
     if not 1 <= num_layers < depth:
         raise ModelError(f"layers={num_layers}: the model has {depth} layers, so give 1 to {depth - 1}")

@@ -50,6 +50,10 @@ class MergedProposer(Proposer):
         options["proposers"] = tuple(proposers)
         super().__init__(**options)
 
+    @property
+    def reads_layers(self) -> bool:
+        return any(proposer.reads_layers for proposer in self.proposers)
+
     def wants(self) -> frozenset[Signal]:
         return frozenset().union(*(proposer.wants() for proposer in self.proposers))
 

@@ -1,12 +1,14 @@
 """What decodes is said in the same words, with the same defaults and the same refusals, on every command."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from specdec import Generator, cli, demo
+from specdec import Generator, ModelError, cli, demo
 from tests.cli.test_options import COMMANDS
+from tests.preferred_engine import install
 
 SAME = ("model", "dtype", "device", "numerics", "weights", "backend")
 # `index` wants a model's tokenizer, and decodes nothing.
@@ -42,8 +44,8 @@ def test_every_command_that_decodes_has_these_options_and_they_are_the_same() ->
     ("option", "value", "fault"),
     [
         ("--model", "/nowhere", "error: "),
-        ("--dtype", "wrong", "error: --dtype 'wrong': it must be bfloat16, float16, float32 or float64"),
-        ("--device", "wrong", "error: --device 'wrong' can't be used here: "),
+        ("--dtype", "wrong", "error: dtype='wrong': it must be bfloat16, float16, float32 or float64"),
+        ("--device", "wrong", "error: device='wrong' can't be used here: "),
         ("--numerics", "wrong", "error: numerics='wrong': it must be one of auto, exact, fast"),
         ("--weights", "wrong", "error: weights='wrong'"),
         ("--backend", "wrong", "error: unknown backend 'wrong': "),
@@ -81,3 +83,63 @@ def test_pictures_are_of_the_model_as_it_was_asked_for(
     assert asked == [{"dtype": "bfloat16"}]
     assert {mode for mode, _ in made} == {"fast"}
     assert not [weights for _, weights in made if weights.startswith("packed")]
+
+
+FOLDER = str(Path(demo.__file__).parent / "model")
+
+
+@pytest.mark.parametrize(
+    ("failing", "options", "line"),
+    [
+        ({}, (), "decoding with swift; backend='hf' decodes with torch\n"),
+        ({}, ("--weights", "stock"), "decoding with torch, not with swift: weights='stock' is about torch's layers\n"),
+        ({}, ("--proposer", "draft_model:layers=2"), "decoding with torch, not with swift: DraftModelProposer drafts "),
+        ({"declines": "no graph"}, (), "decoding with torch, not with swift: no graph\n"),
+        ({"read": ModelError("no gather")}, (), "decoding with torch, not with swift: no gather\n"),
+        ({}, ("--backend", "hf"), ""),
+    ],
+    ids=str,
+)
+def test_a_command_says_once_which_engine_decodes(
+    run: Any, monkeypatch: pytest.MonkeyPatch, failing: Any, options: tuple[str, ...], line: str
+) -> None:
+    install(monkeypatch, [], **failing)
+    settings = "--model", FOLDER, "--max-new-tokens", "2", "--numerics", "fast"
+    code, _, err = run("generate", "# heapq", *settings, *options)
+    assert code == 0
+    assert err.startswith(line)
+    assert err.count("swift") == bool(line)
+
+
+def test_so_does_a_command_that_draws(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, [])
+    code, _, err = run("trace", "# heapq", "--model", FOLDER, "--max-new-tokens", "2", "--numerics", "fast")
+    assert (code, err) == (0, "decoding with swift; backend='hf' decodes with torch\n")
+
+
+def test_the_built_in_model_is_torchs(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    install(monkeypatch, heard)
+    code, _, err = run("generate", "# heapq", "--max-new-tokens", "2", "--numerics", "fast")
+    assert (code, heard) == (0, [])
+    assert "swift" not in err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("--strategy", "--proposer"),
+        ("--torch-dtype", "--dtype"),
+        ("--device-map", "--device"),
+        ("--max-tokens", "--max-new-tokens"),
+        ("--engine", "--backend"),
+        ("--propser", "--proposer"),
+        ("--numeric", "--numerics"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_one_that_was_meant(run: Any, given: str, meant: str) -> None:
+    code, out, err = run("generate", "x", given, "y")
+    assert (code, out) == (2, "")
+    assert f"No such option: {given}" in err
+    assert meant in err.partition(f"No such option: {given}")[2]
+    assert "--temperature" not in err

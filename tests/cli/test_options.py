@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from specdec.backends import base
 from specdec.demo import smollm2 as real
 
 COMMANDS = {
@@ -36,15 +37,15 @@ def test_the_real_model_answers_a_chat_by_name(
 ) -> None:
     asked = []
 
-    def load(**given: str) -> tuple[Any, Any]:
-        asked.append(given)
-        return smollm2(**given)
+    def load(name: str, tokenizer: Any, dtype: str, device: str) -> tuple[Any, Any]:
+        asked.append((name, dtype))
+        return smollm2(dtype)
 
-    monkeypatch.setattr(real, "load", load)
+    monkeypatch.setattr(base, "load_pretrained", load)
     code, out, _ = run(
         *("generate", "What is the capital of France?", "--model", "smollm2", "--chat", "--dtype", "bfloat16"),
-        *("--numerics", "fast", "--proposer", "prompt_lookup"),
+        *("--numerics", "fast", "--proposer", "prompt_lookup", "--backend", "hf"),
     )
     assert code == 0
     assert "Paris" in out
-    assert asked == [{"dtype": "bfloat16"}]
+    assert asked == [(str(real.checkpoint("bfloat16")), "bfloat16")]

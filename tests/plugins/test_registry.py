@@ -26,6 +26,7 @@ from specdec import (
 from specdec.backends.base import BackendOptions
 from specdec.backends.toy import ToyBackend
 from specdec.comparison.tune import Tuner
+from specdec.loading import ModelSource
 from specdec.masks.dense import DenseCompiler
 from specdec.pictures.trace import Recorder
 from specdec.plugins.registry import Registry, load_plugins, options_of
@@ -251,7 +252,7 @@ def test_a_backend_gets_the_options_that_its_string_says(engine: type[Engine]) -
     Generator(ToyModel.random(), backend="engine:threads=5", numerics="fast")
     assert engine.loaded == [("ToyModel", 5)]
     Generator("some/name", backend="engine", numerics="fast").generate([1, 2], max_new_tokens=4)
-    assert engine.loaded[1:] == [("some/name", 2), ("ToyModel", 2)]
+    assert engine.loaded[1:] == [(ModelSource("some/name"), 2), ("ToyModel", 2)]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from specdec import ModelError
 from specdec.backends.architecture import attention_kinds, name_of, position_limit, shapes_of
 from specdec.backends.base import Backend, BackendOptions, Output
 from specdec.layout import Compiler, Layout, Shapes
+from specdec.loading import ModelSource
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.findings import notes_of
 from specdec.probes.selftest import probe
@@ -22,6 +23,7 @@ from specdec_openvino.filling import Filling
 from specdec_openvino.kept import Kept
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions
+from specdec_openvino.preference import why_not
 
 _CHUNK = 512
 # Tokens of a row: one alone goes another way through the engine's kernels; those of a chain of two and more were found
@@ -64,6 +66,7 @@ class OpenVINOBackend(Backend):
     Options: ClassVar[type[BackendOptions]] = OpenVINOOptions
     version: ClassVar[str] = ov.__version__
     copies_weights: ClassVar[bool] = True
+    is_preferred: ClassVar[bool] = True
 
     def __init__(self, engine: _Engine, is_exact: bool) -> None:
         self._engine, self._is_exact = engine, is_exact
@@ -87,8 +90,12 @@ class OpenVINOBackend(Backend):
         return isinstance(model, PreTrainedModel | OpenVINOModel)
 
     @classmethod
-    def read(cls, name: str, tokenizer: Any | None, options: OpenVINOOptions) -> tuple[Any, Any]:
-        return loading.read(name, tokenizer, options, _prover(options))
+    def declines(cls, source: ModelSource) -> str:
+        return why_not(source, OpenVINOOptions().device)
+
+    @classmethod
+    def read(cls, source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions) -> tuple[Any, Any]:
+        return loading.read(source, tokenizer, options, _prover(options))
 
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: OpenVINOOptions = OpenVINOOptions()) -> Self:  # noqa: B008

@@ -15,7 +15,7 @@ from transformers.utils.logging import tqdm
 from specdec import ModelError
 from specdec.backends.architecture import name_of, shapes_of
 from specdec.cache_folder import cache_folder
-from specdec.loading import checked_name, load_pretrained, load_pretrained_tokenizer, must_be_cached
+from specdec.loading import ModelSource, is_gguf, load_pretrained, load_pretrained_tokenizer, must_be_cached
 from specdec.probes.examination import why_fixed
 from specdec_openvino.conversion import convert, refusal
 from specdec_openvino.kept import Kept, name_of_folder, name_of_model
@@ -71,28 +71,42 @@ def kept_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) -> K
     return _kept(name_of_model(model), "", lambda: model, options, prove)
 
 
-def read(name: str, tokenizer: Any | None, options: OpenVINOOptions, prove: Prove) -> tuple[OpenVINOModel, Any]:
+def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, prove: Prove) -> tuple[Any, Any]:
     """A converted model and its tokenizer, from a folder or a hub's name; the torch model is loaded to convert it only.
+
+    Of a GGUF file the torch model itself.
 
     Raises:
         ModelError: as for a model, and for one that can't be loaded.
     """
     check(options)
-    given = Path(checked_name(name))
-    folder = given if given.is_dir() else _snapshot(name)
+    if source.device not in {"", "cpu"}:
+        raise ModelError(
+            f"device={source.device!r} is torch's, and the openvino backend converts a model on the CPU: leave it out, "
+            "or name one of OpenVINO's devices with backend='openvino:device=…'"
+        )
+    name = source.name
+    if is_gguf(name):  # a model object like any other
+        return load_pretrained(name, tokenizer, source.dtype)
+    folder = Path(name) if Path(name).is_dir() else _snapshot(name)
     if folder is not None and (folder / _EXPORTED).is_file() and not any(folder.glob("*.safetensors")):
         raise ModelError(
             f"can't load {name!r}: an export of OpenVINO's can't be held against the model's own forward; give the "
             "folder that it was exported from"
         )
     if folder is None or not (folder / "config.json").is_file():
-        load_pretrained(name, tokenizer)  # says what is wrong
+        load_pretrained(name, tokenizer, source.dtype)  # says what is wrong
         raise ModelError(f"can't load {name!r}: it has no config.json")
+    config = AutoConfig.from_pretrained(folder)
+    dtype = "" if source.dtype in {"auto", str(config.dtype).removeprefix("torch.")} else source.dtype
     kept = _kept(
-        name_of_folder(folder), str(folder.resolve()), lambda: load_pretrained(name, tokenizer)[0], options, prove
+        f"{name_of_folder(folder)}-{dtype}".rstrip("-"),
+        f"{folder.resolve()} {dtype}".rstrip(),
+        lambda: load_pretrained(name, tokenizer, source.dtype)[0],
+        options,
+        prove,
     )
     tokenizer = load_pretrained_tokenizer(name) if tokenizer is None else tokenizer
-    config = AutoConfig.from_pretrained(folder)
     try:
         generation_config = GenerationConfig.from_pretrained(folder)
     except OSError:  # it has none

@@ -14,12 +14,21 @@ class OpenVINOModel:
 
     Attributes:
         config, generation_config: transformers' own.
+        name_or_path: what reports call it.
     """
 
     name: str
     kept: Kept
     config: Any
     generation_config: Any
+
+    def __post_init__(self) -> None:
+        self.name_or_path = self.name
+
+    @property
+    def device(self) -> torch.device:
+        """Where its logits are."""
+        return torch.device("cpu")
 
     @property
     def dtype(self) -> torch.dtype:

@@ -1,0 +1,66 @@
+"""Which models given by name the engine takes without being asked for."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import cached_file
+
+from specdec import ModelError
+from specdec.loading import ModelSource, is_gguf, must_be_cached
+from specdec_openvino.loading import check_dtype
+
+_CONFIG, _ADAPTER = "config.json", "adapter_config.json"
+
+
+def why_not(source: ModelSource, device: str) -> str:
+    """Return why torch should drive a model rather than the engine on a device of OpenVINO's, or "".
+
+    Whether its graph can be converted shows only when that is tried.
+    """
+    if torch.device(source.torch_device).type != "cpu":
+        return f"the model is to be on {source.torch_device}"
+    if is_gguf(source.name):
+        return "it keeps no conversions of GGUF files"
+    is_offline = must_be_cached(source.name)
+    if _file(source.name, _ADAPTER, is_offline) is not None:
+        return "the folder holds an adapter of another model"
+    config = _config(_file(source.name, _CONFIG, is_offline))
+    if not config:
+        return f"there is no {_CONFIG}"
+    if "quantization_config" in config:
+        return "the checkpoint is quantised, and its layers compute in their own way"
+    return _why_not_in(
+        source.dtype if source.dtype != "auto" else config.get("dtype", config.get("torch_dtype")), device
+    )
+
+
+def _why_not_in(dtype: object, device: str) -> str:
+    """Return why a device doesn't compute in a dtype, by its name as configurations have it, or ""."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else None
+    try:
+        if isinstance(found, torch.dtype):
+            check_dtype(found, device)
+    except ModelError as error:
+        return str(error)
+    return ""
+
+
+def _config(file: Path | None) -> dict[str, Any]:
+    """A model's configuration; empty where there is none that can be read."""
+    with suppress(OSError, ValueError):
+        if file is not None and isinstance(config := json.loads(file.read_text(encoding="utf-8")), dict):
+            return config
+    return {}
+
+
+def _file(name: str, file: str, is_offline: bool) -> Path | None:
+    """A file of a folder or of a hub's model, which is fetched; None where there is none."""
+    if Path(name).is_dir():
+        return Path(name, file) if Path(name, file).is_file() else None
+    with suppress(OSError, ValueError):
+        found = cached_file(name, file, local_files_only=is_offline, _raise_exceptions_for_missing_entries=False)
+        return None if found is None else Path(found)
+    return None

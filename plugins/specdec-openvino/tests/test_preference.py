@@ -1,0 +1,98 @@
+"""Models given by name are the engine's without being named, where it computes what torch would."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from specdec_openvino import preference
+from specdec_openvino.backend import OpenVINOBackend
+from specdec_openvino.model import OpenVINOModel
+from transformers import PreTrainedModel
+
+from specdec import Generator, ModelError
+from specdec.loading import ModelSource
+
+Make = Callable[[str], PreTrainedModel]
+PROMPT = [5, 9, 2, 7, 1, 8]
+
+
+class Letters:
+    """A tokenizer of 96 letters."""
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) - 32 for letter in text]}
+
+    def decode(self, ids: list[int], **_: Any) -> str:
+        return "".join(chr(token + 32) for token in ids)
+
+    def __len__(self) -> int:
+        return 96
+
+
+def text_of(generator: Generator) -> list[int]:
+    return list(generator.generate(PROMPT, max_new_tokens=8, eos_token_id=()).token_ids)
+
+
+@pytest.fixture(name="folder")
+def _folder(make: Make, tmp_path: Path) -> Path:
+    make("llama").save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_folder_is_the_engines_in_its_own_dtype(folder: Path, make: Make) -> None:
+    generator = Generator(str(folder), Letters())
+    assert isinstance(generator.model, OpenVINOModel)
+    assert generator.shapes.dtype == torch.float32
+    result = generator.generate(PROMPT, max_new_tokens=8, eos_token_id=())
+    assert result.notes[0] == "decoding with openvino; backend='hf' decodes with torch"
+    assert list(result.token_ids) == text_of(Generator(make("llama")))
+
+
+def test_a_dtype_that_is_asked_for_is_another_conversion(folder: Path) -> None:
+    own = text_of(Generator(str(folder), Letters()))
+    halved = Generator(str(folder), Letters(), dtype="bfloat16")
+    assert halved.shapes.dtype == torch.bfloat16
+    again = Generator(str(folder), Letters(), dtype="float32")
+    assert again.shapes.dtype == torch.float32
+    assert text_of(again) == own
+
+
+def test_what_can_not_be_converted_is_torchs(families: ModuleType, make: Make, tmp_path: Path) -> None:
+    make("gemma2").save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="decoding with torch, not with openvino: .*its attention caps its scores"):
+        generator = Generator(str(tmp_path), Letters())
+    assert text_of(generator) == text_of(Generator(make("gemma2")))
+
+
+def declined(folder: Path, **config: Any) -> str:
+    facts = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**facts, **config}))
+    return OpenVINOBackend.declines(ModelSource(str(folder), "cpu"))
+
+
+def test_what_torch_computes_otherwise_is_declined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert declined(folder) == ""
+    assert "quantised" in declined(folder, quantization_config={"quant_method": "gptq"})
+    (folder / "adapter_config.json").write_text("{}")
+    assert "an adapter of another model" in declined(folder)
+    assert "GGUF" in OpenVINOBackend.declines(ModelSource(str(folder / "x.gguf"), "cpu"))
+    assert OpenVINOBackend.declines(ModelSource(str(folder), "cuda")) == "the model is to be on cuda"
+    assert "no config.json" in OpenVINOBackend.declines(ModelSource(str(folder.parent / "nowhere"), "cpu"))
+
+
+def test_a_dtype_that_the_device_lacks_is_declined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(dtype: torch.dtype, device: str) -> None:
+        raise ModelError(f"OpenVINO computes no {dtype} on this {device}")
+
+    monkeypatch.setattr(preference, "check_dtype", refuse)
+    assert declined(folder) == "OpenVINO computes no torch.float32 on this CPU"
+
+
+def test_torchs_devices_are_not_the_engines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ModelSource(str(folder), "cuda")
+    with pytest.raises(ModelError, match=r"device='cuda' is torch's.*backend='openvino:device=…'"):
+        OpenVINOBackend.read(source, Letters(), OpenVINOBackend.Options())
