@@ -1,20 +1,23 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches a larger model,
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches SmolLM2,
 # `make openvino` installs that plug-in and tests it,
 # `make distributed` has the tests by several processes that `make test` leaves out,
 # `make docs` builds the documentation in build/site.
+# On Linux without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu makes torch a tenth of the download.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+SHOWS := $(VENV)/shows
 CONVERTS := $(VENV)/converts
 HAS_OPENVINO := $(VENV)/has-openvino
 WRITES_DOCS := $(VENV)/writes-docs
+PIP_INSTALL := --disable-pip-version-check --constraint constraints.txt
 VLLM := build/environments/vllm/bin/python
 
 .PHONY: demo test lint docs benchmark real-model openvino vllm-check distributed clean
 
-demo: $(INSTALLED)
-	$(BIN)/specdec demo
+demo: $(SHOWS)
+	@$(BIN)/specdec demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile
@@ -48,6 +51,18 @@ benchmark: $(INSTALLED)
 
 real-model: $(CONVERTS)
 	@$(BIN)/python -m specdec.demo.smollm2
+
+# pip shows its progress here. specdec itself fetches SmolLM2 when the demo starts.
+$(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml
+	@echo "== 1 of 3: torch, into $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install $(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@echo "== 2 of 3: specdec and transformers"
+	@$(BIN)/pip install $(PIP_INSTALL) --editable ".[real-model]"
+	@echo "== 3 of 3: OpenVINO"
+	@$(BIN)/pip install $(PIP_INSTALL) --editable plugins/specdec-openvino \
+	    || echo "OpenVINO can't be installed here (see above): the demo runs without it"
+	@touch $@
 
 $(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.toml plugins/specdec-vllm/pyproject.toml
 	$(PYTHON) -m venv $(VENV)

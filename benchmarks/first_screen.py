@@ -80,8 +80,8 @@ def _contributions(speeds: Sequence[Mapping[str, float]]) -> str:
     drafts = [known[FASTEST.contender] / known[WITHOUT_DRAFTS.contender] for known in speeds]
     first, second = (" and ".join(f"{ratio:.1f}" for ratio in ratios) for ratios in (engine, drafts))
     return (
-        f"Without drafts, specdec on OpenVINO is {first} times as fast as transformers (float32 and bfloat16): that is\n"
-        f"the engine. Drafts make that {second} times as fast."
+        f"Without drafts, specdec on OpenVINO is {first} times as fast as transformers (float32 and bfloat16): that\n"
+        f"is the engine. Drafts make that {second} times as fast."
     )
 
 

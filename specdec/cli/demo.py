@@ -1,0 +1,323 @@
+"""``specdec demo``: transformers' ``generate`` beside specdec on three questions, and what that comes to."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from specdec.cli.columns import Column, Columns, printable
+from specdec.cli.options import EXIT_ERROR, MaxNewTokens, before_anything_runs, load_model
+from specdec.cli.progress import status
+from specdec.errors import ModelError, RequestError
+
+if TYPE_CHECKING:
+    from specdec.side_by_side.agreement import Agreement
+    from specdec.side_by_side.contenders import Answer, SpecdecContender, TransformersContender
+    from specdec.side_by_side.questions import Question
+    from specdec.side_by_side.verdict import Measured
+
+_BUILT_IN, _REAL = "demo", "smollm2"
+_NAMES = {_BUILT_IN: "the built-in model of 7 million parameters", _REAL: "SmolLM2-135M-Instruct"}
+_THEIRS = "transformers' generate"
+_WARM_UP_TOKENS = 32
+_QUIET = 1.0  # of load by other programs that is let pass
+
+
+def demo(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="a folder or hub name; 'demo' is built in",
+            show_default="SmolLM2-135M-Instruct, fetched once",
+        ),
+    ] = None,
+    max_new_tokens: MaxNewTokens = 128,
+) -> None:
+    """Show transformers' generate beside specdec, and what you gain.
+
+    Three questions are answered by both, one after the other, on this machine. A table and one sentence at the end
+    say how fast each was, whether the texts are the same, and how much comes from the engine and how much from drafts.
+    Exit code 1 if a text differs by more than a numeric tie.
+    """
+    console = Console(highlight=False)
+    with before_anything_runs():
+        if max_new_tokens < 1:
+            raise RequestError(f"--max-new-tokens {max_new_tokens}: it must be at least 1")
+        name = model if model is not None else _real_or_built_in(console)
+        shown = _prepared(name, console)
+    measured = _Show(console, shown, max_new_tokens).run()
+    _conclude(console, measured, name)
+    if any(each.verdict == "defect" for each in (*measured.agreements, *measured.agreements_without_drafts)):
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _real_or_built_in(console: Console) -> str:
+    """SmolLM2, fetched now if it isn't there; where it can't be fetched, the built-in model, and the reason is said."""
+    from specdec.demo import smollm2
+
+    folder = smollm2.home()
+    if folder.is_dir():
+        return _REAL
+    try:
+        with status("starting"):
+            smollm2.check_libraries()
+        smollm2.fetch(folder, say=lambda line: console.print(line, style="dim", soft_wrap=True, markup=False))
+    except (ModelError, OSError) as error:
+        why = f"SmolLM2-135M-Instruct can't be fetched: {error}"
+        console.print(Text(why, style="yellow"), soft_wrap=True)
+        console.print(
+            "So this runs on the built-in model. It has 7 million parameters and continues texts; its passes are so "
+            "short that drafts gain little. Figures that say something need a real model.",
+            soft_wrap=True,
+        )
+        return _BUILT_IN
+    return _REAL
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """The contenders, with all that is said of them; ``engine`` is what runs specdec's passes."""
+
+    transformers: "TransformersContender"
+    specdec: "SpecdecContender"
+    without_drafts: "SpecdecContender"
+    tokenizer: Any
+    questions: "tuple[Question, ...]"
+    name: str
+    engine: str
+
+
+def _prepared(name: str, console: Console) -> _Prepared:
+    """Load a model for each side: specdec may pack the weights of its own, which would speed transformers up as well.
+
+    Raises:
+        ModelError: for a model that can't be loaded or driven.
+    """
+    with status("starting"):
+        from specdec.side_by_side.contenders import SpecdecContender, TransformersContender, recommended_backend
+        from specdec.side_by_side.questions import QUESTIONS, built_in_questions
+
+    model, tokenizer = load_model(name)
+    backend = recommended_backend()
+    try:
+        ours, plain = _generators(name, backend)
+    except ModelError as error:
+        if backend == "auto":
+            raise
+        console.print(f"not on OpenVINO: {error}", style="yellow", soft_wrap=True, markup=False)
+        backend = "auto"
+        ours, plain = _generators(name, backend)
+    engine = "OpenVINO" if backend == "openvino" else "its loop"
+    if ours.weights.kernel:
+        engine = "packing the weights"
+    return _Prepared(
+        TransformersContender(model),
+        SpecdecContender(ours),
+        SpecdecContender(plain),
+        tokenizer,
+        built_in_questions() if name == _BUILT_IN else QUESTIONS,
+        name,
+        engine,
+    )
+
+
+def _generators(name: str, backend: str) -> tuple[Any, Any]:
+    """specdec with default settings, and plain decoding by the same engine in fast numerics, its fastest."""
+    from specdec.cli.model_choice import ModelChoice
+    from specdec.generator import Generator
+
+    choice = ModelChoice(model=name, backend=backend)
+    with status("preparing specdec (longer the first time)"):
+        model, tokenizer = choice.load()
+        ours = Generator(model, tokenizer, backend=backend)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "decoding with fast numerics", UserWarning)
+            plain = Generator(model, tokenizer, backend=backend, proposer="autoregressive", numerics="fast")
+    return ours, plain
+
+
+class _Show:
+    """Asks the questions and shows the answers."""
+
+    def __init__(self, console: Console, shown: _Prepared, max_new_tokens: int) -> None:
+        self._console, self._shown, self._max_new_tokens = console, shown, max_new_tokens
+        self._is_live = _is_live(console)
+        self._ours = "specdec on OpenVINO" if shown.engine == "OpenVINO" else "specdec"
+
+    def run(self) -> "Measured":
+        """Warm each contender up, ask, and compare."""
+        from specdec.side_by_side.questions import WARM_UP
+        from specdec.side_by_side.verdict import Measured
+
+        self._introduce()
+        shown = self._shown
+        with status("warming up"):
+            prompt = WARM_UP.encoded(shown.tokenizer)
+            for contender in (shown.transformers, shown.specdec, shown.without_drafts):
+                contender.answer(prompt, min(_WARM_UP_TOKENS, self._max_new_tokens), lambda *_: None)
+        answers = [self._ask(place, question) for place, question in enumerate(shown.questions)]
+        theirs, ours, plain = (tuple(each) for each in zip(*answers, strict=True))
+        with status("comparing the texts"):
+            prompts = [question.encoded(shown.tokenizer) for question in shown.questions]
+            agreements = [self._agreements(prompts, theirs, each) for each in (ours, plain)]
+        kinds = tuple(question.kind for question in shown.questions)
+        return Measured(kinds, theirs, plain, ours, shown.engine, *agreements)
+
+    def _agreements(
+        self, prompts: list[list[int]], expected: "tuple[Answer, ...]", found: "tuple[Answer, ...]"
+    ) -> "tuple[Agreement, ...]":
+        from specdec.side_by_side.agreement import agreement
+
+        model = self._shown.transformers.model
+        return tuple(
+            agreement(model, prompt, theirs.token_ids, ours.token_ids)
+            for prompt, theirs, ours in zip(prompts, expected, found, strict=True)
+        )
+
+    def _introduce(self) -> None:
+        import torch
+
+        shown, model = self._shown, self._shown.transformers.model
+        dtype = str(model.dtype).removeprefix("torch.")
+        _say(
+            self._console,
+            f"{_NAMES.get(shown.name, shown.name)}, {dtype}, {torch.get_num_threads()} threads, greedy: three answers of "
+            f"up to {self._max_new_tokens} tokens by {_THEIRS}, then by {self._ours}.",
+        )
+        if self._is_live and self._console.color_system is not None and not self._console.no_color:
+            _say(self._console, "Tokens that come together in one pass share a colour.", "dim")
+
+    def _ask(self, place: int, question: "Question") -> "tuple[Answer, Answer, Answer]":
+        """transformers' answer, specdec's, and specdec's without drafts."""
+        console, shown = self._console, self._shown
+        console.print()
+        heading = f"{place + 1} of {len(shown.questions)}: {question.kind}"
+        if self._is_live:
+            console.rule(Text(heading, style="bold"), align="left", style="dim")
+        else:
+            console.print(heading, markup=False)
+        _say(console, printable(question.text.rstrip()), "italic")
+        columns = [Column(name, shown.tokenizer) for name in (_THEIRS, self._ours)]
+        prompt = question.encoded(shown.tokenizer)
+        answering = self._live(columns) if self._is_live else self._plain(columns)
+        with answering as (add, say):
+            answers = []
+            for column, contender in zip(columns, (shown.transformers, shown.specdec), strict=True):
+                column.begin()
+                answer = contender.answer(prompt, self._max_new_tokens, partial(add, column))
+                column.finish(answer)
+                answers.append(answer)
+                say(column, "")
+            say(None, "specdec without drafts, not shown…")
+            plain = shown.without_drafts.answer(prompt, self._max_new_tokens, lambda *_: None)
+            say(None, f"specdec without drafts: {len(plain.token_ids)} tokens, {plain.tokens_per_second:.0f}/s")
+        return answers[0], answers[1], plain
+
+    @contextmanager
+    def _live(self, columns: list[Column]) -> Iterator[tuple[Callable[..., None], Callable[..., None]]]:
+        drawn = Columns(self._console, columns)
+        with drawn.shown():
+            yield drawn.add, lambda column, below: drawn.say(below)
+
+    @contextmanager
+    def _plain(self, columns: list[Column]) -> Iterator[tuple[Callable[..., None], Callable[..., None]]]:
+        def say(column: Column | None, below: str) -> None:
+            if column is not None:
+                _say(self._console, f"\n{column.name}, {column.figures()}:")
+                _say(self._console, column.text.plain)
+            elif not below.endswith("…"):
+                _say(self._console, f"\n{below}")
+
+        yield Column.add, say
+
+
+def _conclude(console: Console, measured: "Measured", name: str) -> None:
+    """The table, the sentence, and how it was measured."""
+    import torch
+
+    from specdec.side_by_side.verdict import times, verdict
+
+    console.print()
+    console.print(_table(measured))
+    console.print()
+    load, own = _load(), torch.get_num_threads()
+    is_busy = load > own + _QUIET
+    _say(console, verdict(measured, is_busy), "bold")
+    by_kind = ", ".join(f"{kind} {times(ratio)}" for kind, ratio in measured.by_kind.items())
+    _say(console, f"By question: {by_kind} times. Drafts gain most where an answer repeats the prompt or itself.")
+    for line in _differences(measured):
+        _say(console, line, "yellow")
+    if is_busy:
+        about = f"a load of {load:.1f}, where this takes {own}"
+        _say(console, f"Other programs used the processor ({about}): when it is quiet, the figures differ.", "yellow")
+    _say(
+        console,
+        "Tokens over seconds, the prompts' passes included; each contender once, alone, after a warm-up; without drafts "
+        "in fast numerics. On your prompts, with intervals:",
+        "dim",
+    )
+    _say(console, f"  specdec compare auto --model {name} --prompts FILE", "dim")
+
+
+def _load() -> float:
+    """The processes that wanted a processor in the last minute, on average; 0 where that isn't known."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def _is_live(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _say(console: Console, line: str, style: str = "") -> None:
+    """A paragraph: wrapped at words on a terminal, one line elsewhere."""
+    console.print(Text(line, style=style), soft_wrap=not _is_live(console))
+
+
+def _table(measured: "Measured") -> Table:
+    from specdec.side_by_side.verdict import speed, times, tokens_per_step
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for heading in ("tokens/s", "times", "tokens/pass", "same text"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    base = speed(measured.transformers)
+    rows = (
+        ("transformers", measured.transformers, None),
+        ("specdec, no drafts", measured.without_drafts, measured.agreements_without_drafts),
+        ("specdec", measured.specdec, measured.agreements),
+    )
+    for name, answers, agreements in rows:
+        rate = speed(answers)
+        ratio = "1" if agreements is None else times(rate / base)
+        same = "–" if agreements is None else _same(agreements)
+        style = "bold" if name == "specdec" else ""
+        table.add_row(name, f"{rate:.1f}", ratio, f"{tokens_per_step(answers):.2f}", same, style=style)
+    return table
+
+
+def _same(agreements: "tuple[Agreement, ...]") -> str:
+    found = [each.verdict for each in agreements]
+    if "defect" in found:
+        return "NO"
+    num_ties = found.count("numeric tie")
+    return f"{num_ties} tie{'s' if num_ties > 1 else ''}" if num_ties else "yes"
+
+
+def _differences(measured: "Measured") -> Iterator[str]:
+    """A line for each text that isn't transformers'."""
+    for name, agreements in (
+        ("specdec", measured.agreements),
+        ("specdec without drafts", measured.agreements_without_drafts),
+    ):
+        for kind, found in zip(measured.kinds, agreements, strict=True):
+            if found.position is not None:
+                what = "a numeric tie" if found.verdict == "numeric tie" else "A DEFECT, please report it"
+                yield f"{name}, {kind}: differs from token {found.position + 1} on, {what}: {found.reason}."
