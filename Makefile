@@ -11,7 +11,7 @@ SHOWS := $(VENV)/shows
 CONVERTS := $(VENV)/converts
 HAS_OPENVINO := $(VENV)/has-openvino
 WRITES_DOCS := $(VENV)/writes-docs
-PIP_INSTALL := --disable-pip-version-check --constraint constraints.txt
+INSTALL := $(PYTHON) .ci/install.py $(BIN)/python
 VLLM := build/environments/vllm/bin/python
 
 .PHONY: demo test lint docs benchmark real-model openvino vllm-check distributed clean
@@ -52,16 +52,14 @@ benchmark: $(INSTALLED)
 real-model: $(CONVERTS)
 	@$(BIN)/python -m specdec.demo.smollm2
 
-# pip shows its progress here. specdec itself fetches SmolLM2 when the demo starts.
+# specdec itself fetches SmolLM2, when the demo starts.
 $(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml
-	@echo "== 1 of 3: torch, into $(VENV)"
+	@echo "on a fresh machine this takes about two minutes"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install $(PIP_INSTALL) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	@echo "== 2 of 3: specdec and transformers"
-	@$(BIN)/pip install $(PIP_INSTALL) --editable ".[real-model]"
-	@echo "== 3 of 3: OpenVINO"
-	@$(BIN)/pip install $(PIP_INSTALL) --editable plugins/specdec-openvino \
-	    || echo "OpenVINO can't be installed here (see above): the demo runs without it"
+	@$(INSTALL) torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch
+	@$(INSTALL) "specdec and transformers" --constraint constraints.txt --editable ".[real-model]"
+	@$(INSTALL) OpenVINO --constraint constraints.txt --editable plugins/specdec-openvino \
+	    || echo "the demo runs without OpenVINO"
 	@touch $@
 
 $(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.toml plugins/specdec-vllm/pyproject.toml
