@@ -15,7 +15,7 @@ from rich.text import Text
 
 from specdec.cli.columns import Column, Columns, printable
 from specdec.cli.options import EXIT_ERROR, MaxNewTokens, before_anything_runs, load_model
-from specdec.cli.progress import status
+from specdec.cli.progress import stages, status
 from specdec.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def _real_or_built_in(console: Console) -> str:
     try:
         with status("starting"):
             smollm2.check_libraries()
-        smollm2.fetch(folder, say=lambda line: console.print(line, style="dim", soft_wrap=True, markup=False))
+        with stages() as say:
+            smollm2.fetch(folder, say=say)
     except (ModelError, OSError) as error:
         why = f"SmolLM2-135M-Instruct can't be fetched: {error}"
         console.print(Text(why, style="yellow"), soft_wrap=True)

