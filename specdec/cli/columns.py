@@ -108,7 +108,7 @@ class Columns:
         num_across = 1 if self._console.width < _STACKED else len(self._columns)
         width = self._console.width // num_across - 4
         texts = [column.text.wrap(self._console, width, tab_size=4) for column in self._columns]
-        room = max(_LEAST_LINES, (self._console.height - _BELOW) * num_across // len(self._columns) - 2)
+        room = max(1, (self._console.height - _BELOW) * num_across // len(self._columns) - 2)
         most = max(_LEAST_LINES, *map(len, texts))
         num_lines = most if in_full else min(most, room)
         grid = Table.grid(expand=True)

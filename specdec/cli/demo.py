@@ -1,6 +1,5 @@
 """``specdec demo``: transformers' ``generate`` beside specdec on three questions, and what that comes to."""
 
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from specdec.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
     from specdec.side_by_side.agreement import Agreement
-    from specdec.side_by_side.contenders import Answer, SpecdecContender, TransformersContender
+    from specdec.side_by_side.contenders import Answer, Contender, SpecdecContender, TransformersContender
     from specdec.side_by_side.questions import Question
     from specdec.side_by_side.verdict import Measured
 
@@ -28,7 +27,6 @@ _BUILT_IN, _REAL = "demo", "smollm2"
 _NAMES = {_BUILT_IN: "the built-in model of 7 million parameters", _REAL: "SmolLM2-135M-Instruct"}
 _THEIRS = "transformers' generate"
 _WARM_UP_TOKENS = 32
-_QUIET = 1.0  # of load by other programs that is let pass
 
 
 def demo(
@@ -62,13 +60,14 @@ def demo(
 def _real_or_built_in(console: Console) -> str:
     """SmolLM2, fetched now if it isn't there; where it can't be fetched, the built-in model, and the reason is said."""
     from specdec.demo import smollm2
+    from specdec.demo.gguf_conversion import check_libraries
 
     folder = smollm2.home()
     if folder.is_dir():
         return _REAL
     try:
         with status("starting"):
-            smollm2.check_libraries()
+            check_libraries()
         with stages() as say:
             smollm2.fetch(folder, say=say)
     except (ModelError, OSError) as error:
@@ -136,8 +135,8 @@ def _generators(name: str, backend: str) -> tuple[Any, Any]:
     from specdec.generator import Generator
 
     choice = ModelChoice(model=name, backend=backend)
+    model, tokenizer = choice.load()
     with status("preparing specdec (longer the first time)"):
-        model, tokenizer = choice.load()
         ours = Generator(model, tokenizer, backend=backend)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "decoding with fast numerics", UserWarning)
@@ -190,8 +189,8 @@ class _Show:
         dtype = str(model.dtype).removeprefix("torch.")
         _say(
             self._console,
-            f"{_NAMES.get(shown.name, shown.name)}, {dtype}, {torch.get_num_threads()} threads, greedy: three answers of "
-            f"up to {self._max_new_tokens} tokens by {_THEIRS}, then by {self._ours}.",
+            f"{_NAMES.get(shown.name, shown.name)}, {dtype}, {torch.get_num_threads()} threads, greedy: three answers "
+            f"of up to {self._max_new_tokens} tokens by {_THEIRS}, then by {self._ours}.",
         )
         if self._is_live and self._console.color_system is not None and not self._console.no_color:
             _say(self._console, "Tokens that come together in one pass share a colour.", "dim")
@@ -211,7 +210,8 @@ class _Show:
         answering = self._live(columns) if self._is_live else self._plain(columns)
         with answering as (add, say):
             answers = []
-            for column, contender in zip(columns, (shown.transformers, shown.specdec), strict=True):
+            contenders: list[Contender] = [shown.transformers, shown.specdec]
+            for column, contender in zip(columns, contenders, strict=True):
                 column.begin()
                 answer = contender.answer(prompt, self._max_new_tokens, partial(add, column))
                 column.finish(answer)
@@ -226,7 +226,7 @@ class _Show:
     def _live(self, columns: list[Column]) -> Iterator[tuple[Callable[..., None], Callable[..., None]]]:
         drawn = Columns(self._console, columns)
         with drawn.shown():
-            yield drawn.add, lambda column, below: drawn.say(below)
+            yield drawn.add, lambda _, below: drawn.say(below)
 
     @contextmanager
     def _plain(self, columns: list[Column]) -> Iterator[tuple[Callable[..., None], Callable[..., None]]]:
@@ -242,35 +242,31 @@ class _Show:
 
 def _conclude(console: Console, measured: "Measured", name: str) -> None:
     """The table, the sentence, and how it was measured."""
-    import torch
-
+    from specdec.side_by_side.busy import LET_PASS, load_by_others
     from specdec.side_by_side.verdict import times, verdict
 
     console.print()
     console.print(_table(measured))
     console.print()
-    load, own = _load(), torch.get_num_threads()
-    is_busy = load > own + _QUIET
+    load = load_by_others()
+    is_busy = load > LET_PASS
     _say(console, verdict(measured, is_busy), "bold")
     by_kind = ", ".join(f"{kind} {times(ratio)}" for kind, ratio in measured.by_kind.items())
     _say(console, f"By question: {by_kind} times. Drafts gain most where an answer repeats the prompt or itself.")
     for line in _differences(measured):
         _say(console, line, "yellow")
     if is_busy:
-        about = f"a load of {load:.1f}, where this takes {own}"
-        _say(console, f"Other programs used the processor ({about}): when it is quiet, the figures differ.", "yellow")
+        line = (
+            f"Other programs used the processor as well (a load of {load:.1f}): when it is quiet, the figures differ."
+        )
+        _say(console, line, "yellow")
     _say(
         console,
-        "Tokens over seconds, the prompts' passes included; each contender once, alone, after a warm-up; without drafts "
-        "in fast numerics. On your prompts, with intervals:",
+        "Tokens over seconds, the prompts' passes included; each contender once, alone, after a warm-up; without "
+        "drafts in fast numerics. On your prompts, with intervals:",
         "dim",
     )
     _say(console, f"  specdec compare auto --model {name} --prompts FILE", "dim")
-
-
-def _load() -> float:
-    """The processes that wanted a processor in the last minute, on average; 0 where that isn't known."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
 def _is_live(console: Console) -> bool:

@@ -1,8 +1,10 @@
 """Progress on standard error while something takes its time."""
 
+import io
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +47,18 @@ def status(doing: str) -> Iterator[Callable[[], None]]:
 def stages() -> Iterator[Callable[[str], None]]:
     """Yield what says which stage comes next: with the time so far on a terminal, a line for each elsewhere.
 
-    For work that isn't timed: the line is drawn all the while.
+    For work that isn't timed: the line is drawn all the while, and whatever else goes to standard error meanwhile, such
+    as other libraries' bars, is dropped.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda stage: console.print(stage, style="dim", highlight=False, markup=False, soft_wrap=True)
-        return
-    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as line:
-        task = line.add_task("")
-        yield lambda stage: line.update(task, description=stage)
+    console = Console(file=sys.stderr)
+    with redirect_stderr(io.StringIO()):
+        if not console.is_terminal:
+            yield lambda stage: console.print(stage, style="dim", highlight=False, markup=False, soft_wrap=True)
+            return
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True, redirect_stderr=False) as line:
+            task = line.add_task("")
+            yield lambda stage: line.update(task, description=stage)
 
 
 def measured(session: "Session", run_file: Path | None) -> "Comparison":

@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-SAME = "same"
+Kind = Literal["same", "numeric tie", "defect"]
+SAME: Literal["same"] = "same"
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """The verdict on one answer; ``position`` is the first new token that differs, and ``reason`` says why."""
 
-    verdict: Literal["same", "numeric tie", "defect"]
+    verdict: Kind
     position: int | None = None
     reason: str = ""
 
@@ -40,4 +41,3 @@ def agreement(model: Any, prompt: Sequence[int], expected: Sequence[int], found:
     scored = ScoredText(list(prompt), tuple(expected[: place + 1]), {len(prompt) + place: logits})
     told = judge(scored, token, wanted, Settings(), noise, None)
     return Agreement(told.verdict, place, told.reason)
-

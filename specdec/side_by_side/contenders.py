@@ -1,4 +1,4 @@
-"""transformers' ``generate`` and specdec behind one method: answer a prompt, show each step, and say how long it took."""
+"""transformers' ``generate`` and specdec by one method: answer a prompt, show each step, and time it."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
