@@ -14,8 +14,8 @@ import threading
 import time
 
 SECONDS_BETWEEN_PICTURES, SECONDS_BETWEEN_LINES = 0.25, 15.0
-# pip's lines that say what comes next: "Downloading https://…/torch-2.13.0.whl (190.9 MB)"
-DOING = re.compile(r"\s*(Collecting|Downloading|Processing|Building|Preparing|Installing)\b[\w ]*?\s(\S+)(.*)")
+# pip's lines that say what comes next, such as "  Downloading https://…/torch-2.13.0-….whl (190.9 MB)"
+DOING = re.compile(r"\s*(Collecting|Downloading|Processing|Building|Preparing|Installing)\s(.*)")
 
 
 def doing(line: str) -> str:
@@ -23,11 +23,13 @@ def doing(line: str) -> str:
     found = DOING.match(line)
     if found is None:
         return ""
-    verb, what, rest = found.groups()
+    verb, what = found.groups()
     if verb == "Installing":
         return "unpacking"
-    size = re.search(r"\(([\d.]+ [kMG]B)\)", rest)
-    name = re.split(r"[<>=!~\[;]", what.rpartition("/")[2])[0]
+    if verb in {"Building", "Preparing"}:
+        return f"{verb.lower()} {'metadata' if 'metadata' in what else 'wheels'}"
+    size = re.search(r"\(([\d.]+ [kMG]B)\)", what)
+    name = re.split(r"[^\w.]|-\d", what.split()[0].rpartition("/")[2])[0]
     return f"{verb.lower()} {name}{f', {size[1]}' if size else ''}"
 
 
@@ -56,7 +58,8 @@ def main() -> int:
             elif reader.is_alive():
                 print(f"  {seconds:.0f} s, {now[0]}", flush=True)
     start = "\r\x1b[K" if is_terminal else ""
-    print(f"{start}{'can not install' if pip.returncode else 'installed'} {what}, {time.monotonic() - started:.0f} s")
+    ending = "can't install" if pip.returncode else "installed"
+    print(f"{start}{ending} {what}, {time.monotonic() - started:.0f} s")
     if pip.returncode:
         sys.stdout.writelines(lines)
     return pip.returncode

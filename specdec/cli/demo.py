@@ -39,7 +39,7 @@ def demo(
     ] = None,
     max_new_tokens: MaxNewTokens = 128,
 ) -> None:
-    """Show transformers' generate beside specdec, and what you gain.
+    """Show transformers beside specdec, live, and what you gain.
 
     Three questions are answered by both, one after the other, on this machine. A table and one sentence at the end
     say how fast each was, whether the texts are the same, and how much comes from the engine and how much from drafts.
@@ -256,10 +256,8 @@ def _conclude(console: Console, measured: "Measured", name: str) -> None:
     for line in _differences(measured):
         _say(console, line, "yellow")
     if is_busy:
-        line = (
-            f"Other programs used the processor as well (a load of {load:.1f}): when it is quiet, the figures differ."
-        )
-        _say(console, line, "yellow")
+        line = f"Other programs used the processor as well (a load of {load:.1f}), which slows contenders unequally:"
+        _say(console, f"{line} run it again on a quiet machine before you rely on these figures.", "yellow")
     _say(
         console,
         "Tokens over seconds, the prompts' passes included; each contender once, alone, after a warm-up; without "
