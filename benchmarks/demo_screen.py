@@ -18,8 +18,10 @@ from pathlib import Path
 
 import pyte
 
+from benchmarks.first_screen import with_block
+
 PAGE = Path(__file__).parent.parent / "docs" / "index.md"
-BEGIN, END = "<!-- made by `python -m benchmarks demo_screen` -->\n", "<!-- end -->\n"
+BEGIN = "<!-- made by `python -m benchmarks demo_screen` -->\n"
 WIDTH, HEIGHT = 100, 40
 _BUSY = "busy with other programs"
 
@@ -53,11 +55,8 @@ def main() -> None:
         raise SystemExit(f"the demo ended with exit code {code}")
     if _BUSY in shown:
         raise SystemExit("the machine was busy: nothing was written")
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    PAGE.write_text(
-        f"{before}{BEGIN}\n```text\n$ specdec demo\n{shown}\n```\n\n{END}{rest.partition(END)[2]}", encoding="utf-8"
-    )
+    block = f"\n```console\n$ specdec demo\n{shown}\n```\n\n"
+    PAGE.write_text(with_block(PAGE.read_text(encoding="utf-8"), block, BEGIN), encoding="utf-8")
 
 
 if __name__ == "__main__":

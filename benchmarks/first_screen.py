@@ -112,13 +112,13 @@ def load() -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS]
 
 
-def with_block(page: str, made: str) -> str:
+def with_block(page: str, made: str, begin: str = BEGIN) -> str:
     """A page with the block between its markers replaced."""
-    before, _, rest = page.partition(BEGIN)
+    before, _, rest = page.partition(begin)
     _, _, after = rest.partition(END)
     if not after:
-        raise SystemExit(f"README.md has no lines {BEGIN.strip()} and {END.strip()}")
-    return f"{before}{BEGIN}{made}{END}{after}"
+        raise SystemExit(f"the page has no lines {begin.strip()} and {END.strip()}")
+    return f"{before}{begin}{made}{END}{after}"
 
 
 def main() -> None:

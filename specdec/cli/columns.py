@@ -64,7 +64,7 @@ class Column:
         """Tokens and tokens per second so far."""
         if not self._ids:
             return "reads the prompt" if self._has_begun else "waits its turn"
-        return f"{len(self._ids)} token{'s' if len(self._ids) > 1 else ''}, {len(self._ids) / self._seconds:.0f}/s"
+        return figures(len(self._ids), self._seconds)
 
 
 class Columns:
@@ -132,6 +132,11 @@ class Columns:
             border_style="green" if column.is_done else "dim",
             height=num_lines + 2,
         )
+
+
+def figures(num_tokens: int, seconds: float) -> str:
+    """Tokens, and tokens per second: "89 tokens, 15.6/s"."""
+    return f"{num_tokens} token{'s' if num_tokens != 1 else ''}, {num_tokens / seconds:.1f}/s"
 
 
 def printable(text: str) -> str:

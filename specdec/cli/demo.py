@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specdec.cli.columns import Column, Columns, printable
+from specdec.cli.columns import Column, Columns, figures, printable
 from specdec.cli.options import EXIT_ERROR, MaxNewTokens, before_anything_runs, load_model
 from specdec.cli.progress import stages, status
 from specdec.errors import ModelError, RequestError
@@ -219,7 +219,7 @@ class _Show:
                 say(column, "")
             say(None, "specdec without drafts, not shown…")
             plain = shown.without_drafts.answer(prompt, self._max_new_tokens, lambda *_: None)
-            say(None, f"specdec without drafts: {len(plain.token_ids)} tokens, {plain.tokens_per_second:.0f}/s")
+            say(None, f"specdec without drafts: {figures(len(plain.token_ids), plain.seconds)}")
         return answers[0], answers[1], plain
 
     @contextmanager

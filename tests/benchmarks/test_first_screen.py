@@ -4,6 +4,7 @@ import json
 import re
 import statistics
 import struct
+import sys
 import zlib
 from collections import defaultdict
 from copy import deepcopy
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks import first_screen, picture
+from benchmarks import first_screen, picture, report_picture
 from benchmarks.first_screen import BEGIN, END, README, RESULTS, SHOWN, block, chart, load, with_block
 
+demo_screen = pytest.importorskip("benchmarks.demo_screen")  # of pseudo-terminals
 PAGE = README.read_text(encoding="utf-8")
 MADE = PAGE[PAGE.index(BEGIN) + len(BEGIN) : PAGE.index(END)]
 
@@ -32,17 +34,24 @@ def speeds_of_runs(data: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def embedded(png: bytes) -> Any:
-    """The figures in a PNG's text chunk, read without an imaging library."""
+def text_chunk(png: bytes, key: str) -> str | None:
+    """A text chunk of a PNG, read without an imaging library."""
     place = 8
     while place < len(png):
         size, kind = struct.unpack(">I4s", png[place : place + 8])
         content = png[place + 8 : place + 8 + size]
         assert zlib.crc32(kind + content) == struct.unpack(">I", png[place + 8 + size : place + 12 + size])[0]
-        if kind == b"tEXt" and content.startswith(b"Figures\0"):
-            return json.loads(content.partition(b"\0")[2])
+        if kind == b"tEXt" and content.startswith(f"{key}\0".encode()):
+            return content.partition(b"\0")[2].decode("latin-1")
         place += 12 + size
     return None
+
+
+def figures_of(chart: Path) -> dict[str, dict[str, str]]:
+    found = text_chunk(chart.read_bytes(), "Figures")
+    assert found is not None
+    figures: dict[str, dict[str, str]] = json.loads(found)
+    return figures
 
 
 def table_of(page: str) -> dict[str, list[str]]:
@@ -66,7 +75,7 @@ def test_the_table_has_the_speeds_of_the_single_runs_and_their_ratios() -> None:
 
 
 def test_the_chart_has_the_figures_of_the_table_in_its_order() -> None:
-    figures = embedded(first_screen.CHART.read_bytes())
+    figures = figures_of(first_screen.CHART)
     table = table_of(MADE)
     assert list(figures) == ["float32", "bfloat16"]
     for place, panel in enumerate(figures.values()):
@@ -94,12 +103,40 @@ def test_another_result_makes_another_block_and_another_chart(tmp_path: Path) ->
     row["tokens_per_second"] *= 2
     assert block(results) != MADE
     picture.save(*chart(results), first_screen.TITLE, first_screen.CAPTION, tmp_path / "other.png")
-    drawn, shown = embedded((tmp_path / "other.png").read_bytes()), embedded(first_screen.CHART.read_bytes())
+    drawn, shown = figures_of(tmp_path / "other.png"), figures_of(first_screen.CHART)
     assert drawn["float32"] == shown["float32"]
     assert {name for name in shown["bfloat16"] if drawn["bfloat16"][name] != shown["bfloat16"][name]} == {"vLLM"}
 
 
+@pytest.mark.xfail(strict=True, reason="run `python -m benchmarks report_picture` on a quiet machine, and delete this")
+@pytest.mark.parametrize("picture_file", report_picture.PICTURES)
+def test_the_pictures_of_the_report_are_of_readmes_command(picture_file: Path) -> None:
+    assert text_chunk(picture_file.read_bytes(), "Command") == report_picture.command()
+
+
+def test_readmes_command_compares_on_the_model_that_answers() -> None:
+    made = report_picture.command()
+    assert made.startswith("specdec compare auto ")
+    assert "--model smollm2" in made
+    assert "--report report.html" in made
+
+
+@pytest.mark.xfail(strict=True, reason="run `python -m benchmarks demo_screen` on a quiet machine, and delete this")
+def test_the_docs_show_the_demos_screen_of_a_quiet_machine() -> None:
+    page = demo_screen.PAGE.read_text(encoding="utf-8")
+    shown = page[page.index(demo_screen.BEGIN) : page.index(END)]
+    assert "1 of 3: explain" in shown
+    assert "On this machine specdec writes the same text " in shown
+
+
+def test_a_screen_is_what_a_terminal_of_that_size_shows_in_the_end() -> None:
+    lines = "import sys; print(*range(30), sep='\\n'); print('a\\rb', 'x' * 25, sys.stdout.isatty())"
+    code, shown = demo_screen.run([sys.executable, "-c", f"{lines}; sys.exit(3)"], width=20, height=10)
+    assert code == 3
+    assert shown.splitlines() == [*map(str, range(30)), f"b {'x' * 18}", "xxxxxxx True"]
+
+
 def test_a_page_without_markers_is_refused_and_one_with_them_keeps_the_rest() -> None:
     assert with_block(f"a\n{BEGIN}old\n{END}z\n", "new\n") == f"a\n{BEGIN}new\n{END}z\n"
-    with pytest.raises(SystemExit, match=r"README\.md has no lines <!-- made by"):
+    with pytest.raises(SystemExit, match="the page has no lines <!-- made by"):
         with_block("a\n", "new\n")

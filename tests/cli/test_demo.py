@@ -40,13 +40,12 @@ def test_a_pipe_gets_lines_a_table_and_one_sentence(run: Any, built_in: tuple[An
     assert not [character for character in out if not character.isprintable() and character not in "\n\t"]
     for place, question in enumerate(built_in_questions()):
         assert f"\n{place + 1} of 3: {question.kind}\n{question.text.rstrip()}\n" in out
-    for text in re.findall(r"transformers' generate, 8 tokens, \d+/s:\n(.+?)\n\nspecdec, 8 tok", out, flags=re.DOTALL):
-        assert out.count(f"/s:\n{text}\n\nspecdec") == 2  # transformers' and specdec's, before what stands after each
-    rows = {
-        line[:18].strip(): line[18:].split()
-        for line in out.splitlines()
-        if re.match(r"(spec|trans)\S+.* \d+\.\d", line)
-    }
+    texts = re.findall(r"transformers' generate, 8 tokens, [\d.]+/s:\n(.+?)\n\nspecdec, 8 tok", out, flags=re.DOTALL)
+    assert len(texts) == 3
+    for text in texts:
+        assert out.count(f"/s:\n{text}\n\nspecdec") == 2  # transformers' and specdec's own
+    lines = [line for line in out.splitlines() if re.match(r"(specdec|transformers)\b.* \d+\.\d\d ", line)]
+    rows = {line[:18].strip(): line[18:].split() for line in lines}
     theirs, plain, ours = rows["transformers"], rows["specdec, no drafts"], rows["specdec"]
     assert (theirs[1:], plain[2:], ours[3]) == (["1", "1.00", "–"], ["1.00", "yes"], "yes")
     (sentence,) = [line for line in out.splitlines() if line.startswith("On this machine ")]
@@ -112,7 +111,7 @@ def test_both_texts_stand_in_full_at_the_end_and_once(width: int, height: int) -
     for number in range(120):
         assert text.count(f"word{number:03}") == 2
     assert text.count("their side") == text.count("our side") == text.count("what stands below") == 1
-    assert text.count("120 tokens, 1/s") == 2
+    assert text.count("120 tokens, 1.0/s") == 2
     assert file.getvalue().rfind("\x1b[?25h") > file.getvalue().rfind("\x1b[?25l")
 
 
@@ -173,9 +172,9 @@ def test_a_column_says_what_it_does() -> None:
     column.begin()
     assert column.figures() == "reads the prompt"
     column.add([1], 0.5)
-    assert column.figures() == "1 token, 2/s"
+    assert column.figures() == "1 token, 2.0/s"
     column.add([2], 0.5)
-    assert column.figures() == "2 tokens, 4/s"
+    assert column.figures() == "2 tokens, 4.0/s"
 
 
 @pytest.mark.parametrize(
