@@ -71,7 +71,10 @@ def main() -> None:
     said = command()
     _, *arguments = shlex.split(said)
     subprocess.run([sys.executable, "-m", "specdec", *arguments], cwd=_FOLDER, check=True)
-    photograph(_FOLDER / "report.html", said)
+    report = _FOLDER / "report.html"
+    if not report.is_file():
+        raise SystemExit(f"{said} wrote no report.html")
+    photograph(report, said)
 
 
 if __name__ == "__main__":

@@ -91,10 +91,19 @@ def test_both_pages_show_that_chart() -> None:
 
 def test_engine_and_drafts_multiply_to_the_whole_speed_up() -> None:
     said = [float(number) for number in re.findall(r"\d+\.\d", MADE.rpartition("|")[2])]
+    assert len(said) == 4
     table = table_of(MADE)
     for place in range(2):
         whole = float(table["specdec on OpenVINO, fast numerics"][2 * place + 1])
         assert said[place] * said[place + 2] == pytest.approx(whole, rel=0.05)
+
+
+def test_the_first_sentence_is_the_exact_row() -> None:
+    ratio = table_of(MADE)["specdec on OpenVINO, exact"][1]
+    assert MADE.startswith(f"**{ratio} times as fast as transformers' `generate`, the same text**: ")
+    results = deepcopy(load())
+    next(row for row in results[0]["rows"] if row["contender"] == first_screen.EXACT.contender)["num_different"] = 2
+    assert "`generate`, another text in 2 of 14**" in block(results)
 
 
 def test_another_result_makes_another_block_and_another_chart(tmp_path: Path) -> None:
