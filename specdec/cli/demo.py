@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from specdec.cli.columns import Column, Columns, figures, printable
-from specdec.cli.options import EXIT_ERROR, MaxNewTokens, before_anything_runs, load_model
+from specdec.cli.model_choice import ModelChoice
+from specdec.cli.options import EXIT_ERROR, MaxNewTokens, before_anything_runs
 from specdec.cli.progress import stages, status
 from specdec.errors import ModelError, RequestError
 
@@ -58,7 +59,7 @@ def demo(
 
 
 def _real_or_built_in(console: Console) -> str:
-    """SmolLM2, fetched now if it isn't there; where it can't be fetched, the built-in model, and the reason is said."""
+    """The default model: SmolLM2, fetched if it is missing. If that fails, say why and use the built-in model."""
     from specdec.demo import smollm2
     from specdec.demo.gguf_conversion import check_libraries
 
@@ -71,12 +72,11 @@ def _real_or_built_in(console: Console) -> str:
         with stages() as say:
             smollm2.fetch(folder, say=say)
     except (ModelError, OSError) as error:
-        why = f"SmolLM2-135M-Instruct can't be fetched: {error}"
-        console.print(Text(why, style="yellow"), soft_wrap=True)
-        console.print(
-            "So this runs on the built-in model. It has 7 million parameters and continues texts; its passes are so "
-            "short that drafts gain little. Figures that say something need a real model.",
-            soft_wrap=True,
+        _say(console, f"SmolLM2-135M-Instruct can't be fetched: {error}", "yellow")
+        _say(
+            console,
+            "The built-in model takes its place. It has 7 million parameters and continues texts. Its passes are so short "
+            "that drafts gain little: for figures that say something, use a real model.",
         )
         return _BUILT_IN
     return _REAL
@@ -84,7 +84,7 @@ def _real_or_built_in(console: Console) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """The contenders, with all that is said of them; ``engine`` is what runs specdec's passes."""
+    """Contenders, warmed up in ``_Show``; ``engine`` names what runs specdec's passes in the verdict."""
 
     transformers: "TransformersContender"
     specdec: "SpecdecContender"
@@ -96,7 +96,7 @@ class _Prepared:
 
 
 def _prepared(name: str, console: Console) -> _Prepared:
-    """Load a model for each side: specdec may pack the weights of its own, which would speed transformers up as well.
+    """Load one copy of the model per side: specdec may pack its copy's weights, and transformers would gain by that.
 
     Raises:
         ModelError: for a model that can't be loaded or driven.
@@ -105,14 +105,14 @@ def _prepared(name: str, console: Console) -> _Prepared:
         from specdec.side_by_side.contenders import SpecdecContender, TransformersContender, recommended_backend
         from specdec.side_by_side.questions import QUESTIONS, built_in_questions
 
-    model, tokenizer = load_model(name)
+    model, tokenizer = ModelChoice(model=name, backend="hf").load()
     backend = recommended_backend()
     try:
         ours, plain = _generators(name, backend)
     except ModelError as error:
         if backend == "auto":
             raise
-        console.print(f"not on OpenVINO: {error}", style="yellow", soft_wrap=True, markup=False)
+        _say(console, f"without OpenVINO: {error}", "yellow")
         backend = "auto"
         ours, plain = _generators(name, backend)
     engine = "OpenVINO" if backend == "openvino" else "its loop"
@@ -130,8 +130,7 @@ def _prepared(name: str, console: Console) -> _Prepared:
 
 
 def _generators(name: str, backend: str) -> tuple[Any, Any]:
-    """specdec with default settings, and plain decoding by the same engine in fast numerics, its fastest."""
-    from specdec.cli.model_choice import ModelChoice
+    """specdec with default settings, and the same engine without drafts in fast numerics, which is its fastest."""
     from specdec.generator import Generator
 
     choice = ModelChoice(model=name, backend=backend)

@@ -45,10 +45,10 @@ def status(doing: str) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """Yield what says which stage comes next: with the time so far on a terminal, a line for each elsewhere.
+    """Yield a function that announces a stage: on a terminal with a clock beside it, elsewhere as a line.
 
-    For work that isn't timed: the line is drawn all the while, and whatever else goes to standard error meanwhile, such
-    as other libraries' bars, is dropped.
+    Use it for work that isn't timed, as the clock is drawn continuously. Other output to standard error, such as
+    progress bars of libraries, is dropped meanwhile.
     """
     console = Console(file=sys.stderr)
     with redirect_stderr(io.StringIO()):

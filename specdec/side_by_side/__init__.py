@@ -1,1 +1,1 @@
-"""transformers' ``generate`` beside specdec on three questions: who writes what, how fast, and what made it so."""
+"""transformers' ``generate`` and specdec on the same questions: their speed, and whether their texts are the same."""

@@ -1,4 +1,4 @@
-"""Do other programs use the processor? Not every contender suffers alike from that, so ratios change as well."""
+"""Load by other programs, which slows contenders unequally, so that ratios change as well."""
 
 import os
 
@@ -6,7 +6,7 @@ LET_PASS = 1.0  # of load by others: a desktop at rest has some
 
 
 def load_by_others() -> float:
-    """The processes of others that wanted a processor in the last minute, on average; 0 where that isn't known."""
+    """The load average of the last minute minus torch's threads; 0 where the system has no load average."""
     import torch
 
     return os.getloadavg()[0] - torch.get_num_threads() if hasattr(os, "getloadavg") else 0.0

@@ -1,10 +1,10 @@
 """transformers' ``generate`` and specdec by one method: answer a prompt, show each step, and time it."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ Show = Callable[[Sequence[int], float], None]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One prompt, decoded once; ``seconds`` include the prompt's pass, and leave out what ``show`` took."""
+    """One decoded prompt. ``seconds`` include prefill and exclude the time spent in ``show``."""
 
     token_ids: tuple[int, ...]
     seconds: float
@@ -29,14 +29,17 @@ class Answer:
 
 
 class Contender(Protocol):
-    """Whatever answers prompts."""
+    """One side of the comparison."""
 
     def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> Answer:
         """Decode greedily, and call ``show`` after each step."""
 
 
 def recommended_backend() -> str:
-    """The backend that the demo asks for: OpenVINO where its plug-in is installed."""
+    """The backend of the demo: OpenVINO if its plug-in is installed.
+
+    This function goes once ``Generator`` chooses OpenVINO by itself.
+    """
     return "openvino" if find_spec("specdec_openvino") and find_spec("openvino") else "auto"
 
 
@@ -44,25 +47,25 @@ class Stopwatch:
     """Seconds since it was made, by a monotonic clock, without those spent in ``paused``."""
 
     def __init__(self) -> None:
-        self._start, self._paused = time.perf_counter(), 0.0
+        self._start, self._paused = perf_counter(), 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds so far; call it outside ``paused``."""
-        return time.perf_counter() - self._start - self._paused
+        return perf_counter() - self._start - self._paused
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave out what is done inside."""
-        since = time.perf_counter()
+        since = perf_counter()
         try:
             yield
         finally:
-            self._paused += time.perf_counter() - since
+            self._paused += perf_counter() - since
 
 
 class TransformersContender:
-    """A model's own ``generate``: greedy, as a user calls it. The model must not be packed by a generator."""
+    """A model's own ``generate``, greedy. The model must not be packed by a generator."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -101,7 +104,7 @@ class SpecdecContender:
 
 
 class _Streamer:
-    """What ``generate`` hands its tokens to; the prompt comes first."""
+    """The ``streamer`` of ``generate``: called once with the prompt, then with each token."""
 
     def __init__(self, watch: Stopwatch, show: Show) -> None:
         self._watch, self._show, self._has_prompt = watch, show, False

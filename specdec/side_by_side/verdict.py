@@ -1,4 +1,4 @@
-"""The figures of all questions together, and the one sentence that they come to, whichever way they fall."""
+"""The figures of all questions together, and the verdict: one sentence that is true whichever way they fall."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from specdec.side_by_side.agreement import SAME, Agreement
 from specdec.side_by_side.contenders import Answer
 
-_NO_CHANGE = 0.02  # a ratio that lies closer to 1 is said to be none
+_NO_CHANGE = 0.02  # ratios closer to 1 than this are reported as no change
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,7 @@ def test_where_the_real_model_cannot_be_fetched_the_reason_is_said_and_the_built
     assert command._real_or_built_in(Console(file=file)) == "demo"
     first, second = file.getvalue().splitlines()
     assert first == f"SmolLM2-135M-Instruct can't be fetched: {fault}"
-    assert second.startswith("So this runs on the built-in model.")
+    assert second.startswith("The built-in model takes its place.")
 
 
 def test_the_real_model_is_fetched_once(

@@ -49,7 +49,7 @@ def test_both_write_what_plain_decoding_writes_and_show_each_token_once(
 
 def test_neither_is_charged_for_what_is_drawn(sides: list[Contender], monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(contenders.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(contenders, "perf_counter", lambda: now[0])
 
     def draw(*_: Any) -> None:
         now[0] += 100.0
@@ -60,7 +60,7 @@ def test_neither_is_charged_for_what_is_drawn(sides: list[Contender], monkeypatc
 
 def test_a_stopwatch_leaves_out_pauses_only(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [10.0]
-    monkeypatch.setattr(contenders.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(contenders, "perf_counter", lambda: now[0])
     watch = Stopwatch()
     now[0] += 2
     with watch.paused():
