@@ -75,8 +75,8 @@ def _real_or_built_in(console: Console) -> str:
         _say(console, f"SmolLM2-135M-Instruct can't be fetched: {error}", "yellow")
         _say(
             console,
-            "The built-in model takes its place. It has 7 million parameters and continues texts. Its passes are so short "
-            "that drafts gain little: for figures that say something, use a real model.",
+            "The built-in model takes its place. It has 7 million parameters and continues texts. Its passes are so "
+            "short that drafts gain little: for figures that say something, use a real model.",
         )
         return _BUILT_IN
     return _REAL
