@@ -1,20 +1,23 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches a larger model,
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches SmolLM2,
 # `make openvino` installs that plug-in and tests it,
 # `make distributed` has the tests by several processes that `make test` leaves out,
 # `make docs` builds the documentation in build/site.
+# On Linux without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu makes torch a tenth of the download.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed
+SHOWS := $(VENV)/shows
 CONVERTS := $(VENV)/converts
 HAS_OPENVINO := $(VENV)/has-openvino
 WRITES_DOCS := $(VENV)/writes-docs
+INSTALL := $(PYTHON) .ci/install.py $(BIN)/python
 VLLM := build/environments/vllm/bin/python
 
 .PHONY: demo test lint docs benchmark real-model openvino vllm-check distributed clean
 
-demo: $(INSTALLED)
-	$(BIN)/specdec demo
+demo: $(SHOWS)
+	@$(BIN)/specdec demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n auto --dist loadfile
@@ -48,6 +51,16 @@ benchmark: $(INSTALLED)
 
 real-model: $(CONVERTS)
 	@$(BIN)/python -m specdec.demo.smollm2
+
+# specdec itself fetches SmolLM2, when the demo starts.
+$(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml
+	@echo "on a fresh machine this takes about two minutes"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(INSTALL) torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) --constraint constraints.txt torch
+	@$(INSTALL) "specdec and transformers" --constraint constraints.txt --editable ".[real-model]"
+	@$(INSTALL) OpenVINO --constraint constraints.txt --editable plugins/specdec-openvino \
+	    || echo "the demo runs without OpenVINO"
+	@touch $@
 
 $(INSTALLED): pyproject.toml constraints.txt plugins/specdec-example/pyproject.toml plugins/specdec-vllm/pyproject.toml
 	$(PYTHON) -m venv $(VENV)

@@ -79,7 +79,7 @@ def imported_at_once(module: str) -> set[str]:
 
 def test_the_statements_are_read() -> None:
     assert {"dataclasses", "specdec.tree", "specdec.tree.DraftTree"} <= IMPORTS["specdec.decoding.step"]
-    assert "specdec.demo" in IMPORTS["specdec.cli.decode"]  # within a function
+    assert "specdec.demo" in IMPORTS["specdec.cli.options"]  # within a function
     assert {f"specdec.{stage}.base" for stage in STAGES} <= IMPORTS.keys()
 
 

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from specdec.cli.audit import audit
 from specdec.cli.chat import chat
-from specdec.cli.decode import demo, generate, plugins
+from specdec.cli.decode import generate, plugins
+from specdec.cli.demo import demo
 from specdec.cli.evaluate import bench, compare, report
 from specdec.cli.index import index
 from specdec.cli.load import bench_serve

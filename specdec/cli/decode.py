@@ -15,7 +15,6 @@ from rich.text import Text
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     BYTE_ORDER_MARK,
-    EXIT_ERROR,
     AsJson,
     Chat,
     MaxNewTokens,
@@ -29,76 +28,6 @@ from specdec.cli.options import (
 )
 from specdec.cli.progress import status
 from specdec.errors import RequestError
-
-_NAMES = {"demo": "built-in model"}
-
-
-@takes_model
-def demo(
-    choice: ModelChoice = USUAL,
-    proposer: ProposerOption = "lookahead:N=5,W=7,G=7",
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 0.0,
-    seed: Seed = 0,
-    category: Annotated[str | None, typer.Option(help="only prompts of this category")] = None,
-) -> None:
-    """Decode with the built-in model, beside plain decoding.
-
-    One prompt of each category is decoded, and its text held against plain decoding's.
-    Another --model continues the same prompts.
-    """
-    from specdec import demo as built_in
-
-    chosen = {prompt.category: prompt for prompt in reversed(built_in.prompts())}
-    console = Console(highlight=False)
-    with before_anything_runs():
-        if category is not None and category not in chosen:
-            raise RequestError(f"--category {category!r} is unknown: there are {', '.join(sorted(chosen))}")
-        settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
-        check_request(proposer, **choice.stages, settings=settings)
-        from specdec.generator import Generator
-
-        model, tokenizer = choice.load(proposer)
-        with status("trying the model out"):
-            common: dict[str, Any] = {"tokenizer": tokenizer, "weights": choice.weights}
-            generator = Generator(model, proposer=proposer, numerics=choice.numerics, **common)  # type: ignore[arg-type]  # checked there
-    is_fast = generator.numerics.mode == "fast"
-    with status("trying the model out"):
-        plain = Generator(model, proposer="autoregressive", numerics=generator.numerics.mode, **common)
-        ordinary = plain if is_fast else Generator(model, proposer="autoregressive", numerics="fast", **common)
-    console.print(
-        f"{_NAMES.get(choice.model, choice.model)}, {proposer}; tokens that came together in one step share a colour",
-        style="dim",
-    )
-    all_same = True
-    for name, prompt in sorted(chosen.items()):
-        if category in (None, name):
-            console.rule(f"{name}: {prompt.name}", align="left")
-            console.print(Text(prompt.text, style="dim"), end="", soft_wrap=True)
-            result = print_stream(console, generator.stream(prompt.text, **settings))
-            expected = plain.generate(prompt.text, **settings)
-            is_same = expected.token_ids == result.token_ids
-            console.print(figures(result), style="dim", soft_wrap=True)
-            rate = f"{expected.stats.tokens_per_second:.0f} tokens per second"
-            if not is_fast:
-                fast = ordinary.generate(prompt.text, **settings).stats.tokens_per_second
-                rate = f"{rate} in exact numerics, {fast:.0f} in fast ones"
-            verdict = "the same text" if is_same else "ANOTHER TEXT"
-            console.print(f"plain decoding: {rate}; {verdict}", style="dim", soft_wrap=True)
-            all_same &= is_same
-    console.print(_outlook(generator), style="dim", soft_wrap=True)
-    if not all_same:
-        raise typer.Exit(EXIT_ERROR)
-
-
-def _outlook(generator: Any) -> str:
-    """A sentence that makes sense of the speeds above."""
-    costs = generator.costs()
-    times = ", ".join(f"{size} tokens {costs.relative_at(size):.1f}" for size in (8, 32))
-    return (
-        f"What passes take here, in plain ones: {times}. A strategy is faster where it brings more tokens a step than "
-        "its passes take. `specdec tune lookahead` finds the sizes that suit a machine."
-    )
 
 
 @takes_model

@@ -1,14 +1,24 @@
 """Progress on standard error while something takes its time."""
 
+import io
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -31,6 +41,24 @@ def status(doing: str) -> Iterator[Callable[[], None]]:
     # Drawn once: what goes on meanwhile may be timed. Standard output stays what it is: it may take the text.
     with Live(line, console=console, transient=True, auto_refresh=False, redirect_stdout=False) as live:
         yield live.stop
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str], None]]:
+    """Yield a function that announces a stage: on a terminal with a clock beside it, elsewhere as a line.
+
+    Use it for work that isn't timed, as the clock is drawn continuously. Other output to standard error, such as
+    progress bars of libraries, is dropped meanwhile.
+    """
+    console = Console(file=sys.stderr)
+    with redirect_stderr(io.StringIO()):
+        if not console.is_terminal:
+            yield lambda stage: console.print(stage, style="dim", highlight=False, markup=False, soft_wrap=True)
+            return
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=console, transient=True, redirect_stderr=False) as line:
+            task = line.add_task("")
+            yield lambda stage: line.update(task, description=stage)
 
 
 def measured(session: "Session", run_file: Path | None) -> "Comparison":

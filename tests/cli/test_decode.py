@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specdec import Generator, Proposer, Result, demo, hookimpl
+from specdec import Generator, Proposer, Result, hookimpl
 from specdec.cli.decode import print_stream
 from specdec.decoding.result import Chunk
 from specdec.decoding.stats import Stats
@@ -119,7 +119,6 @@ def test_plugins_lists_each_by_the_name_that_works_and_says_why_it_is_a_longer_o
     [
         ("generate", "a", "--proposer", "padded"),
         ("generate", "a", "--verifier", "padded"),
-        ("demo", "--proposer", "padded"),
         ("compare", "padded"),
         ("compare", "jacobi", "--verifier", "padded"),
         ("bench", "padded"),
@@ -320,11 +319,10 @@ def test_an_interruption_exits_with_130_and_leaves_what_was_printed(run: Any, mo
         (("generate", PROMPT, "--model", "/no/such [model]"), "error: can't load '/no/such [model]': there is no such"),
         (("generate", PROMPT, "--max-new-tokens", "100000"), "error: the prompt has "),
         (("generate", PROMPT, "--numerics", "good"), "error: numerics='good': it must be one of "),
-        (("demo", "--max-new-tokens", "0"), "error: settings refused: max_new_tokens=0"),
+        (("generate", PROMPT, "--max-new-tokens", "0"), "error: settings refused: max_new_tokens=0"),
         (("generate", PROMPT, "--dtype", "int4"), "error: dtype='int4': it must be bfloat16, float16, "),
         (("generate", PROMPT, "--device", "abacus"), "error: device='abacus' can't be used here: "),
         (("generate", "\udcff"), "error: the argument is not UTF-8 text"),
-        (("demo", "--category", "poetry"), "error: --category 'poetry' is unknown: there are "),
     ],
 )
 def test_what_is_refused_exits_with_2_and_the_reason_on_standard_error(
@@ -365,15 +363,6 @@ def test_help_exits_with_0_and_names_the_commands(run: Any) -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert all(command in out for command in ("demo", "generate", "plugins"))
-
-
-def test_demo_compares_with_plain_decoding(run: Any) -> None:
-    category = demo.prompts()[0].category
-    code, out, _ = run("demo", "--category", category, "--max-new-tokens", "16", "--proposer", "prompt_lookup")
-    assert code == 0
-    words = " ".join(out.split())
-    assert f"{category}: " in words
-    assert words.count("the same text") == words.count("tokens per step") == 1
 
 
 def test_as_a_process_it_reads_a_pipe_and_writes_one_without_escape_codes(built_in: tuple[Any, Any]) -> None:

@@ -1,0 +1,317 @@
+"""``specdec demo``: transformers' ``generate`` beside specdec on three questions, and what that comes to."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from specdec.cli.columns import Column, Columns, figures, printable
+from specdec.cli.model_choice import ModelChoice
+from specdec.cli.options import EXIT_ERROR, MaxNewTokens, before_anything_runs
+from specdec.cli.progress import stages, status
+from specdec.errors import ModelError, RequestError
+
+if TYPE_CHECKING:
+    from specdec.side_by_side.agreement import Agreement
+    from specdec.side_by_side.contenders import Answer, Contender, SpecdecContender, TransformersContender
+    from specdec.side_by_side.questions import Question
+    from specdec.side_by_side.verdict import Measured
+
+_BUILT_IN, _REAL = "demo", "smollm2"
+_NAMES = {_BUILT_IN: "the built-in model of 7 million parameters", _REAL: "SmolLM2-135M-Instruct"}
+_THEIRS = "transformers' generate"
+_WARM_UP_TOKENS = 32
+
+
+def demo(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="a folder or hub name; 'demo' is built in",
+            show_default="SmolLM2-135M-Instruct, fetched once",
+        ),
+    ] = None,
+    max_new_tokens: MaxNewTokens = 128,
+) -> None:
+    """Show transformers beside specdec, live, and what you gain.
+
+    Three questions are answered by both, one after the other, on this machine. A table and one sentence at the end
+    say how fast each was, whether the texts are the same, and how much comes from the engine and how much from drafts.
+    Exit code 1 if a text differs by more than a numeric tie.
+    """
+    console = Console(highlight=False)
+    with before_anything_runs():
+        if max_new_tokens < 1:
+            raise RequestError(f"--max-new-tokens {max_new_tokens}: it must be at least 1")
+        name = model if model is not None else _real_or_built_in(console)
+        shown = _prepared(name, console)
+    measured = _Show(console, shown, max_new_tokens).run()
+    _conclude(console, measured, name)
+    if any(each.verdict == "defect" for each in (*measured.agreements, *measured.agreements_without_drafts)):
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _real_or_built_in(console: Console) -> str:
+    """The default model: SmolLM2, fetched if it is missing. If that fails, say why and use the built-in model."""
+    from specdec.demo import smollm2
+    from specdec.demo.gguf_conversion import check_libraries
+
+    folder = smollm2.home()
+    if folder.is_dir():
+        return _REAL
+    try:
+        with status("starting"):
+            check_libraries()
+        with stages() as say:
+            smollm2.fetch(folder, say=say)
+    except (ModelError, OSError) as error:
+        _say(console, f"SmolLM2-135M-Instruct can't be fetched: {error}", "yellow")
+        _say(
+            console,
+            "The built-in model takes its place. It has 7 million parameters and continues texts. Its passes are so "
+            "short that drafts gain little: for figures that say something, use a real model.",
+        )
+        return _BUILT_IN
+    return _REAL
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """Contenders, warmed up in ``_Show``; ``engine`` names what runs specdec's passes in the verdict."""
+
+    transformers: "TransformersContender"
+    specdec: "SpecdecContender"
+    without_drafts: "SpecdecContender"
+    tokenizer: Any
+    questions: "tuple[Question, ...]"
+    name: str
+    engine: str
+
+
+def _prepared(name: str, console: Console) -> _Prepared:
+    """Load one copy of the model per side: specdec may pack its copy's weights, and transformers would gain by that.
+
+    Raises:
+        ModelError: for a model that can't be loaded or driven.
+    """
+    with status("starting"):
+        from specdec.side_by_side.contenders import SpecdecContender, TransformersContender, recommended_backend
+        from specdec.side_by_side.questions import QUESTIONS, built_in_questions
+
+    model, tokenizer = ModelChoice(model=name, backend="hf").load()
+    backend = recommended_backend()
+    try:
+        ours, plain = _generators(name, backend)
+    except ModelError as error:
+        if backend == "auto":
+            raise
+        _say(console, f"without OpenVINO: {error}", "yellow")
+        backend = "auto"
+        ours, plain = _generators(name, backend)
+    engine = "OpenVINO" if backend == "openvino" else "its loop"
+    if ours.weights.kernel:
+        engine = "packing the weights"
+    return _Prepared(
+        TransformersContender(model),
+        SpecdecContender(ours),
+        SpecdecContender(plain),
+        tokenizer,
+        built_in_questions() if name == _BUILT_IN else QUESTIONS,
+        name,
+        engine,
+    )
+
+
+def _generators(name: str, backend: str) -> tuple[Any, Any]:
+    """specdec with default settings, and the same engine without drafts in fast numerics, which is its fastest."""
+    from specdec.generator import Generator
+
+    choice = ModelChoice(model=name, backend=backend)
+    model, tokenizer = choice.load()
+    with status("preparing specdec (longer the first time)"):
+        ours = Generator(model, tokenizer, backend=backend)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "decoding with fast numerics", UserWarning)
+            plain = Generator(model, tokenizer, backend=backend, proposer="autoregressive", numerics="fast")
+    return ours, plain
+
+
+class _Show:
+    """Asks the questions and shows the answers."""
+
+    def __init__(self, console: Console, shown: _Prepared, max_new_tokens: int) -> None:
+        self._console, self._shown, self._max_new_tokens = console, shown, max_new_tokens
+        self._is_live = _is_live(console)
+        self._ours = "specdec on OpenVINO" if shown.engine == "OpenVINO" else "specdec"
+
+    def run(self) -> "Measured":
+        """Warm each contender up, ask, and compare."""
+        from specdec.side_by_side.questions import WARM_UP
+        from specdec.side_by_side.verdict import Measured
+
+        self._introduce()
+        shown = self._shown
+        with status("warming up"):
+            prompt = WARM_UP.encoded(shown.tokenizer)
+            for contender in (shown.transformers, shown.specdec, shown.without_drafts):
+                contender.answer(prompt, min(_WARM_UP_TOKENS, self._max_new_tokens), lambda *_: None)
+        answers = [self._ask(place, question) for place, question in enumerate(shown.questions)]
+        theirs, ours, plain = (tuple(each) for each in zip(*answers, strict=True))
+        with status("comparing the texts"):
+            prompts = [question.encoded(shown.tokenizer) for question in shown.questions]
+            agreements = [self._agreements(prompts, theirs, each) for each in (ours, plain)]
+        kinds = tuple(question.kind for question in shown.questions)
+        return Measured(kinds, theirs, plain, ours, shown.engine, *agreements)
+
+    def _agreements(
+        self, prompts: list[list[int]], expected: "tuple[Answer, ...]", found: "tuple[Answer, ...]"
+    ) -> "tuple[Agreement, ...]":
+        from specdec.side_by_side.agreement import agreement
+
+        model = self._shown.transformers.model
+        return tuple(
+            agreement(model, prompt, theirs.token_ids, ours.token_ids)
+            for prompt, theirs, ours in zip(prompts, expected, found, strict=True)
+        )
+
+    def _introduce(self) -> None:
+        import torch
+
+        shown, model = self._shown, self._shown.transformers.model
+        dtype = str(model.dtype).removeprefix("torch.")
+        _say(
+            self._console,
+            f"{_NAMES.get(shown.name, shown.name)}, {dtype}, {torch.get_num_threads()} threads, greedy: three answers "
+            f"of up to {self._max_new_tokens} tokens by {_THEIRS}, then by {self._ours}.",
+        )
+        if self._is_live and self._console.color_system is not None and not self._console.no_color:
+            _say(self._console, "Tokens that come together in one pass share a colour.", "dim")
+
+    def _ask(self, place: int, question: "Question") -> "tuple[Answer, Answer, Answer]":
+        """transformers' answer, specdec's, and specdec's without drafts."""
+        console, shown = self._console, self._shown
+        console.print()
+        heading = f"{place + 1} of {len(shown.questions)}: {question.kind}"
+        if self._is_live:
+            console.rule(Text(heading, style="bold"), align="left", style="dim")
+        else:
+            console.print(heading, markup=False)
+        _say(console, printable(question.text.rstrip()), "italic")
+        columns = [Column(name, shown.tokenizer) for name in (_THEIRS, self._ours)]
+        prompt = question.encoded(shown.tokenizer)
+        answering = self._live(columns) if self._is_live else self._plain(columns)
+        with answering as (add, say):
+            answers = []
+            contenders: list[Contender] = [shown.transformers, shown.specdec]
+            for column, contender in zip(columns, contenders, strict=True):
+                column.begin()
+                answer = contender.answer(prompt, self._max_new_tokens, partial(add, column))
+                column.finish(answer)
+                answers.append(answer)
+                say(column, "")
+            say(None, "specdec without drafts, not shown…")
+            plain = shown.without_drafts.answer(prompt, self._max_new_tokens, lambda *_: None)
+            say(None, f"specdec without drafts: {figures(len(plain.token_ids), plain.seconds)}")
+        return answers[0], answers[1], plain
+
+    @contextmanager
+    def _live(self, columns: list[Column]) -> Iterator[tuple[Callable[..., None], Callable[..., None]]]:
+        drawn = Columns(self._console, columns)
+        with drawn.shown():
+            yield drawn.add, lambda _, below: drawn.say(below)
+
+    @contextmanager
+    def _plain(self, columns: list[Column]) -> Iterator[tuple[Callable[..., None], Callable[..., None]]]:
+        def say(column: Column | None, below: str) -> None:
+            if column is not None:
+                _say(self._console, f"\n{column.name}, {column.figures()}:")
+                _say(self._console, column.text.plain)
+            elif not below.endswith("…"):
+                _say(self._console, f"\n{below}")
+
+        yield Column.add, say
+
+
+def _conclude(console: Console, measured: "Measured", name: str) -> None:
+    """The table, the sentence, and how it was measured."""
+    from specdec.side_by_side.busy import LET_PASS, load_by_others
+    from specdec.side_by_side.verdict import times, verdict
+
+    console.print()
+    console.print(_table(measured))
+    console.print()
+    load = load_by_others()
+    is_busy = load > LET_PASS
+    _say(console, verdict(measured, is_busy), "bold")
+    by_kind = ", ".join(f"{kind} {times(ratio)}" for kind, ratio in measured.by_kind.items())
+    _say(console, f"By question: {by_kind} times. Drafts gain most where an answer repeats the prompt or itself.")
+    for line in _differences(measured):
+        _say(console, line, "yellow")
+    if is_busy:
+        line = f"Other programs used the processor as well (a load of {load:.1f}), which slows contenders unequally:"
+        _say(console, f"{line} run it again on a quiet machine before you rely on these figures.", "yellow")
+    _say(
+        console,
+        "Tokens over seconds, the prompts' passes included; each contender once, alone, after a warm-up; without "
+        "drafts in fast numerics. On your prompts, with intervals:",
+        "dim",
+    )
+    _say(console, f"  specdec compare auto --model {name} --prompts FILE", "dim")
+
+
+def _is_live(console: Console) -> bool:
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _say(console: Console, line: str, style: str = "") -> None:
+    """A paragraph: wrapped at words on a terminal, one line elsewhere."""
+    console.print(Text(line, style=style), soft_wrap=not _is_live(console))
+
+
+def _table(measured: "Measured") -> Table:
+    from specdec.side_by_side.verdict import speed, times, tokens_per_step
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    for heading in ("tokens/s", "times", "tokens/pass", "same text"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    base = speed(measured.transformers)
+    rows = (
+        ("transformers", measured.transformers, None),
+        ("specdec, no drafts", measured.without_drafts, measured.agreements_without_drafts),
+        ("specdec", measured.specdec, measured.agreements),
+    )
+    for name, answers, agreements in rows:
+        rate = speed(answers)
+        ratio = "1" if agreements is None else times(rate / base)
+        same = "–" if agreements is None else _same(agreements)
+        style = "bold" if name == "specdec" else ""
+        table.add_row(name, f"{rate:.1f}", ratio, f"{tokens_per_step(answers):.2f}", same, style=style)
+    return table
+
+
+def _same(agreements: "tuple[Agreement, ...]") -> str:
+    found = [each.verdict for each in agreements]
+    if "defect" in found:
+        return "NO"
+    num_ties = found.count("numeric tie")
+    return f"{num_ties} tie{'s' if num_ties > 1 else ''}" if num_ties else "yes"
+
+
+def _differences(measured: "Measured") -> Iterator[str]:
+    """A line for each text that isn't transformers'."""
+    for name, agreements in (
+        ("specdec", measured.agreements),
+        ("specdec without drafts", measured.agreements_without_drafts),
+    ):
+        for kind, found in zip(measured.kinds, agreements, strict=True):
+            if found.position is not None:
+                what = "a numeric tie" if found.verdict == "numeric tie" else "A DEFECT, please report it"
+                yield f"{name}, {kind}: differs from token {found.position + 1} on, {what}: {found.reason}."

@@ -1,0 +1,130 @@
+"""transformers' ``generate`` and specdec by one method: answer a prompt, show each step, and time it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from specdec.generator import Generator
+
+# Called with the new tokens of a step, and the seconds so far.
+Show = Callable[[Sequence[int], float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One decoded prompt. ``seconds`` include prefill and exclude the time spent in ``show``."""
+
+    token_ids: tuple[int, ...]
+    seconds: float
+    num_steps: int
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens over seconds."""
+        return len(self.token_ids) / self.seconds
+
+
+class Contender(Protocol):
+    """One side of the comparison."""
+
+    def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> Answer:
+        """Decode greedily, and call ``show`` after each step."""
+
+
+def recommended_backend() -> str:
+    """The backend of the demo: OpenVINO if its plug-in is installed.
+
+    This function goes once ``Generator`` chooses OpenVINO by itself.
+    """
+    return "openvino" if find_spec("specdec_openvino") and find_spec("openvino") else "auto"
+
+
+class Stopwatch:
+    """Seconds since it was made, by a monotonic clock, without those spent in ``paused``."""
+
+    def __init__(self) -> None:
+        self._start, self._paused = perf_counter(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far; call it outside ``paused``."""
+        return perf_counter() - self._start - self._paused
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what is done inside."""
+        since = perf_counter()
+        try:
+            yield
+        finally:
+            self._paused += perf_counter() - since
+
+
+class TransformersContender:
+    """A model's own ``generate``, greedy. The model must not be packed by a generator."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        model.generation_config = _greedy(model)
+
+    def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> Answer:
+        """See ``Contender``."""
+        import torch
+
+        ids = torch.tensor([list(prompt)], device=self.model.device)
+        watch = Stopwatch()
+        streamer = _Streamer(watch, show)
+        output = self.model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, streamer=streamer
+        )
+        seconds = watch.seconds
+        tokens = tuple(output[0, len(prompt) :].tolist())
+        return Answer(tokens, seconds, len(tokens))
+
+
+class SpecdecContender:
+    """A generator of specdec's."""
+
+    def __init__(self, generator: "Generator") -> None:
+        self.generator = generator
+
+    def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> Answer:
+        """See ``Contender``."""
+        watch = Stopwatch()
+        for chunk in self.generator.stream(list(prompt), max_new_tokens=max_new_tokens):
+            seconds, result = watch.seconds, chunk.result
+            with watch.paused():
+                show(chunk.token_ids, seconds)
+        assert result is not None  # the last chunk has it
+        return Answer(tuple(result.token_ids), watch.seconds, result.stats.steps)
+
+
+class _Streamer:
+    """The ``streamer`` of ``generate``: called once with the prompt, then with each token."""
+
+    def __init__(self, watch: Stopwatch, show: Show) -> None:
+        self._watch, self._show, self._has_prompt = watch, show, False
+
+    def put(self, value: Any) -> None:
+        seconds = self._watch.seconds
+        with self._watch.paused():
+            if self._has_prompt:
+                self._show(value.reshape(-1).tolist(), seconds)
+            self._has_prompt = True
+
+    def end(self) -> None:
+        """Called after the last token."""
+
+
+def _greedy(model: Any) -> Any:
+    """A generation config that is greedy, with the end-of-text and suppressed tokens of the model's own."""
+    from transformers import GenerationConfig
+
+    own = model.generation_config
+    end = own.eos_token_id if own.eos_token_id is not None else model.config.get_text_config().eos_token_id
+    names = ("bos_token_id", "pad_token_id", "suppress_tokens", "begin_suppress_tokens")
+    return GenerationConfig(do_sample=False, eos_token_id=end, **{name: getattr(own, name, None) for name in names})
