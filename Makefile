@@ -31,6 +31,8 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/typing/mypy.ini tests/typing/user_code.py
+	$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing
 
 docs: $(WRITES_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict

@@ -107,7 +107,8 @@ class Generator:
             backend_for(self._registry, backend, model)
         if isinstance(model, str | os.PathLike):
             model, tokenizer = read_model(self._registry, backend, os.fspath(model), tokenizer)
-        self.model, self.tokenizer = model, tokenizer
+        self.model: Any = model
+        self.tokenizer: Any = tokenizer
         self._attached = AttachedModel(model, tokenizer, self._choice, self._registry, Holding(weights, kernels))
         if made_other := self._attached.bound.target.backend.lossy:
             told = f"with backend={backend!r} the text is not what the model alone would write: {made_other}"

@@ -136,6 +136,8 @@ class Registry:
             missing = sorted(getattr(plugin.cls, "__abstractmethods__", ()))
             remedy = next((_SINCE[plugin.kind, name] for name in missing if (plugin.kind, name) in _SINCE), "")
             raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {', '.join(missing)}{remedy}")
+        if issubclass(plugin.cls, Proposer) and (plugin.cls.start, plugin.cls.bind) == (Proposer.start, Proposer.bind):
+            raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define start, or bind for an engine of its own")
         if plugin.kind == "verifiers":
             for promise in ("lossless", "reads_q"):
                 if not isinstance(getattr(plugin.cls, promise, None), bool):

@@ -42,9 +42,9 @@ class MergedProposer(Proposer):
     learns_across_requests: ClassVar[bool] = True
 
     proposers: tuple[SerializeAsAny[Proposer], ...] = Field(min_length=1, description="whose candidates are merged")
-    num_nodes: int = Field(32, ge=1, description="candidates of a draft at most")
-    loss: float = Field(0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
-    clock: bool = Field(True, description="let the time that steps take correct the costs measured at load")
+    num_nodes: int = Field(default=32, ge=1, description="candidates of a draft at most")
+    loss: float = Field(default=0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
+    clock: bool = Field(default=True, description="let the time that steps take correct the costs measured at load")
 
     def __init__(self, proposers: Sequence[Proposer] = (), **options: Any) -> None:
         options["proposers"] = tuple(proposers)
@@ -71,9 +71,6 @@ class MergedProposer(Proposer):
                 engine = FreshEngine(parts, self.num_nodes, host.takes_trees)
             failing.pop_all()
         return engine
-
-    def start(self, request: Request) -> Drafter:
-        raise TypeError("a merge's requests are started by its engine")
 
 
 class MergedEngine(Engine):

@@ -30,13 +30,17 @@ class TokenRecyclingProposer(SourceProposer):
     Costs some microseconds per node. Memory: about a kilobyte per token and pair of tokens, ``num_pairs`` of them.
     """
 
-    k: int = Field(6, ge=1, description="successors that are remembered of each token")
+    k: int = Field(default=6, ge=1, description="successors that are remembered of each token")
     vocabulary_seconds: float = Field(
-        3.0, ge=0.0, description="what a load may spend on the successors of each token alone, until all are known"
+        default=3.0,
+        ge=0.0,
+        description="seconds per load for the successors of each token alone, until all are known",
     )
-    num_pairs: int = Field(1 << 15, ge=0, description="tokens and pairs of tokens whose successors are remembered")
-    path: Path | None = Field(None, description="a saved memory to begin with")
-    save_to: Path | None = Field(None, description="a file that the memory is written to when the generator closes")
+    num_pairs: int = Field(default=1 << 15, ge=0, description="tokens and token pairs whose successors are remembered")
+    path: Path | None = Field(default=None, description="a saved memory to begin with")
+    save_to: Path | None = Field(
+        default=None, description="file that the memory is written to when the generator closes"
+    )
 
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.ALL, TopLogits(self.k))})

@@ -25,8 +25,8 @@ class SuffixProposer(SourceProposer):
     some hundreds more for each length at which a run that ends there was written before.
     """
 
-    depth: int = Field(16, ge=1, description="longest run of tokens that is looked for")
-    num_remembered: int = Field(0, ge=0, description="tokens of earlier answers that are kept, 0 for none")
+    depth: int = Field(default=16, ge=1, description="longest run of tokens that is looked for")
+    num_remembered: int = Field(default=0, ge=0, description="tokens of earlier answers that are kept, 0 for none")
 
     def bind(self, host: Host) -> Engine:
         return SuffixEngine(self) if host.is_keyed else super().bind(host)  # else the text would depend on earlier ones
