@@ -11,11 +11,12 @@ from rich.console import Console
 
 from specdec.cli.audit import audit
 from specdec.cli.chat import chat
-from specdec.cli.decode import demo, generate, plugins
+from specdec.cli.decode import demo, generate
 from specdec.cli.evaluate import bench, compare, report
 from specdec.cli.index import index
 from specdec.cli.load import bench_serve
 from specdec.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
+from specdec.cli.plugin_list import plugins
 from specdec.cli.prepare import prepare
 from specdec.cli.ranks import silence_followers
 from specdec.cli.serve import serve

@@ -1,4 +1,4 @@
-"""Commands that decode, and the list of plug-ins."""
+"""Commands that decode."""
 
 import json
 import sys
@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
@@ -161,37 +160,6 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         for line in (*result.notes, figures(result)):
             Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
     generator.close()  # a strategy may have something to save
-
-
-def plugins(as_json: AsJson = False) -> None:
-    """List what is installed, with each option and its default."""
-    from specdec.plugins.registry import load_plugins, options_of
-
-    registry = load_plugins()
-    table = Table("kind", "name", "from", "options and defaults", box=None, pad_edge=False)
-    for plugin in registry.plugins:
-        name = registry.name_of(plugin)
-        defaults = {option: repr(default) for option, default in options_of(plugin.cls).items()}
-        if as_json:
-            entry = {"kind": plugin.kind, "name": name, "from": plugin.distribution, "options": defaults}
-            typer.echo(json.dumps(entry))
-        options = ", ".join(f"{option}={default}" for option, default in defaults.items())
-        table.add_row(plugin.kind.removesuffix("s"), name, plugin.distribution, options)
-    if not as_json:
-        Console(highlight=False, markup=False).print(table)
-    faults = [f"broken: {fault.distribution}: {fault.reason}" for fault in registry.broken]
-    for line in (*_longer_names(registry), *faults):
-        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
-
-
-def _longer_names(registry: Any) -> Iterator[str]:
-    """A line on each plug-in that only its longer name finds, with the distributions that share the short one."""
-    for plugin in registry.plugins:
-        name = registry.name_of(plugin)
-        if name != plugin.name:
-            rivals = [other for other in registry.of_kind(plugin.kind) if other.name == plugin.name]
-            others = " and ".join(rival.distribution for rival in rivals if rival != plugin)
-            yield f"{name}: say it in full, since there is a {plugin.kind[:-1]} {plugin.name} in {others} too"
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:

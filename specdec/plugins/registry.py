@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 
 import pluggy
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from specdec.backends.base import Backend, BackendOptions
 from specdec.errors import PluginError, in_one_line
@@ -268,14 +269,15 @@ def load_plugins() -> Registry:
     return registry
 
 
+def fields_of(cls: type) -> Mapping[str, FieldInfo]:
+    """Each option of a plug-in."""
+    configuration = cls.Options if issubclass(cls, Backend) else cls
+    return configuration.model_fields if issubclass(configuration, BaseModel) else {}
+
+
 def options_of(cls: type) -> dict[str, object]:
     """Each option of a plug-in with its default."""
-    configuration = cls.Options if issubclass(cls, Backend) else cls
-    return (
-        {name: field.get_default(call_default_factory=True) for name, field in configuration.model_fields.items()}
-        if issubclass(configuration, BaseModel)
-        else {}
-    )
+    return {name: field.get_default(call_default_factory=True) for name, field in fields_of(cls).items()}
 
 
 def _distribution(entry_point: EntryPoint) -> str:

@@ -25,7 +25,10 @@ from specdec.tree import ROOT, Budget, DraftTree, Role
 
 
 class LookaheadProposer(Proposer):
-    """The window, the pool and their options; the defaults are what measured best in tokens per step."""
+    """Lookahead decoding: n-grams that a Jacobi window writes, verified as branches of a tree.
+
+    The defaults are what measured best in tokens per step.
+    """
 
     tunable: ClassVar[Tunable] = {"N": (3, 4, 5, 6, 7), "W": (3, 5, 7, 10, 15), "G": (3, 5, 7, 15)}
 

@@ -16,7 +16,7 @@ _MOST_MATCHES_READ = 64
 
 
 class PromptLookupProposer(Proposer):
-    """Continue as the text did behind an earlier occurrence of its last tokens, the longest match first."""
+    """Continue as the text did after an earlier occurrence of its last tokens, the longest match first."""
 
     tunable: ClassVar[Tunable] = {
         "max_ngram": (1, 2, 3, 4, 5),

@@ -22,7 +22,7 @@ _OFTEN = 8  # occurrences from which on a share means something
 
 
 class DatastoreProposer(SourceProposer):
-    """Continue as a corpus does, which ``specdec index`` has made a file of.
+    """Continue as a corpus does, from an index that ``specdec index`` has made of it.
 
     Costs some ten microseconds per node. Memory: the file is mapped, and some megabytes of it are held at a time.
     """

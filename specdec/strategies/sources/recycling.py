@@ -25,7 +25,7 @@ _GAPS = 6  # classes of the distance to the best of the others, a unit of log-pr
 
 
 class TokenRecyclingProposer(SourceProposer):
-    """Continue with what the target last thought likely behind these tokens.
+    """Continue with the most likely tokens that the model itself last predicted after these tokens.
 
     Costs some microseconds per node. Memory: about a kilobyte per token and pair of tokens, ``num_pairs`` of them.
     """

@@ -19,7 +19,7 @@ _LONGEST, _SHARES = 8, 4  # matches longer than that are of one kind; classes of
 
 
 class SuffixProposer(SourceProposer):
-    """Continue as earlier text did: this request's own, and what the last requests were answered if so wished.
+    """Continue as earlier text did: the request's own and, with ``num_remembered``, that of recent answers.
 
     Costs some microseconds per node. Memory: a hundred bytes per token of the request and of ``num_remembered``, and
     some hundreds more for each length at which a run that ends there was written before.
