@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.errors import ModelError, in_one_line
+from specdec.wording import plural
 
 _SECONDS_TO_ANSWER = 5.0
 _REMEDY = "Give a folder with safetensors weights, or a hub name"
@@ -113,6 +114,6 @@ def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
         )
     if len(tokenizer) > vocab_size:
         raise ModelError(
-            f"the tokenizer has {len(tokenizer)} ids but the model's vocabulary is {vocab_size}: "
+            f"the tokenizer has {plural(len(tokenizer), 'id')} but the model's vocabulary is {vocab_size}: "
             "is it another model's? Load it from the same path as the model"
         )

@@ -9,6 +9,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator, model_validator
 
 from specdec.errors import RequestError
+from specdec.wording import plural
 
 # (input_ids (batch, tokens), scores (batch, vocab)) -> scores, as transformers' LogitsProcessor
 Processor = Callable[[Any, Any], Any]
@@ -144,7 +145,8 @@ class Settings(BaseModel):
             return self
         if num_tokens >= self.max_length:
             raise RequestError(
-                f"the prompt has {num_tokens} tokens, and max_length={self.max_length} counts them: set max_new_tokens"
+                f"the prompt has {plural(num_tokens, 'token')}, and max_length={self.max_length} counts them: "
+                "set max_new_tokens"
             )
         return self.model_copy(update={"max_new_tokens": self.max_length - num_tokens})
 

@@ -27,6 +27,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.progress import status
 from specdec.errors import RequestError
+from specdec.wording import plural
 
 _NAMES = {"demo": "built-in model"}
 
@@ -157,7 +158,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     if as_json:
         typer.echo(json.dumps(_as_json(result), ensure_ascii=False))
     else:
-        for line in (*result.notes, figures(result)):
+        for line in (*result.notes, figures(result, is_sampled=temperature > 0.0)):
             Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
     generator.close()  # a strategy may have something to save
 
@@ -210,15 +211,18 @@ def _sources(stats: Any) -> Iterator[str]:
     """For each strategy of a merge, how many of the nodes that it named were accepted."""
     for name, by_depth in stats.sources.items():
         named, accepted = (sum(counts) for counts in zip(*by_depth.values(), strict=True))
-        yield f"{name} named {named} nodes, {accepted} of them right"
+        yield f"{name} proposed {plural(named, 'node')}, {accepted} accepted"
 
 
-def figures(result: Any) -> str:
+def figures(result: Any, is_sampled: bool = False) -> str:
+    """One line on what a request took; the seed where it was sampled."""
     stats = result.stats
     sources = "; ".join(_sources(stats))
     return (f"{sources}\n" if sources else "") + (
-        f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "
-        f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}; "
+        f"{plural(stats.num_tokens, 'token')} in {plural(stats.steps, 'step')}, "
+        f"{stats.tokens_per_step:.2f} tokens per step, "
+        f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; "
+        f"{f'seed {result.seed}; ' if is_sampled else ''}"
         f"numerics: {result.numerics.mode}"
         f"{'' if result.lossless else '; LOSSY: not what the model alone would write'}"
     )

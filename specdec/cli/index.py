@@ -13,6 +13,7 @@ from specdec.cli.figures_table import FiguresTable
 from specdec.cli.options import before_anything_runs, check_outputs, load_tokenizer
 from specdec.cli.progress import counted
 from specdec.errors import RequestError
+from specdec.wording import plural
 
 if TYPE_CHECKING:
     from specdec.strategies.sources.index.corpus import Corpus, Messages
@@ -56,7 +57,7 @@ def index(
     console.print(table)
     if corpus.skipped:
         names = ", ".join(str(path) for path in corpus.skipped[:_TOLD]) + (", …" if corpus.skipped[_TOLD:] else "")
-        console.print(f"skipped, as no UTF-8 text: {len(corpus.skipped)} files ({names})", soft_wrap=True)
+        console.print(f"skipped, as no UTF-8 text: {plural(len(corpus.skipped), 'file')} ({names})", soft_wrap=True)
     console.print(f"\nuse it: --proposer auto+datastore:path={output}", soft_wrap=True)
 
 

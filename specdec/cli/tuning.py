@@ -27,6 +27,7 @@ from specdec.cli.options import (
 from specdec.cli.progress import status
 from specdec.cli.tables import speed_table, told_texts
 from specdec.errors import RequestError
+from specdec.wording import plural
 
 if TYPE_CHECKING:
     from specdec.comparison.tune import Tuning
@@ -119,7 +120,7 @@ def _check_ready(path: Path | None) -> None:
 
 def _trial_table(tuning: "Tuning") -> FiguresTable:
     """The settings that were screened, the fastest first."""
-    heading = f"{len(tuning.trials)} settings screened; predicted fastest"
+    heading = f"{plural(len(tuning.trials), 'setting')} screened; predicted fastest"
     table = FiguresTable(heading, "tokens/step", "nodes/step", "ms/step", "tokens/s")
     for trial in tuning.trials[:_MOST_TRIALS_SHOWN]:
         table.add_row(

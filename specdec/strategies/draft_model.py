@@ -16,6 +16,7 @@ from specdec.strategies.drafts import BeamDraft, BeamOptions, ChainDraft, Draft,
 from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
 from specdec.target import Row, Target
 from specdec.tree import Budget, DraftTree
+from specdec.wording import plural
 
 
 class DraftModelProposer(Proposer):
@@ -232,7 +233,7 @@ def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: An
     """Raises ModelError where drafter and target can't be brought together in the way that was asked for."""
     if tokenizer is not None and tokenizer is not host.tokenizer and len(tokenizer) > size:
         raise ModelError(
-            f"the drafter's tokenizer has {len(tokenizer)} ids but its vocabulary is {size}: is it its own?"
+            f"the drafter's tokenizer has {plural(len(tokenizer), 'id')} but its vocabulary is {size}: is it its own?"
         )
     if config.vocabulary != "same":
         if host.tokenizer is None or tokenizer is None or tokenizer is host.tokenizer:

@@ -32,6 +32,7 @@ from specdec.strategies.rates import Agreements, Rates
 from specdec.strategies.sources.base import Source
 from specdec.strategies.sources.tree import TreeSource
 from specdec.tree import Budget, DraftTree
+from specdec.wording import plural
 
 _NOMINAL = Costs(sizes=(1, 65), seconds=(1.0, 1.8), plain=1.0)  # where a measured one would decide about the text
 
@@ -122,7 +123,7 @@ class MergedEngine(Engine):
         try:
             proposals = part.engine.propose_many([own for _, own, _ in asked], [each for _, _, each in asked])
             if len(proposals) != len(asked):
-                raise PluginError(f"returned {len(proposals)} trees for {len(asked)} requests")
+                raise PluginError(f"returned {plural(len(proposals), 'tree')} for {plural(len(asked), 'request')}")
         except Exception as error:  # a third party's code
             proposals = [error] * len(asked)
         for (drafter, _, budget), proposal in zip(asked, proposals, strict=True):

@@ -155,7 +155,7 @@ def test_a_prompt_comes_as_an_argument_from_a_file_or_from_standard_input(
         code, out, err = run("generate", *arguments, *FEW, stdin=stdin)
         assert (code, out) == (0, expected)
         assert re.search(
-            r"\d+ tokens in \d+ steps, .* finished: (length|stop); seed \d+; numerics: exact$",
+            r"\d+ tokens in \d+ steps, .* finished: (length|stop); numerics: exact$",
             " ".join(err.split()),
         )
 
@@ -386,3 +386,14 @@ def test_as_a_process_it_reads_a_pipe_and_writes_one_without_escape_codes(built_
     assert (done.returncode, done.stdout) == (0, f"{plain(built_in).text}\n")
     assert "\x1b" not in done.stderr
     assert " tokens per step, " in done.stderr
+
+
+def test_figures_of_one_token_have_no_plural_and_greedy_ones_no_seed(run: Any) -> None:
+    one = ("generate", "def add(a, b):\n", "--max-new-tokens", "1")
+    _, _, err = run(*one)
+    assert "1 token in 1 step, 1.00 tokens per step, " in err
+    assert "seed" not in err
+    _, _, err = run(*one, "--temperature", "0.7", "--seed", "3")
+    assert "; seed 3; numerics: " in err
+    _, out, _ = run("trace", "def add(a, b):\n", "--max-new-tokens", "1")
+    assert not re.search(r"\b1 (?:tokens|steps|nodes)\b", out)
