@@ -1,6 +1,8 @@
 """Loading of a model's weights and tokenizer from a folder or hub."""
 
 import os
+import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ from specdec.errors import ModelError, in_one_line
 from specdec.wording import plural
 
 _SECONDS_TO_ANSWER = 5.0
+_OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
+_MOST_OF_A_REASON = 300
 _REMEDY = "Give a folder with safetensors weights, or a hub name"
 
 
@@ -63,15 +67,19 @@ def load_pretrained(name: str, tokenizer: Any | None = None, dtype: str = "auto"
     """
     name = checked_name(name)
     is_offline = must_be_cached(name)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             name, dtype=dtype, use_safetensors=True, output_loading_info=True, local_files_only=is_offline, **others
         )
-        loaded = AutoTokenizer.from_pretrained(name, local_files_only=is_offline) if tokenizer is None else tokenizer
+        loaded = _read_tokenizer(name, is_offline) if tokenizer is None else tokenizer
+    except ModelError:
+        raise
     except Exception as error:  # damaged files raise whatever their readers like
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if _is_adapter(Path(name)) and find_spec("peft") is None:
+            raise ModelError(f"can't load {name!r}: it is an adapter, which needs peft: pip install peft") from error
         here = "" if Path(name).is_dir() else "there is no such folder here, and of the hub: "
         raise ModelError(f"can't load {name!r}: {here}{reason.rstrip('.')}. {_REMEDY}") from error
     missing = sorted(report["missing_keys"])
@@ -91,16 +99,30 @@ def load_pretrained_tokenizer(name: str) -> Any:
         ModelError: with what went wrong.
     """
     name = checked_name(name)
-    is_offline = must_be_cached(name)
+    return _read_tokenizer(name, must_be_cached(name))
+
+
+def _read_tokenizer(name: str, is_offline: bool) -> Any:
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(name, local_files_only=is_offline)
     except Exception as error:  # damaged files raise whatever their readers like
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        folder = Path(name)
+        if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):
+            whose = "its base model's" if _is_adapter(folder) else "the model's"
+            raise ModelError(
+                f"{name!r} has no tokenizer: save {whose} into the folder with tokenizer.save_pretrained({name!r}), or "
+                f"pass it: Generator({name!r}, tokenizer)"
+            ) from error
+        reason = " ".join(str(error).split()).rstrip(".")[:_MOST_OF_A_REASON] or type(error).__name__
         raise ModelError(
             f"can't load the tokenizer of {name!r}: {reason}. Give a model's folder or hub name"
         ) from error
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / "adapter_config.json").is_file()
 
 
 def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:

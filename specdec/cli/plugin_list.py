@@ -23,7 +23,7 @@ _INDENT = 4
 
 
 def plugins(as_json: AsJson = False) -> None:
-    """List what is installed, with each option, its default and its meaning."""
+    """List what is installed, with each option and its default."""
     from specdec.plugins.registry import fields_of, load_plugins
 
     registry = load_plugins()

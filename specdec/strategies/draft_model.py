@@ -235,7 +235,9 @@ def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: An
         raise ModelError(
             f"the drafter's tokenizer has {plural(len(tokenizer), 'id')} but its vocabulary is {size}: is it its own?"
         )
-    if config.vocabulary != "same":
+    is_shared = tokenizer is not None and tokenizer is host.tokenizer
+    has_same_ids = is_shared and (config.tokenizer is not None or size == host.vocab_size)
+    if config.vocabulary != "same" and not has_same_ids:
         if host.tokenizer is None or tokenizer is None or tokenizer is host.tokenizer:
             raise ModelError(
                 f"vocabulary={config.vocabulary!r} needs both tokenizers: Generator(model, tokenizer, "
