@@ -36,6 +36,7 @@ lint: $(INSTALLED)
 
 docs: $(WRITES_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python -m pytest tests/site
 
 # vLLM itself has an environment of its own, which takes some minutes to make. One that was made before has the plug-in
 # installed again, for entry points that are new.
