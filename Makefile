@@ -34,9 +34,12 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/typing/mypy.ini tests/typing/user_code.py
+	$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing
 
 docs: $(WRITES_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python -m pytest tests/site
 
 # vLLM itself has an environment of its own, which takes some minutes to make. One that was made before has the plug-in
 # installed again, for entry points that are new.

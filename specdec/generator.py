@@ -150,7 +150,9 @@ class Generator:
         else:
             refuse_for_loaded(model, device, dtype)
             opened, attached = Opened(unwrapped(model), tokenizer), None
-        self.model, self.tokenizer, self._note = opened.model, opened.tokenizer, opened.note
+        self.model: Any = opened.model
+        self.tokenizer: Any = opened.tokenizer
+        self._note = opened.note
         self._attached = attached or AttachedModel(
             self.model, self.tokenizer, self._choice, self._registry, Holding(weights, kernels)
         )

@@ -1,6 +1,7 @@
 """Loading of a model's weights and tokenizer from a folder or hub."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -9,8 +10,11 @@ from typing import Any, Self
 
 from specdec.errors import ModelError, RequestError, in_one_line
 from specdec.suggestions import nearest
+from specdec.wording import plural
 
 _SECONDS_TO_ANSWER = 5.0
+_OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
+_MOST_OF_A_REASON = 300
 _REMEDY = "Give a folder with safetensors weights, or a hub name"
 _DTYPES = "bfloat16", "float16", "float32", "float64"
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
@@ -183,14 +187,18 @@ def load_pretrained(
     """
     name = checked_name(name)
     place, where = _place(name)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     try:
         model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
         )
-        loaded = AutoTokenizer.from_pretrained(place, **where) if tokenizer is None else tokenizer
+        loaded = _read_tokenizer(name) if tokenizer is None else tokenizer
+    except ModelError:
+        raise
     except Exception as error:  # damaged files raise whatever their readers like
+        if _is_adapter(Path(name)) and find_spec("peft") is None:
+            raise ModelError(f"can't load {name!r}: it is an adapter, which needs peft: pip install peft") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
         raise ModelError(f"can't load {name!r}: {here}{_reason(error)}. {_remedy(name)}") from error
     missing = sorted(report["missing_keys"])
@@ -209,15 +217,26 @@ def load_pretrained_tokenizer(name: str) -> Any:
     Raises:
         ModelError: with what went wrong.
     """
-    name = checked_name(name)
+    return _read_tokenizer(checked_name(name))
+
+
+def _read_tokenizer(name: str) -> Any:
     place, where = _place(name)
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(place, **where)
     except Exception as error:  # damaged files raise whatever their readers like
+        folder = Path(name)
+        if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):
+            whose = "its base model's" if _is_adapter(folder) else "the model's"
+            raise ModelError(
+                f"{name!r} has no tokenizer: save {whose} into the folder with tokenizer.save_pretrained({name!r}), or "
+                f"pass it: Generator({name!r}, tokenizer)"
+            ) from error
+        reason = " ".join(str(error).split()).rstrip(".")[:_MOST_OF_A_REASON] or type(error).__name__
         raise ModelError(
-            f"can't load the tokenizer of {name!r}: {_reason(error)}. Give a model's folder or hub name"
+            f"can't load the tokenizer of {name!r}: {reason}. Give a model's folder or hub name"
         ) from error
 
 
@@ -255,6 +274,10 @@ def _remedy(name: str) -> str:
     return f"It has a GGUF file: give {str(files[0])!r}" if files else _REMEDY
 
 
+def _is_adapter(folder: Path) -> bool:
+    return (folder / "adapter_config.json").is_file()
+
+
 def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
     """Raises ModelError for what is no tokenizer, or another model's."""
     if tokenizer is None:
@@ -266,6 +289,6 @@ def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
         )
     if len(tokenizer) > vocab_size:
         raise ModelError(
-            f"the tokenizer has {len(tokenizer)} ids but the model's vocabulary is {vocab_size}: "
+            f"the tokenizer has {plural(len(tokenizer), 'id')} but the model's vocabulary is {vocab_size}: "
             "is it another model's? Load it from the same path as the model"
         )

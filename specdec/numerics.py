@@ -29,6 +29,7 @@ from specdec.probes.successors import work_out_successors
 from specdec.probes.walk import walk
 from specdec.successors import Successors
 from specdec.target import Target
+from specdec.wording import plural
 
 Mode = Literal["auto", "exact", "fast"]
 MODES: tuple[str, ...] = get_args(Mode)
@@ -137,7 +138,9 @@ class Driven:
         """The numerics, unless what they were probed with has changed since."""
         if torch.get_num_threads() == self.num_threads or not self.numerics.is_bit_exact:
             return self.numerics
-        changed = f"torch had {self.num_threads} threads when it was probed, and now has {torch.get_num_threads()}"
+        changed = (
+            f"torch had {plural(self.num_threads, 'thread')} when it was probed, and now has {torch.get_num_threads()}"
+        )
         return replace(self.numerics, inexact=changed)
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError,
 
 from specdec.errors import RequestError
 from specdec.suggestions import remedy
+from specdec.wording import plural
 
 # (input_ids (batch, tokens), scores (batch, vocab)) -> scores, as transformers' LogitsProcessor
 Processor = Callable[[Any, Any], Any]
@@ -85,28 +86,28 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
-    max_new_tokens: int = Field(128, ge=1)
-    max_length: int | None = Field(None, ge=2)
-    min_new_tokens: int | None = Field(None, ge=1)
-    temperature: float = Field(0.0, ge=0.0, allow_inf_nan=False)
-    top_k: int | None = Field(None, ge=1)
-    top_p: float | None = Field(None, gt=0.0, le=1.0)
-    min_p: float | None = Field(None, gt=0.0, le=1.0)
-    repetition_penalty: float = Field(1.0, gt=0.0, allow_inf_nan=False)
-    frequency_penalty: float = Field(0.0, allow_inf_nan=False)
-    presence_penalty: float = Field(0.0, allow_inf_nan=False)
+    max_new_tokens: int = Field(default=128, ge=1)
+    max_length: int | None = Field(default=None, ge=2)
+    min_new_tokens: int | None = Field(default=None, ge=1)
+    temperature: float = Field(default=0.0, ge=0.0, allow_inf_nan=False)
+    top_k: int | None = Field(default=None, ge=1)
+    top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    min_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    repetition_penalty: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
+    frequency_penalty: float = Field(default=0.0, allow_inf_nan=False)
+    presence_penalty: float = Field(default=0.0, allow_inf_nan=False)
     logit_bias: tuple[tuple[int, FiniteFloat], ...] = ()
-    no_repeat_ngram_size: int | None = Field(None, ge=1)
+    no_repeat_ngram_size: int | None = Field(default=None, ge=1)
     suppress_tokens: tuple[int, ...] = ()
     begin_suppress_tokens: tuple[int, ...] = ()
     bad_words_ids: tuple[tuple[int, ...], ...] = ()
     eos_token_id: tuple[int, ...] | None = None
     stop: tuple[str, ...] = ()
     skip_special_tokens: bool = True
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
     logits_processor: tuple[Processor, ...] = ()
     stopping_criteria: tuple[Criterion, ...] = ()
-    max_time: float | None = Field(None, gt=0.0)
+    max_time: float | None = Field(default=None, gt=0.0)
     keeps_scores: bool = False  # records of steps tell the scores that tokens were decided by
     keeps_logits: bool = False  # … and the model's raw logits behind them
 
@@ -165,7 +166,8 @@ class Settings(BaseModel):
             return self
         if num_tokens >= self.max_length:
             raise RequestError(
-                f"the prompt has {num_tokens} tokens, and max_length={self.max_length} counts them: set max_new_tokens"
+                f"the prompt has {plural(num_tokens, 'token')}, and max_length={self.max_length} counts them: "
+                "set max_new_tokens"
             )
         return self.model_copy(update={"max_new_tokens": self.max_length - num_tokens})
 

@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 import torch
 
 from specdec.errors import PluginError
+from specdec.wording import plural
 
 ROOT = 0
 _LAW_TOLERANCE = 1e-5  # float32 rounding over a large vocabulary; a forgotten renormalisation is far beyond
@@ -259,7 +260,7 @@ class DraftTree:
                 "its lists of tokens, parents, depths and roles differ in length, so they were not made by add()"
             )
         if len(self) - 1 > budget.num_nodes:
-            raise refuse(f"{len(self) - 1} nodes below the root, but the budget is {budget.num_nodes}")
+            raise refuse(f"{plural(len(self) - 1, 'node')} below the root, but the budget is {budget.num_nodes}")
         for node in range(1, len(self)):
             token, parent = self.tokens[node], self.parents[node]
             if not 0 <= token < vocab_size:

@@ -124,8 +124,8 @@ def test_a_fresh_seed_is_reported_and_reproduces_the_text() -> None:
 
 @pytest.mark.parametrize(("prompt", "seeds"), [([[3], [1]], [1]), ([3, 1], [1, 2])])
 def test_a_wrong_number_of_seeds_is_refused(prompt: Any, seeds: list[int]) -> None:
-    count = 2 if isinstance(prompt[0], list) else 1
-    fault = f"{len(seeds)} seeds were given for {count} prompts: give one seed, or one for each"
+    given = "1 seed given for 2 prompts" if isinstance(prompt[0], list) else "2 seeds given for 1 prompt"
+    fault = f"{given}: give one seed, or one for each"
     with pytest.raises(RequestError, match=fault):
         Generator(toy()).generate(prompt, seed=seeds)
 

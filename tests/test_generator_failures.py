@@ -217,7 +217,7 @@ class _Short(Engine):
             "proposer Scripted failed with JSONDecodeError: Expecting property name enclosed in double quotes: line 2 "
             "column 1 (char 2)" + PLACE,
         ),
-        (_Short, "proposer Scripted returned 1 trees for 2 requests"),
+        (_Short, "proposer Scripted gave 1 tree for 2 requests"),
     ],
 )
 def test_an_engine_that_fails_fails_its_requests_by_name(engine: type[Engine], fault: str) -> None:

@@ -13,6 +13,8 @@ from huggingface_hub.errors import HFValidationError
 
 from specdec import Generator, ModelError, loading
 from specdec.loading import load_pretrained, load_pretrained_tokenizer, must_be_cached
+from tests import families
+from tests.byte_tokenizer import trained
 from tests.plain import decode_model
 
 
@@ -137,3 +139,42 @@ def test_a_damaged_gguf_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"can't load '.*model\.gguf': .*") as caught:
         load_pretrained(str(tmp_path / "model.gguf"))
     assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model's folder without a tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    families.make(*families.TREES["llama"]).save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_without_a_tokenizer_says_so_with_the_remedy(folder: Any, tmp_path: Any) -> None:
+    for load in (load_pretrained, load_pretrained_tokenizer):
+        with pytest.raises(ModelError) as caught:
+            load(str(folder))
+        assert str(caught.value) == (
+            f"'{folder}' has no tokenizer: save the model's into the folder with "
+            f"tokenizer.save_pretrained('{folder}'), or pass it: Generator('{folder}', tokenizer)"
+        )
+    assert load_pretrained(str(folder), trained())[1] is trained()
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "their/base"}')
+    with pytest.raises(ModelError, match="has no tokenizer: save its base model's into the folder"):
+        load_pretrained_tokenizer(str(tmp_path))
+
+
+def test_an_adapter_without_peft_says_what_to_install(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.loading.find_spec", lambda _: None)
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "their/base"}')
+    with pytest.raises(ModelError, match="it is an adapter, which needs peft: pip install peft"):
+        load_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [{"tokenizer.json": "{"}, {"tokenizer_config.json": '{"tokenizer_class": "None"}'}])
+def test_the_reason_of_a_damaged_tokenizer_is_whole(damage: dict[str, str], tmp_path: Any) -> None:
+    for name, text in damage.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ModelError, match="can't load the tokenizer of") as caught:
+        load_pretrained_tokenizer(str(tmp_path))
+    assert not re.search(r"[:,] ?\. Give", str(caught.value))
+    assert "of: ." not in str(caught.value)

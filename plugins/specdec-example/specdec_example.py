@@ -10,7 +10,7 @@ from specdec import ROOT, Budget, Drafter, DraftTree, Feedback, Proposer, Reques
 class SuccessorProposer(Proposer):
     """Configuration: a chain of up to ``length`` successors."""
 
-    length: int = Field(4, ge=1, description="tokens proposed per step")
+    length: int = Field(default=4, ge=1, description="tokens proposed per step")
 
     def start(self, request: Request) -> Drafter:
         return SuccessorDrafter(request, self.length)

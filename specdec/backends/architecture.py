@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from specdec.errors import ModelError
 from specdec.layout import Shapes, Window
 from specdec.weights.layers import is_quantised
+from specdec.wording import plural
 
 # The self-test walks shorter texts, too, but tells less of a model the fewer positions there are.
 _LEAST_POSITIONS = 11
@@ -67,7 +68,9 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
         raise ModelError(f"{name} has no language-model head: load it with AutoModelForCausalLM")
     limit = position_limit(config)
     if limit is not None and limit < _LEAST_POSITIONS:
-        raise ModelError(f"{name} has {limit} positions, too few to try it out: specdec needs {_LEAST_POSITIONS}")
+        raise ModelError(
+            f"{name} has {plural(limit, 'position')}, too few to try it out: specdec needs {_LEAST_POSITIONS}"
+        )
     return Shapes(
         vocab_size=_num_outputs(head),
         max_positions=limit,

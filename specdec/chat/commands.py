@@ -14,6 +14,7 @@ from specdec.decoding.result import Chunk
 from specdec.errors import RequestError
 from specdec.plugins.registry import load_plugins
 from specdec.settings import Settings
+from specdec.wording import plural
 
 
 class Stage(Protocol):
@@ -81,7 +82,7 @@ def tokens(chat: Chat, text: str) -> None:
     """/tokens N  the most tokens of an answer"""
     if text:
         chat.session.settings["max_new_tokens"] = _setting("max_new_tokens", text)
-    chat.stage.say(f"at most {chat.session.settings['max_new_tokens']} tokens an answer")
+    chat.stage.say(f"at most {plural(chat.session.settings['max_new_tokens'], 'token')} an answer")
 
 
 def system(chat: Chat, text: str) -> None:
@@ -177,7 +178,7 @@ def figures(answer: Answer) -> str:
         ended += "; LOSSY: not what the model alone would write"
     num_tokens = len(answer.tokens)
     return (
-        f"{num_tokens} token{'' if num_tokens == 1 else 's'}, {_speed(answer)}, {answer.tokens_per_step:.2f} a step, "
+        f"{plural(num_tokens, 'token')}, {_speed(answer)}, {answer.tokens_per_step:.2f} a step, "
         f"the first after {1000 * answer.seconds_to_first:.0f} ms{ended}"
     )
 

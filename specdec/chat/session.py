@@ -13,6 +13,7 @@ from specdec.decoding.result import Chunk, Result
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.requests.prompts import encode
+from specdec.wording import plural
 
 _LEAST_ROOM = 32  # tokens; an answer that has no more isn't begun
 
@@ -233,7 +234,7 @@ class Session:
         room = shapes.max_positions - num_tokens
         if room < min(_LEAST_ROOM, wanted):
             raise OutgrownError(
-                f"the conversation has {num_tokens} tokens with this question, of the {shapes.max_positions} that the "
-                "model can be driven to"
+                f"the conversation has {plural(num_tokens, 'token')} with this question, of the "
+                f"{shapes.max_positions} that the model takes"
             )
         return min(room, wanted)

@@ -1,22 +1,27 @@
 """The command line: thin, arguments to the library and its results to the terminal. One file per family of commands."""
 
 import errno
+import functools
+import inspect
 import os
 import sys
 import warnings
-from typing import TextIO
+from collections.abc import Callable
+from typing import Annotated, Any, TextIO, get_type_hints
 
 import typer
 from rich.console import Console
 
+from specdec import __version__
 from specdec.cli.audit import audit
 from specdec.cli.chat import chat
-from specdec.cli.decode import generate, plugins
+from specdec.cli.decode import generate
 from specdec.cli.demo import demo
 from specdec.cli.evaluate import bench, compare, report
 from specdec.cli.index import index
 from specdec.cli.load import bench_serve
 from specdec.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
+from specdec.cli.plugin_list import plugins
 from specdec.cli.prepare import prepare
 from specdec.cli.ranks import silence_followers
 from specdec.cli.serve import serve
@@ -25,18 +30,51 @@ from specdec.cli.tuning import tune
 from specdec.errors import SpecdecError
 
 app = typer.Typer(
-    help="Several tokens per forward pass from any Hugging Face causal model, without changing what it says.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"specdec {__version__}")
+        raise typer.Exit
+
+
+_Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=_show_version, help="print specdec's version, and leave")
+]
+
+
+@app.callback()
+def _specdec(version: _Version = False) -> None:
+    """Several tokens per forward pass from any Hugging Face causal model, without changing what it says."""
+
+
+def _with_version(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with one option more, ``--version``."""
+
+    @functools.wraps(command)
+    def run(*, version: bool = False, **arguments: Any) -> None:
+        command(**arguments)
+
+    signature = inspect.signature(command)
+    option = inspect.Parameter("version", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Version)
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in signature.parameters.values()]
+    run.__signature__ = signature.replace(parameters=[*parameters, option])  # type: ignore[attr-defined]  # read by typer
+    run.__annotations__ = {**get_type_hints(command, include_extras=True), "version": _Version}
+    return run
+
+
 _COMMANDS = (
     demo, generate, chat, serve, bench_serve, plugins, compare, bench, tune, report, audit, mask, trace, race, index,
     prepare,
 )  # fmt: skip
 for command in _COMMANDS:
-    app.command()(command)
+    app.command()(_with_version(command))
 
 
 # Options of other tools, which are too unlike specdec's for the parser's own suggestions.

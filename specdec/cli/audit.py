@@ -26,6 +26,7 @@ from specdec.cli.options import (
     use_threads,
 )
 from specdec.cli.progress import status
+from specdec.wording import plural
 
 if TYPE_CHECKING:
     from specdec.auditing import Finding
@@ -79,7 +80,8 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     else:
         same, ties = whole.count("identical"), whole.count("numeric tie")
         console.print(
-            f"{len(whole.findings)} texts: {same} identical, {ties} numeric ties, {len(whole.defects)} defects"
+            f"{plural(len(whole.findings), 'text')}: {same} identical, "
+            f"{plural(ties, 'numeric tie')}, {plural(len(whole.defects), 'defect')}"
         )
     if whole.defects:
         raise typer.Exit(EXIT_ERROR)
@@ -89,7 +91,7 @@ def sentence(finding: "Finding", tokenizer: Any) -> str:
     """A line on one prompt."""
     if finding.position is None:
         because = f", {finding.reason}" if finding.reason else ""
-        return f"{finding.prompt}: {finding.verdict}, {finding.num_tokens} tokens{because}"
+        return f"{finding.prompt}: {finding.verdict}, {plural(finding.num_tokens, 'token')}{because}"
     token, expected = (
         "the end" if token is None else f"{tokenizer.decode([token])!r} ({token})"
         for token in (finding.token, finding.expected)

@@ -1,4 +1,4 @@
-"""Commands that decode, and the list of plug-ins."""
+"""Commands that decode."""
 
 import json
 import sys
@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
@@ -28,6 +27,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.progress import status
 from specdec.errors import RequestError
+from specdec.wording import plural
 
 
 @takes_model
@@ -90,40 +90,9 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     if as_json:
         typer.echo(json.dumps(_as_json(result), ensure_ascii=False))
     else:
-        for line in (*result.notes, figures(result)):
+        for line in (*result.notes, figures(result, is_sampled=temperature > 0.0)):
             Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
     generator.close()  # a strategy may have something to save
-
-
-def plugins(as_json: AsJson = False) -> None:
-    """List what is installed, with each option and its default."""
-    from specdec.plugins.registry import load_plugins, options_of
-
-    registry = load_plugins()
-    table = Table("kind", "name", "from", "options and defaults", box=None, pad_edge=False)
-    for plugin in registry.plugins:
-        name = registry.name_of(plugin)
-        defaults = {option: repr(default) for option, default in options_of(plugin.cls).items()}
-        if as_json:
-            entry = {"kind": plugin.kind, "name": name, "from": plugin.distribution, "options": defaults}
-            typer.echo(json.dumps(entry))
-        options = ", ".join(f"{option}={default}" for option, default in defaults.items())
-        table.add_row(plugin.kind.removesuffix("s"), name, plugin.distribution, options)
-    if not as_json:
-        Console(highlight=False, markup=False).print(table)
-    faults = [f"broken: {fault.distribution}: {fault.reason}" for fault in registry.broken]
-    for line in (*_longer_names(registry), *faults):
-        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
-
-
-def _longer_names(registry: Any) -> Iterator[str]:
-    """A line on each plug-in that only its longer name finds, with the distributions that share the short one."""
-    for plugin in registry.plugins:
-        name = registry.name_of(plugin)
-        if name != plugin.name:
-            rivals = [other for other in registry.of_kind(plugin.kind) if other.name == plugin.name]
-            others = " and ".join(rival.distribution for rival in rivals if rival != plugin)
-            yield f"{name}: say it in full, since there is a {plugin.kind[:-1]} {plugin.name} in {others} too"
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
@@ -174,15 +143,18 @@ def _sources(stats: Any) -> Iterator[str]:
     """For each strategy of a merge, how many of the nodes that it named were accepted."""
     for name, by_depth in stats.sources.items():
         named, accepted = (sum(counts) for counts in zip(*by_depth.values(), strict=True))
-        yield f"{name} named {named} nodes, {accepted} of them right"
+        yield f"{name} proposed {plural(named, 'node')}, {accepted} accepted"
 
 
-def figures(result: Any) -> str:
+def figures(result: Any, is_sampled: bool = False) -> str:
+    """One line on what a request took; the seed where it was sampled."""
     stats = result.stats
     sources = "; ".join(_sources(stats))
     return (f"{sources}\n" if sources else "") + (
-        f"{stats.num_tokens} tokens in {stats.steps} steps, {stats.tokens_per_step:.2f} tokens per step, "
-        f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; seed {result.seed}; "
+        f"{plural(stats.num_tokens, 'token')} in {plural(stats.steps, 'step')}, "
+        f"{stats.tokens_per_step:.2f} tokens per step, "
+        f"{stats.tokens_per_second:.0f} tokens per second; finished: {result.finish_reason}; "
+        f"{f'seed {result.seed}; ' if is_sampled else ''}"
         f"numerics: {result.numerics.mode}"
         f"{'' if result.lossless else '; LOSSY: not what the model alone would write'}"
     )

@@ -10,6 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from specdec.wording import plural
+
 if TYPE_CHECKING:
     from specdec.pictures.mask import MaskPicture
     from specdec.pictures.race import Lane
@@ -32,7 +34,10 @@ def mask_lines(picture: "MaskPicture", width: int) -> Iterator[Text]:
     """The mask as lines of at most ``width`` cells: a row and a column for each node, or the first and last of many."""
     num_nodes, step = len(picture.visible), picture.step
     yield Text(picture.title, style="bold")
-    yield Text(f"{num_nodes} nodes behind a prefix of {step.prefix_length} tokens; a row shows what its node sees")
+    yield Text(
+        f"{plural(num_nodes, 'node')} after a prefix of {plural(step.prefix_length, 'token')}; "
+        "a row shows what its node sees"
+    )
     if picture.layers:
         yield Text(f"layers of the kind {picture.layers}")
     yield Text()
@@ -45,7 +50,10 @@ def mask_lines(picture: "MaskPicture", width: int) -> Iterator[Text]:
     yield from _headings(shown, gap, cell, len(labels[0]))
     for place, node in enumerate(shown):
         if place == gap:
-            yield Text(f"  ⋮ {num_nodes - len(shown)} nodes more: a figure, --out FILE.svg, has them all", style="dim")
+            yield Text(
+                f"  ⋮ {plural(num_nodes - len(shown), 'node')} more: a figure, --out FILE.svg, has them all",
+                style="dim",
+            )
         style = _STYLES[picture.roles[node]]
         line = Text.assemble((labels[node], style), " ", (_share(picture.prefix[node]) * 2, _STYLES["prefix"]), " ")
         for column, other in enumerate(shown):
@@ -191,12 +199,13 @@ def _panel(lane: "Lane", console: Console, width: int, height: int) -> Panel:
 
 
 def _short(lane: "Lane") -> str:
-    return f"{len(lane.token_ids)} tokens, {lane.tokens_per_second:.0f}/s, {lane.tokens_per_step:.2f} a step"
+    return f"{plural(len(lane.token_ids), 'token')}, {lane.tokens_per_second:.0f}/s, {lane.tokens_per_step:.2f} a step"
 
 
 def lane_line(lane: "Lane") -> str:
     """A lane's figures as a sentence."""
     return (
-        f"{lane.name}: {len(lane.token_ids)} tokens in {lane.num_steps} steps and {lane.seconds:.2f} s, "
+        f"{lane.name}: {plural(len(lane.token_ids), 'token')} in {plural(lane.num_steps, 'step')} "
+        f"and {lane.seconds:.2f} s, "
         f"{lane.tokens_per_second:.0f} tokens per second, {lane.tokens_per_step:.2f} tokens per step"
     )

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from specdec.cli.figures_table import FiguresTable
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
@@ -219,7 +220,9 @@ def _split(given: str) -> tuple[str, str]:
     return (name, strategy) if equals and ":" not in name else (given, given)
 
 
-def _print(comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table | None]) -> None:
+def _print(
+    comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table | FiguresTable | None]
+) -> None:
     """Tables, the verdict, and each text that isn't plain decoding's."""
     from specdec.comparison.sentences import memory_kept, numerics_used, verdict
 

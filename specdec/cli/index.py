@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from specdec.cli.figures_table import FiguresTable
 from specdec.cli.options import before_anything_runs, check_outputs, load_tokenizer
 from specdec.cli.progress import counted
-from specdec.cli.tables import figures_table
 from specdec.errors import RequestError
+from specdec.wording import plural
 
 if TYPE_CHECKING:
     from specdec.strategies.sources.index.corpus import Corpus, Messages
@@ -47,7 +48,7 @@ def index(
         with _reading(corpus) as (documents, say):
             encoded = Encoder(tokenizer).encode(documents)
             header, size = build_index(output, encoded, Fingerprint.of(tokenizer), on_stage=say)
-    table = figures_table("index", "documents", "tokens", "MB", "seconds")
+    table = FiguresTable("index", "documents", "tokens", "MB", "seconds")
     seconds = time.monotonic() - begun
     table.add_row(
         str(output), f"{header.num_documents:,}", f"{header.num_tokens:,}", f"{size / 1e6:.1f}", f"{seconds:.1f}"
@@ -56,7 +57,7 @@ def index(
     console.print(table)
     if corpus.skipped:
         names = ", ".join(str(path) for path in corpus.skipped[:_TOLD]) + (", …" if corpus.skipped[_TOLD:] else "")
-        console.print(f"skipped, as no UTF-8 text: {len(corpus.skipped)} files ({names})", soft_wrap=True)
+        console.print(f"skipped, as no UTF-8 text: {plural(len(corpus.skipped), 'file')} ({names})", soft_wrap=True)
     console.print(f"\nuse it: --proposer auto+datastore:path={output}", soft_wrap=True)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from specdec.cli.figures_table import FiguresTable
 from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
@@ -20,7 +21,6 @@ from specdec.cli.options import (
     write_text,
 )
 from specdec.cli.progress import counted
-from specdec.cli.tables import figures_table
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
 
 
 def _show(summaries: "list[Summary]", goal: "Goal") -> None:
-    table = figures_table("load", "done", "tokens/s", "good/s", "first p50", "p99", "token p50", "p99")
+    table = FiguresTable("load", "done", "tokens/s", "good/s", "first p50", "p99", "token p50", "p99")
     for each in summaries:
         table.add_row(
             each.load,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from specdec.cli.figures_table import FiguresTable, folded
 from specdec.decoding.phases import PHASES
 
 if TYPE_CHECKING:
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 _DEFECT, _TIE = "bold red", "yellow"
 
 
-def speed_table(comparison: "Comparison") -> Table:
+def speed_table(comparison: "Comparison") -> FiguresTable:
     """Speed, acceptance, and whether the texts are plain decoding's in the same numerics."""
-    table = figures_table("strategy", "tokens/s", "tokens/step", "times plain [95 %]", "same text")
+    table = FiguresTable("strategy", "tokens/s", "tokens/step", "times plain [95 %]", "same text")
     for row in comparison.rows:
         is_plain = row.strategy == comparison.plan.baseline
         table.add_row(
@@ -30,9 +31,9 @@ def speed_table(comparison: "Comparison") -> Table:
     return table
 
 
-def step_table(comparison: "Comparison") -> Table:
+def step_table(comparison: "Comparison") -> FiguresTable:
     """The cost of a step: its time by phase, the nodes fed, and the cache held."""
-    table = figures_table("ms per step", *PHASES, "sum", "nodes", "cache")
+    table = FiguresTable("ms per step", *PHASES, "sum", "nodes", "cache")
     for row in comparison.rows:
         seconds = [*row.seconds.values(), sum(row.seconds.values())]
         cache = f"{row.cache_bytes / 2**20:.1f}M"
@@ -40,7 +41,7 @@ def step_table(comparison: "Comparison") -> Table:
     return table
 
 
-def bench_table(comparison: "Comparison", width: int) -> Table:
+def bench_table(comparison: "Comparison", width: int) -> Table | FiguresTable:
     """Spec-Bench's layout: speed-up by category, mean accepted tokens and speed-up overall.
 
     Strategies are rows, as there; columns where that would be wider than the terminal.
@@ -58,7 +59,7 @@ def bench_table(comparison: "Comparison", width: int) -> Table:
     return _upright_or_turned([row.strategy for row in rows], headings, figures, width)
 
 
-def spec_bench_table(comparison: "Comparison", width: int) -> Table | None:
+def spec_bench_table(comparison: "Comparison", width: int) -> Table | FiguresTable | None:
     """Spec-Bench's own table, mean accepted tokens and speed-up by task, with how they are taken below it.
 
     None where no prompt has a category of Spec-Bench's.
@@ -70,36 +71,28 @@ def spec_bench_table(comparison: "Comparison", width: int) -> Table | None:
         return None
     figures = [[f"{cell.tokens_per_step:.2f} {cell.speed_up:.2f}×" for cell in cells] for cells in found.rows.values()]
     table = _upright_or_turned(list(found.rows), found.columns, figures, width)
-    table.caption, table.caption_justify = NOTE, "left"
+    table.caption = NOTE
     return table
 
 
 def _upright_or_turned(
     names: Sequence[str], headings: Sequence[str], figures: Sequence[Sequence[str]], width: int
-) -> Table:
+) -> Table | FiguresTable:
     """Strategies as rows, or as columns where that would be wider than the terminal."""
-    needed = max(map(len, names), default=0) + sum(2 + max(14, len(heading)) for heading in headings)
-    if needed <= width:
-        table = figures_table("strategy", *headings)
+    room = width - sum(2 + max(14, len(heading)) for heading in headings)
+    if room >= min(16, max(map(len, names), default=0)):
+        table = FiguresTable("strategy", *headings)
         for name, line in zip(names, figures, strict=True):
             table.add_row(name, *line)
         return table
-    table = Table(box=None, pad_edge=False)
-    table.add_column("category", no_wrap=True)
+    turned = Table(box=None, pad_edge=False, caption_justify="left")
+    turned.add_column("category", no_wrap=True)
+    share = (width - max(map(len, headings))) // max(1, len(names)) - 2
     for name in names:
-        table.add_column(name, justify="right", overflow="fold")
+        turned.add_column("\n".join(folded(name, max(share, 8))), justify="right", overflow="fold")
     for heading, cells in zip(headings, zip(*figures, strict=True), strict=True):
-        table.add_row(heading, *cells)
-    return table
-
-
-def figures_table(first: str, *headings: str) -> Table:
-    """Names on the left, which may wrap; numbers on the right, which may not."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first, overflow="fold")
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True, overflow="fold")
-    return table
+        turned.add_row(heading, *cells)
+    return turned
 
 
 def told_texts(comparison: "Comparison", tokenizer: Any) -> Iterator[Text]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from specdec.cli.figures_table import FiguresTable
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
@@ -25,8 +25,9 @@ from specdec.cli.options import (
     use_threads,
 )
 from specdec.cli.progress import status
-from specdec.cli.tables import figures_table, speed_table, told_texts
+from specdec.cli.tables import speed_table, told_texts
 from specdec.errors import RequestError
+from specdec.wording import plural
 
 if TYPE_CHECKING:
     from specdec.comparison.tune import Tuning
@@ -117,10 +118,10 @@ def _check_ready(path: Path | None) -> None:
     check_outputs(path)
 
 
-def _trial_table(tuning: "Tuning") -> Table:
+def _trial_table(tuning: "Tuning") -> FiguresTable:
     """The settings that were screened, the fastest first."""
-    heading = f"{len(tuning.trials)} settings screened; predicted fastest"
-    table = figures_table(heading, "tokens/step", "nodes/step", "ms/step", "tokens/s")
+    heading = f"{plural(len(tuning.trials), 'setting')} screened; predicted fastest"
+    table = FiguresTable(heading, "tokens/step", "nodes/step", "ms/step", "tokens/s")
     for trial in tuning.trials[:_MOST_TRIALS_SHOWN]:
         table.add_row(
             trial.strategy,

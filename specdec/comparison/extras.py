@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import Any
 
 from specdec.errors import RequestError
+from specdec.wording import plural
 
 
 def needs(module: str) -> Any:
@@ -25,10 +26,12 @@ def page_environment(package: str) -> Any:
         RequestError: where jinja2 isn't installed.
     """
     jinja = needs("jinja2")
-    return jinja.Environment(
+    environment = jinja.Environment(
         loader=jinja.PackageLoader(package, "."),
         autoescape=True,
         undefined=jinja.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["plural"] = plural
+    return environment

@@ -5,6 +5,7 @@ from typing import Any
 
 from specdec.comparison.axes import COLOURS, MARKERS, PLAIN_COLOUR, Plot, one_axes, row_axes
 from specdec.comparison.earnings import Earning
+from specdec.wording import plural
 
 _MOST_DEPTHS = 12  # from here on depths share a bar
 _FEWEST_NODES = 20  # a bin with fewer says little, and is drawn small
@@ -61,7 +62,7 @@ def calibrated(strategy: str, sources: Sequence[Earning]) -> tuple[Any, Plot]:
             size = 5.5 if each.num_nodes >= _FEWEST_NODES else 2.5
             axes.plot(each.predicted, each.observed, marker=marker, color=colour, markersize=size, clip_on=False)
         total = sum(each.num_nodes for each in own.bins)
-        key.append((glyph, colour, f"{own.source}, {total} nodes"))
+        key.append((glyph, colour, f"{own.source}, {plural(total, 'node')}"))
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     caption = (

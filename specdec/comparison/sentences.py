@@ -7,6 +7,7 @@ from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runs import Plan
 from specdec.comparison.statistics import FEWEST_PROMPTS
 from specdec.numerics import Numerics
+from specdec.wording import plural
 
 if TYPE_CHECKING:
     from specdec.comparison.tune import Tuning
@@ -137,7 +138,7 @@ def differences(comparison: Comparison, decode: Decode | None) -> Iterator[tuple
             f"new token {found.position + 1} is {own}, plain decoding's is {plain}{told}",
         )
     if len(ordered) > _MOST_DIFFERENCES:
-        yield None, f"and {len(ordered) - _MOST_DIFFERENCES} texts more"
+        yield None, f"and {plural(len(ordered) - _MOST_DIFFERENCES, 'text')} more"
 
 
 def token_shown(token: int | None, decode: Decode | None) -> str:

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from specdec.wording import plural
+
 if TYPE_CHECKING:
     from specdec.comparison.results import Comparison
 
@@ -12,7 +14,7 @@ def summary(comparison: "Comparison") -> str:
     """The speed of each strategy, the fastest first, and whether the texts are plain decoding's; 80 columns."""
     plan = comparison.plan
     left_out = "" if comparison.is_complete else ", incomplete"
-    lines = [f"Comparison of {len(comparison.prompts)} prompts, repeated {plan.repeats} times{left_out}"]
+    lines = [f"Comparison of {plural(len(comparison.prompts), 'prompt')}, {plural(plan.repeats, 'repeat')}{left_out}"]
     lines.append(f"  {'':{_NAME}}  tokens/s  tokens/step  speed over plain")
     for row in comparison.ranking:
         name = row.strategy if len(row.strategy) <= _NAME else f"{row.strategy[: _NAME - 1]}…"

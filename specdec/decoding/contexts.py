@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 from specdec.decoding.prefixes import Prefixes
 from specdec.target import Row, Target
+from specdec.wording import plural
 
 _MOST_PARKED = 16  # rows; a pass covers those that lie between its own
 
@@ -54,7 +55,7 @@ class Context:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Context({len(self.tokens)} tokens)"
+        return f"Context({plural(len(self.tokens), 'token')})"
 
 
 class Contexts:

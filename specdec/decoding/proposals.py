@@ -7,6 +7,7 @@ from specdec.decoding.sequence import Sequence
 from specdec.errors import PluginError
 from specdec.target import Target
 from specdec.tree import Budget, DraftTree
+from specdec.wording import plural
 
 MAX_NODES = 512  # a limit against runaway proposers; the largest published lookahead setting has 480
 UNLIMITED = 1 << 20  # positions, for models that name no limit
@@ -34,7 +35,7 @@ def ask(strategy: Strategy, asking: ReadOnly[Sequence], budgets: ReadOnly[Budget
     except Exception as error:  # a third party's code
         return [error] * len(drafters)
     if len(proposals) != len(drafters):
-        fault = f"proposer {strategy.name} returned {len(proposals)} trees for {len(drafters)} requests"
+        fault = f"proposer {strategy.name} gave {plural(len(proposals), 'tree')} for {plural(len(drafters), 'request')}"
         return [PluginError(fault)] * len(drafters)
     return proposals
 

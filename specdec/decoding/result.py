@@ -8,6 +8,7 @@ from specdec.decoding.record import FinishReason, Outcome
 from specdec.decoding.stats import Stats
 from specdec.errors import failure
 from specdec.numerics import Numerics
+from specdec.wording import plural
 
 _SHOWN = 48  # characters of the text
 
@@ -41,7 +42,7 @@ class Result:
         if self.error is not None:
             return f"Result({shortened}, error: {self.error})"
         return (
-            f"Result({shortened}, {self.stats.num_tokens} tokens in {self.stats.steps} steps, "
+            f"Result({shortened}, {plural(self.stats.num_tokens, 'token')} in {plural(self.stats.steps, 'step')}, "
             f"{self.stats.tokens_per_second:.1f} tokens/s, {self.finish_reason})"
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
+from pydantic import Field
 from transformers import PreTrainedModel
 
 from specdec.backends.architecture import name_of
@@ -32,14 +33,11 @@ _NO_GROUP = (
 
 
 class DistributedOptions(BackendOptions):
-    """Options of ``distributed``.
+    """Options of ``distributed``."""
 
-    Attributes:
-        split: how the command line loads a model: its ``tensors`` sharded over the ranks, or whole on each, which share
-            the ``branches`` of draft trees.
-    """
-
-    split: Literal["tensors", "branches"] = "tensors"
+    split: Literal["tensors", "branches"] = Field(
+        default="tensors", description="shard the model's tensors over ranks, or load it whole and share draft branches"
+    )
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)

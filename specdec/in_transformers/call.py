@@ -40,17 +40,18 @@ class Call:
         self._tokens: list[list[int]] = [[] for _ in input_ids]
         self._logits: list[list[torch.Tensor]] = [[] for _ in input_ids]
 
-    def check(self, inputs: Mapping[str, Any], assistant_model: Any | None) -> None:
+    def check(self, inputs: Mapping[str, Any], assistant_model: Any | None, reads_images: bool = False) -> None:
         """Refuse what can't be honoured, before a model is tried or laid out.
 
         Args:
             inputs: of the model, besides ids.
+            reads_images: True for a vision-language model.
 
         Raises:
             RequestError: by name.
         """
         check_mode(self._config, assistant_model)
-        check_inputs(inputs)
+        check_inputs(inputs, reads_images)
         self._rows = rows_of(self._input_ids, inputs.get("attention_mask"))
         check_positions(inputs.get("position_ids"), self._rows)
         check_processors(self._processors)

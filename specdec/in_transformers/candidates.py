@@ -63,19 +63,22 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
         vocab_size: of the target.
         num_tokens: candidates at most.
         seed: of proposers that draw.
+        tokenizer: the target's, for proposers that need one.
 
     Raises:
         RequestError: for a proposer that wants to hear of the target's predictions, or of what passes cost.
     """
 
-    def __init__(self, proposer: Proposer, vocab_size: int, num_tokens: int = 10, seed: int = 0) -> None:
+    def __init__(
+        self, proposer: Proposer, vocab_size: int, num_tokens: int = 10, seed: int = 0, tokenizer: Any = None
+    ) -> None:
         self._name, self._rng = type(proposer).__name__, np.random.default_rng(seed)
         if wanted := proposer.wants():
             heard = ", ".join(sorted(str(what) for _, what in wanted))
             raise RequestError(
                 f"{self._name} wants to hear {heard} of the target, which assisted generation doesn't tell"
             )
-        self._engine: Engine = proposer.bind(self._host(vocab_size))
+        self._engine: Engine = proposer.bind(self._host(vocab_size, tokenizer))
         self._vocab_size = vocab_size
         self._budget = Budget(num_nodes=num_tokens, depth=num_tokens, num_tokens=num_tokens + 1)
         self._tokens: list[int] = []
@@ -121,13 +124,13 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
             rng=self._rng,
         )
 
-    def _host(self, vocab_size: int) -> Host:
+    def _host(self, vocab_size: int, tokenizer: Any) -> Host:
         def refuse(*_: Any) -> Any:
             raise RequestError(f"{self._name} asks for models or costs, which assisted generation doesn't have")
 
         return Host(
             model=None,
-            tokenizer=None,
+            tokenizer=tokenizer,
             vocab_size=vocab_size,
             reads_q=False,
             is_keyed=True,

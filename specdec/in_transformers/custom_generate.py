@@ -53,7 +53,7 @@ class CustomGenerate:
 
         withheld = _withheld()
         call = Call(input_ids, logits_processor, stopping_criteria, generation_config, withheld.get("streamer"))
-        call.check(model_kwargs, withheld.get("assistant_model"))
+        call.check(model_kwargs, withheld.get("assistant_model"), "image" in model.input_modalities)
         return call.decode(kept_generator(model, self.options, lambda: Generator(model, **dict(self.options))))
 
 

@@ -15,6 +15,18 @@ from specdec.in_transformers.rows import PaddedRow
 _READ = *CACHE_ARGUMENTS, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
 _NOT_GIVEN = "output_attentions", "output_hidden_states"
 _LEAVE = "leave custom_generate out for this call"
+# Settings of assisted generation in transformers, which specdec's strategies take the place of.
+_ASSISTED = (
+    "use_mtp", "speculation_type", "prompt_lookup_num_tokens", "assistant_early_exit", "assistant_ensemble_weight",
+)  # fmt: skip
+_INSTEAD = {
+    "use_mtp": "custom_generate(proposer='auto')",
+    "speculation_type": "custom_generate(proposer=DraftModelProposer(model=…))",
+    "prompt_lookup_num_tokens": "custom_generate(proposer='prompt_lookup')",
+    "assistant_early_exit": "custom_generate(proposer='draft_model:layers=2')",
+}
+_MODALITIES = "mm_encoder_outputs"  # by modality, added by generate for every vision-language model
+_TOKEN_TYPES = "mm_token_type_ids", "token_type_ids"  # of a vision-language model: 0 for text
 
 
 def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
@@ -25,12 +37,13 @@ def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
     """
     if assistant_model is not None:
         raise RequestError("assistant_model: use custom_generate(proposer=DraftModelProposer(model=…)) in its place")
+    for name in _ASSISTED:
+        if getattr(config, name, None):
+            raise RequestError(
+                f"{name}={getattr(config, name)!r} asks for transformers' assisted generation: leave it out, also of "
+                f"model.generation_config, and name a strategy by {_INSTEAD.get(name, 'custom_generate(proposer=…)')}"
+            )
     mode = config.get_generation_mode()
-    if mode is GenerationMode.ASSISTED_GENERATION:
-        raise RequestError(
-            "assisted generation is asked for beside custom_generate, whose strategy is named by "
-            "custom_generate(proposer='prompt_lookup'), say: leave the settings of the other out"
-        )
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         raise RequestError(f"custom_generate has no {mode.value.replace('_', ' ')}: {_LEAVE}")
     for name in _NOT_GIVEN:
@@ -40,19 +53,31 @@ def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
         raise RequestError(f"custom_generate keeps keys and values as they are, not quantized: {_LEAVE}")
 
 
-def check_inputs(given: Mapping[str, Any]) -> None:
+def check_inputs(inputs: Mapping[str, Any], reads_images: bool) -> None:
     """Refuse inputs of the model other than ids, their padding and their positions.
+
+    What says no more than that a prompt is text is accepted: processors and ``generate`` itself add such inputs to
+    every call of a vision-language model.
+
+    Args:
+        reads_images: True for a vision-language model; other models give token types a meaning of their own.
 
     Raises:
         RequestError: naming them.
     """
-    for name, value in given.items():
+    given = [name for name, output in (inputs.get(_MODALITIES) or {}).items() if output is not None]
+    if given:
+        raise RequestError(f"custom_generate reads text alone, and {' and '.join(given)} input was given: {_LEAVE}")
+    for name, value in inputs.items():
         if name in CACHE_ARGUMENTS and value is not None and value.get_seq_length():
             raise RequestError(
                 f"{name} of an earlier call was given, which specdec can't read: give the whole text alone"
             )
-        if value is not None and name not in _READ:
-            raise RequestError(f"custom_generate doesn't read {name}: {_LEAVE}")
+        if value is None or name in (*_READ, _MODALITIES):
+            continue
+        if reads_images and name in _TOKEN_TYPES and not torch.as_tensor(value).any():
+            continue
+        raise RequestError(f"custom_generate doesn't read {name}: {_LEAVE}")
 
 
 def check_positions(position_ids: torch.Tensor | None, rows: Sequence[PaddedRow]) -> None:
@@ -63,11 +88,11 @@ def check_positions(position_ids: torch.Tensor | None, rows: Sequence[PaddedRow]
     """
     if position_ids is None:
         return
-    if position_ids.ndim != 2:
-        raise RequestError(f"custom_generate doesn't read position_ids of {position_ids.ndim} dimensions: {_LEAVE}")
-    for row, given in zip(rows, position_ids.expand(len(rows), -1).tolist(), strict=True):
-        if given[len(row.padding) :] != list(range(len(row.prompt))):
-            raise RequestError(f"custom_generate counts positions from each prompt's first token: {_LEAVE}")
+    # Of (batch, tokens); where an image has rows and columns, (axes, batch, tokens), of which text makes no use.
+    for axis in position_ids if position_ids.ndim == 3 else [position_ids]:
+        for row, positions in zip(rows, axis.expand(len(rows), -1).tolist(), strict=True):
+            if positions[len(row.padding) :] != list(range(len(row.prompt))):
+                raise RequestError(f"custom_generate counts positions from each prompt's first token: {_LEAVE}")
 
 
 def check_processors(processors: Sequence[Any]) -> None:

@@ -12,6 +12,7 @@ from specdec.layout import Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.pictures.trace import Trace, TraceStep, role_names
 from specdec.tree import DraftTree, Role
+from specdec.wording import plural
 
 SUFFIXES = (".svg", ".png")
 COLOURS = {  # Okabe and Ito's, which people with any of the usual colour vision deficiencies can tell apart
@@ -52,7 +53,7 @@ class MaskPicture:
             RequestError: where there is no such step.
         """
         if not 1 <= number <= len(trace.steps):
-            count = f"{len(trace.steps)} step{'s' if len(trace.steps) > 1 else ''}"
+            count = f"{plural(len(trace.steps), 'step')}"
             raise RequestError(f"there is no step {number}: decoding took {count}, counted from 1")
         step = trace.steps[number - 1]
         kind = next((kind for kind, window in shapes.attention.items() if window is None), next(iter(shapes.attention)))
@@ -144,7 +145,7 @@ def draw(picture: MaskPicture) -> Any:
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.spines[:].set_visible(False)
     layers = f", {picture.layers} layers" if picture.layers else ""
-    below = f"{num_nodes} nodes, root at position {picture.step.prefix_length}{layers}"
+    below = f"{plural(num_nodes, 'node')}, root at position {picture.step.prefix_length}{layers}"
     figure.text(0.1 / width, 1 - 0.26 / height, picture.title, fontsize=10, fontweight="bold")
     figure.text(0.1 / width, 1 - 0.45 / height, below, fontsize=8.5)
     axes.set_ylabel("a node: token, roles, depth, number", fontsize=8.5)

@@ -99,6 +99,7 @@ class Trace:
     prompt: str
     steps: tuple[TraceStep, ...]
     result: Result
+    is_sampled: bool = False
 
     @property
     def letters(self) -> dict[str, str]:
@@ -159,7 +160,7 @@ class Recorder:
                 tokens += chunk.token_ids
         result = chunks[-1].result
         assert result is not None, "the last chunk of a request has its result"
-        return Trace(self._name, shown, tuple(steps), result)
+        return Trace(self._name, shown, tuple(steps), result, is_sampled=bool(settings.get("temperature")))
 
 
 def role_names(tree: DraftTree, node: int) -> tuple[str, ...]:

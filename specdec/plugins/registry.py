@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 import pluggy
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from specdec.backends.base import Backend, BackendOptions
 from specdec.errors import PluginError, in_one_line
@@ -141,6 +142,8 @@ class Registry:
             missing = sorted(getattr(plugin.cls, "__abstractmethods__", ()))
             remedy = next((_SINCE[plugin.kind, name] for name in missing if (plugin.kind, name) in _SINCE), "")
             raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {', '.join(missing)}{remedy}")
+        if issubclass(plugin.cls, Proposer) and (plugin.cls.start, plugin.cls.bind) == (Proposer.start, Proposer.bind):
+            raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define start, or bind for an engine of its own")
         if plugin.kind == "verifiers":
             for promise in ("lossless", "reads_q"):
                 if not isinstance(getattr(plugin.cls, promise, None), bool):
@@ -284,14 +287,15 @@ def load_plugins() -> Registry:
     return registry
 
 
+def fields_of(cls: type) -> Mapping[str, FieldInfo]:
+    """Each option of a plug-in."""
+    configuration = cls.Options if issubclass(cls, Backend) else cls
+    return configuration.model_fields if issubclass(configuration, BaseModel) else {}
+
+
 def options_of(cls: type) -> dict[str, object]:
     """Each option of a plug-in with its default."""
-    configuration = cls.Options if issubclass(cls, Backend) else cls
-    return (
-        {name: field.get_default(call_default_factory=True) for name, field in configuration.model_fields.items()}
-        if issubclass(configuration, BaseModel)
-        else {}
-    )
+    return {name: field.get_default(call_default_factory=True) for name, field in fields_of(cls).items()}
 
 
 def _distribution(entry_point: EntryPoint) -> str:

@@ -18,6 +18,12 @@ from specdec.requests import prompts
 _TEMPLATE = "tools", "documents", "chat_template", "enable_thinking"  # and whatever chat_template_kwargs has
 _SAMPLING_TOP_K = 50  # transformers' own, where sampling is asked for and nothing said about it
 _TRUNCATIONS = "top_k", "top_p", "min_p"
+_TOKEN_TYPES = "token_type_ids", "mm_token_type_ids"  # 0 for text
+# What tokenizers and processors return for a text; all but ids and mask say nothing that a model computes with.
+_ENCODED = (
+    "input_ids", "attention_mask", *_TOKEN_TYPES, "special_tokens_mask", "offset_mapping", "length",
+    "num_truncated_tokens", "overflowing_tokens", "overflow_to_sample_mapping",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ def _template(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
     encoded: dict[str, Any] = {}
-    for name in ("input_ids", "attention_mask", "token_type_ids"):
+    for name in ("input_ids", "attention_mask", *_TOKEN_TYPES):
         if name in settings:
             encoded[name] = settings.pop(name)
     if isinstance(prompt, Mapping) and "input_ids" in prompt:
@@ -102,6 +108,9 @@ def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
         raise RequestError(f"a prompt and {', '.join(encoded)} were given: give one of them")
     if "input_ids" not in encoded:
         raise RequestError(f"{', '.join(encoded)} were given without input_ids")
+    for name, value in encoded.items():
+        if value is not None and (name not in _ENCODED or (name in _TOKEN_TYPES and _has_others_than_zero(value))):
+            raise RequestError(f"specdec reads text alone, and {name} was given beside input_ids: leave it out")
     return _without_padding(encoded["input_ids"], encoded.get("attention_mask"))
 
 
@@ -118,6 +127,11 @@ def _without_padding(ids: Any, mask: Any) -> Any:
         [token for token, seen in zip(row, seen, strict=True) if seen] for row, seen in zip(rows, masks, strict=True)
     ]
     return kept if is_batch else kept[0]
+
+
+def _has_others_than_zero(values: Any) -> bool:
+    values = _as_lists(values)
+    return any(map(_has_others_than_zero, values)) if isinstance(values, list) else bool(values)
 
 
 def _as_lists(values: Any) -> Any:

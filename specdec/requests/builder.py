@@ -23,6 +23,7 @@ from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.verifiers.base import Verifier
+from specdec.wording import plural
 
 Item = TypeVar("Item")
 
@@ -130,8 +131,8 @@ class Intake:
         needed = len(ids) + settings.max_new_tokens
         if shapes.max_positions is not None and needed > shapes.max_positions:
             raise RequestError(
-                f"the prompt has {len(ids)} tokens and max_new_tokens={settings.max_new_tokens} would bring it to "
-                f"{needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
+                f"the prompt has {plural(len(ids), 'token')} and max_new_tokens={settings.max_new_tokens} would bring "
+                f"it to {needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
             )
         eos = frozenset(settings.eos_token_id or ())
         return Sequence(
@@ -153,8 +154,9 @@ def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
 
 def _one_for_each(name: str, given: ReadOnly[Item], num_prompts: int) -> ReadOnly[Item]:
     """The values given for each prompt, or once for all."""
+    of_prompts = plural(num_prompts, "prompt")
     if len(given) not in (1, num_prompts):
-        raise RequestError(f"{len(given)} {name} were given for {num_prompts} prompts: give one, or one for each")
+        raise RequestError(f"{len(given)} {name} were given for {of_prompts}: give one, or one for each")
     return [*given] * num_prompts if len(given) == 1 else given
 
 
@@ -164,9 +166,12 @@ def _given_for_each(question: Asked, num_prompts: int) -> list[dict[str, Any]]:
     seeds = given.get("seed")
     has_seeds = isinstance(seeds, list | tuple)
     if has_seeds and len(seeds) != num_prompts:  # type: ignore[arg-type]
-        raise RequestError(f"{len(seeds)} seeds were given for {num_prompts} prompts: give one seed, or one for each")  # type: ignore[arg-type]
+        many = f"{plural(len(seeds), 'seed')} given for {plural(num_prompts, 'prompt')}"  # type: ignore[arg-type]
+        raise RequestError(f"{many}: give one seed, or one for each")
     if each is not None and len(each) != num_prompts:
-        raise RequestError(f"each has {len(each)} mappings for {num_prompts} prompts: give one for each")
+        raise RequestError(
+            f"each has {plural(len(each), 'mapping')} for {plural(num_prompts, 'prompt')}: give one for each"
+        )
     if each is None and not has_seeds:
         return [dict(given)]
     own = [{"seed": seed} for seed in seeds] if has_seeds else [{}] * num_prompts  # type: ignore[union-attr]

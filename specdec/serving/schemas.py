@@ -63,7 +63,7 @@ class StreamOptions(Body):
     """The parts that a stream has besides text."""
 
     include_usage: bool = False
-    continuous_usage_stats: bool = Field(False, description="each part has the usage so far, as vLLM's does")
+    continuous_usage_stats: bool = Field(default=False, description="each part has the usage so far, as vLLM's does")
     include_obfuscation: bool | None = None  # without effect
 
 
@@ -73,29 +73,31 @@ class Sampling(Body):
     model: str
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, ge=0, le=1)
-    n: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
+    max_tokens: int | None = Field(default=None, ge=1, lt=_MOST_TOKENS)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    n: int | None = Field(default=None, ge=1, lt=_MOST_TOKENS)
     stop: Stops | None = None
-    skip_special_tokens: bool | None = Field(None, description="false keeps special tokens in the text")
-    seed: int | None = Field(None, ge=-_MOST_SEED, lt=_MOST_SEED)
+    skip_special_tokens: bool | None = Field(default=None, description="false keeps special tokens in the text")
+    seed: int | None = Field(default=None, ge=-_MOST_SEED, lt=_MOST_SEED)
     logit_bias: Biases | None = None
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
 
     # specdec's own, which OpenAI's clients send as ``extra_body``
-    proposer: str | None = Field(None, min_length=1, max_length=1024, description='a strategy, or "off"')
-    verifier: str | None = Field(None, min_length=1, max_length=256, description="an acceptance rule")
-    top_k: int | None = Field(None, ge=-1, lt=2**31, description="0 and -1 keep all tokens")
-    min_p: float | None = Field(None, ge=0, le=1)
-    include_steps: bool | None = Field(None, description="tell of each step's draft, in streams")
+    proposer: str | None = Field(default=None, min_length=1, max_length=1024, description='a strategy, or "off"')
+    verifier: str | None = Field(default=None, min_length=1, max_length=256, description="an acceptance rule")
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31, description="0 and -1 keep all tokens")
+    min_p: float | None = Field(default=None, ge=0, le=1)
+    include_steps: bool | None = Field(default=None, description="tell of each step's draft, in streams")
 
     # vLLM's
-    repetition_penalty: float | None = Field(None, gt=0, le=100, description="as in transformers")
-    min_tokens: int | None = Field(None, ge=0, lt=_MOST_TOKENS, description="no end of text before")
-    ignore_eos: bool | None = Field(None, description="go on after the model's own end of text")
-    stop_token_ids: StopTokens | None = Field(None, description="token ids that end the text, besides the model's own")
+    repetition_penalty: float | None = Field(default=None, gt=0, le=100, description="as in transformers")
+    min_tokens: int | None = Field(default=None, ge=0, lt=_MOST_TOKENS, description="no end of text before")
+    ignore_eos: bool | None = Field(default=None, description="go on after the model's own end of text")
+    stop_token_ids: StopTokens | None = Field(
+        default=None, description="token ids that end the text, besides the model's own"
+    )
 
     # without effect on the text
     user: str | None = None
@@ -130,8 +132,8 @@ class CompletionBody(Sampling):
             ]
         }
     )
-    logprobs: int | None = Field(None, ge=0, le=20)
-    best_of: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
+    logprobs: int | None = Field(default=None, ge=0, le=20)
+    best_of: int | None = Field(default=None, ge=1, lt=_MOST_TOKENS)
 
     @property
     def num_prompts(self) -> int:
@@ -157,7 +159,9 @@ class Message(Body):
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Any = Field(None, json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]})
+    content: Any = Field(
+        default=None, json_schema_extra={"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "null"}]}
+    )
 
     @field_validator("content")
     @classmethod
@@ -182,9 +186,9 @@ class ChatBody(Sampling):
     """The body of /v1/chat/completions."""
 
     messages: list[Message] = Field(min_length=1, max_length=_MOST_MESSAGES, fail_fast=True)
-    max_completion_tokens: int | None = Field(None, ge=1, lt=_MOST_TOKENS)
+    max_completion_tokens: int | None = Field(default=None, ge=1, lt=_MOST_TOKENS)
     logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = Field(
         None, description="for the chat template, which writes them out"
     )
@@ -195,9 +199,9 @@ class ChatBody(Sampling):
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
 
     # for the chat template: one that has no use for them writes the same
-    reasoning_effort: str | None = Field(None, min_length=1, max_length=32)
+    reasoning_effort: str | None = Field(default=None, min_length=1, max_length=32)
     verbosity: Literal["low", "medium", "high"] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 
-    prediction: dict[str, Any] | None = Field(None, description="accepted: it never changes an answer")
+    prediction: dict[str, Any] | None = Field(default=None, description="accepted: it never changes an answer")

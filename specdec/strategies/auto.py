@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Signal
+from specdec.strategies.base import Engine, Host, Proposer, Signal
 from specdec.strategies.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
@@ -15,8 +15,8 @@ class AutoProposer(Proposer):
 
     learns_across_requests: ClassVar[bool] = True
 
-    loss: float = Field(0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
-    clock: bool = Field(True, description="let the time that steps take correct the costs measured at load")
+    loss: float = Field(default=0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
+    clock: bool = Field(default=True, description="let the time that steps take correct the costs measured at load")
 
     def merged(self) -> MergedProposer:
         """The merge that it stands for."""
@@ -27,6 +27,3 @@ class AutoProposer(Proposer):
 
     def bind(self, host: Host) -> Engine:
         return self.merged().bind(host)
-
-    def start(self, request: Request) -> Drafter:
-        raise TypeError("an automatic choice's requests are started by its engine")

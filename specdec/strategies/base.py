@@ -2,7 +2,8 @@
 
 Three stages, of which a simple strategy writes the first and the last:
 
-1. ``Proposer``: configuration only, a frozen pydantic model (``LookaheadProposer(N=5, W=15, G=15)``).
+1. ``Proposer``: configuration only, a frozen pydantic model (``LookaheadProposer(N=5, W=15, G=15)``). It defines
+   ``start`` or, to make an engine of its own, ``bind``.
 2. ``Engine``: made by ``bind`` for a generator's model, and anew once that has changed; owns what requests share
    (weights, caches). The default has nothing.
 3. ``Drafter``: one request's state: ``read`` a prompt, ``propose`` a tree, ``observe`` what became of it, ``stop``.
@@ -28,6 +29,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specdec.costs import Costs
 from specdec.decoding.record import Outcome, StepRecord
+from specdec.errors import PluginError
 from specdec.successors import Successors
 from specdec.target import Target
 from specdec.tree import Budget, DraftTree
@@ -340,9 +342,15 @@ class Proposer(BaseModel, ABC):
         return frozenset()
 
     def bind(self, host: Host) -> Engine:
-        """The engine for a generator's model; called again once the model has changed, or the engine was closed."""
+        """Return the engine for a generator's model; called again once the model has changed or the engine was closed.
+
+        Define it where requests share something, or where the strategy needs the tokenizer, the model or its costs:
+        ``host`` has them. The default engine calls ``start`` for each request.
+        """
+        if type(self).start is Proposer.start:
+            raise PluginError(f"{type(self).__name__} defines neither start(request) nor bind(host): define one")
         return Engine(self.start)
 
-    @abstractmethod
     def start(self, request: Request) -> Drafter:
-        """A drafter for one request."""
+        """Return a drafter for one request; a strategy with a ``bind`` of its own needs no ``start``."""
+        raise PluginError(f"{type(self).__name__} starts requests by its engine: call bind(host).start(request)")

@@ -17,6 +17,7 @@ from specdec.strategies.vocabulary import SameVocabulary, SharedVocabulary, Text
 from specdec.target import Row, Target
 from specdec.tree import Budget, DraftTree
 from specdec.unwrapping import unwrapped
+from specdec.wording import plural
 
 
 class DraftModelProposer(Proposer):
@@ -33,23 +34,23 @@ class DraftModelProposer(Proposer):
         "confidence": (0.0, 0.2, 0.4, 0.6, 0.8),
     }
 
-    model: Any = Field(None, description="drafter: a model, its folder or hub name; none with layers", repr=False)
-    tokenizer: Any = Field(None, description="the drafter's, where it isn't the target's", repr=False)
-    layers: int | None = Field(None, ge=1, description="draft with the target's own first layers (early exit)")
-    num_tokens: int = Field(5, ge=1, description="depth of the draft")
-    width: int = Field(1, ge=1, description="candidates per node, and nodes per level that are written on; 1: a chain")
-    num_nodes: int = Field(24, ge=1, description="most nodes of a tree: the best of chosen ones, the first of sampled")
+    model: Any = Field(default=None, description="draft model, or its folder or hub name; none with layers", repr=False)
+    tokenizer: Any = Field(default=None, description="the drafter's, where it isn't the target's", repr=False)
+    layers: int | None = Field(default=None, ge=1, description="draft with the target's own first layers (early exit)")
+    num_tokens: int = Field(default=5, ge=1, description="depth of the draft")
+    width: int = Field(default=1, ge=1, description="candidates per node, and nodes expanded per level; 1: a chain")
+    num_nodes: int = Field(default=24, ge=1, description="most nodes of a tree: best of chosen, first of sampled")
     siblings: Literal["chosen", "without_replacement", "with_replacement"] = Field(
-        "chosen", description="beside a sampled candidate: the likeliest tokens, or further draws"
+        default="chosen", description="beside a sampled candidate: the likeliest tokens, or further draws"
     )
     confidence: float = Field(
-        0.0,
+        default=0.0,
         ge=0.0,
         lt=1.0,
         description="write no further behind a less likely token",
     )
     vocabulary: Literal["same", "shared", "text"] = Field(
-        "same", description="what drafter and target have in common: ids, token strings, or text alone"
+        default="same", description="what drafter and target have in common: ids, token strings, or text alone"
     )
 
     @model_validator(mode="after")
@@ -85,9 +86,6 @@ class DraftModelProposer(Proposer):
                 f"width={self.width}: the drafter, a {type(model).__name__}, takes chains only; use width=1"
             )
         return _DraftModelEngine(self, host, target, _vocabulary(self, host, target.shapes.vocab_size, tokenizer))
-
-    def start(self, request: Request) -> Drafter:
-        raise TypeError("a draft model's requests are started by its engine")
 
 
 class _ModelDrafter(BatchDrafter):
@@ -240,9 +238,11 @@ def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: An
     """Raises ModelError where drafter and target can't be brought together in the way that was asked for."""
     if tokenizer is not None and tokenizer is not host.tokenizer and len(tokenizer) > size:
         raise ModelError(
-            f"the drafter's tokenizer has {len(tokenizer)} ids but its vocabulary is {size}: is it its own?"
+            f"the drafter's tokenizer has {plural(len(tokenizer), 'id')} but its vocabulary is {size}: is it its own?"
         )
-    if config.vocabulary != "same":
+    is_shared = tokenizer is not None and tokenizer is host.tokenizer
+    has_same_ids = is_shared and (config.tokenizer is not None or size == host.vocab_size)
+    if config.vocabulary != "same" and not has_same_ids:
         if host.tokenizer is None or tokenizer is None or tokenizer is host.tokenizer:
             raise ModelError(
                 f"vocabulary={config.vocabulary!r} needs both tokenizers: Generator(model, tokenizer, "

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from specdec.errors import ModelError
 from specdec.probes.findings import share_lock
+from specdec.wording import plural
 
 
 def first_layers(model: object, num_layers: int) -> PreTrainedModel:
@@ -25,7 +26,7 @@ def first_layers(model: object, num_layers: int) -> PreTrainedModel:
         )
     depth = model.config.get_text_config().num_hidden_layers
     if not 1 <= num_layers < depth:
-        raise ModelError(f"layers={num_layers}: the model has {depth} layers, so give 1 to {depth - 1}")
+        raise ModelError(f"layers={num_layers}: the model has {plural(depth, 'layer')}, so give 1 to {depth - 1}")
     paths = [
         name
         for name, module in model.named_modules()
@@ -33,7 +34,7 @@ def first_layers(model: object, num_layers: int) -> PreTrainedModel:
     ]
     if len(paths) != 1:
         raise ModelError(
-            f"layers={num_layers}: {type(model).__name__} has {len(paths)} lists of {depth} layers, not one"
+            f"layers={num_layers}: {type(model).__name__} has {plural(len(paths), 'list')} of layers, not one"
         )
     shallow = _copy(model)
     share_lock(model, shallow)

@@ -21,8 +21,8 @@ class JacobiProposer(Proposer):
 
     tunable: ClassVar[Tunable] = {"n": (1, 2, 3, 4, 6, 8, 12, 16)}
 
-    n: int = Field(8, ge=1, description="guesses per step")
-    noise_aware: bool = Field(True, description="update guesses with keyed draws instead of the argmax")
+    n: int = Field(default=8, ge=1, description="guesses per step")
+    noise_aware: bool = Field(default=True, description="update guesses with keyed draws instead of the argmax")
 
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.PROBE, What.DRAW if self.noise_aware else What.ARGMAX)})

@@ -25,18 +25,21 @@ from specdec.tree import ROOT, Budget, DraftTree, Role
 
 
 class LookaheadProposer(Proposer):
-    """The window, the pool and their options; the defaults are what measured best in tokens per step."""
+    """Lookahead decoding: n-grams that a Jacobi window writes, verified as branches of a tree.
+
+    The defaults are what measured best in tokens per step.
+    """
 
     tunable: ClassVar[Tunable] = {"N": (3, 4, 5, 6, 7), "W": (3, 5, 7, 10, 15), "G": (3, 5, 7, 15)}
 
-    N: int = Field(5, ge=2, description="n-gram size: tokens from key to last guess")
-    W: int = Field(15, ge=0, description="window width: Jacobi columns per step, and n-grams collected per step")
-    G: int = Field(15, ge=-1, description="guesses kept per token (-1: no limit)")
-    pool_from_prompt: bool = Field(True, description="collect n-grams of the prompt and of committed text as well")
-    verify_window: bool = Field(True, description="column 0 of the window is a candidate too")
-    advance: Literal["one", "accepted"] = Field("one", description="how far a step moves the window")
-    noise_aware: bool = Field(False, description="fill the window with keyed draws instead of the argmax")
-    filter_eos: bool = Field(True, description="replace end-of-text ids in the window")
+    N: int = Field(default=5, ge=2, description="n-gram size: tokens from key to last guess")
+    W: int = Field(default=15, ge=0, description="window width: Jacobi columns, and n-grams collected, per step")
+    G: int = Field(default=15, ge=-1, description="guesses kept per token (-1: no limit)")
+    pool_from_prompt: bool = Field(default=True, description="also collect n-grams of the prompt and of committed text")
+    verify_window: bool = Field(default=True, description="column 0 of the window is a candidate too")
+    advance: Literal["one", "accepted"] = Field(default="one", description="how far a step moves the window")
+    noise_aware: bool = Field(default=False, description="fill the window with keyed draws instead of the argmax")
+    filter_eos: bool = Field(default=True, description="replace end-of-text ids in the window")
 
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.PROBE, What.DRAW if self.noise_aware else What.ARGMAX)})

@@ -32,6 +32,7 @@ from specdec.strategies.rates import Agreements, Rates
 from specdec.strategies.sources.base import Source
 from specdec.strategies.sources.tree import TreeSource
 from specdec.tree import Budget, DraftTree
+from specdec.wording import plural
 
 _NOMINAL = Costs(sizes=(1, 65), seconds=(1.0, 1.8), plain=1.0)  # where a measured one would decide about the text
 
@@ -42,9 +43,9 @@ class MergedProposer(Proposer):
     learns_across_requests: ClassVar[bool] = True
 
     proposers: tuple[SerializeAsAny[Proposer], ...] = Field(min_length=1, description="whose candidates are merged")
-    num_nodes: int = Field(32, ge=1, description="candidates of a draft at most")
-    loss: float = Field(0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
-    clock: bool = Field(True, description="let the time that steps take correct the costs measured at load")
+    num_nodes: int = Field(default=32, ge=1, description="candidates of a draft at most")
+    loss: float = Field(default=0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
+    clock: bool = Field(default=True, description="let the time that steps take correct the costs measured at load")
 
     def __init__(self, proposers: Sequence[Proposer] = (), **options: Any) -> None:
         options["proposers"] = tuple(proposers)
@@ -75,9 +76,6 @@ class MergedProposer(Proposer):
                 engine = FreshEngine(parts, self.num_nodes, host.takes_trees)
             failing.pop_all()
         return engine
-
-    def start(self, request: Request) -> Drafter:
-        raise TypeError("a merge's requests are started by its engine")
 
 
 class MergedEngine(Engine):
@@ -129,7 +127,7 @@ class MergedEngine(Engine):
         try:
             proposals = part.engine.propose_many([own for _, own, _ in asked], [each for _, _, each in asked])
             if len(proposals) != len(asked):
-                raise PluginError(f"returned {len(proposals)} trees for {len(asked)} requests")
+                raise PluginError(f"returned {plural(len(proposals), 'tree')} for {plural(len(asked), 'request')}")
         except Exception as error:  # a third party's code
             proposals = [error] * len(asked)
         for (drafter, _, budget), proposal in zip(asked, proposals, strict=True):

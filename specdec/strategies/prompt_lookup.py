@@ -16,7 +16,7 @@ _MOST_MATCHES_READ = 64
 
 
 class PromptLookupProposer(Proposer):
-    """Continue as the text did behind an earlier occurrence of its last tokens, the longest match first."""
+    """Continue as the text did after an earlier occurrence of its last tokens, the longest match first."""
 
     tunable: ClassVar[Tunable] = {
         "max_ngram": (1, 2, 3, 4, 5),
@@ -24,11 +24,11 @@ class PromptLookupProposer(Proposer):
         "num_matches": (1, 2, 4),
     }
 
-    max_ngram: int = Field(3, ge=1, description="longest run of last tokens to look for")
-    min_ngram: int = Field(1, ge=1, description="shortest run of last tokens to look for")
-    num_tokens: int = Field(10, ge=1, description="tokens proposed per match")
-    num_matches: int = Field(1, ge=1, description="matches merged into one tree")
-    prefer: Literal["recent", "first"] = Field("recent", description="which of equally long matches")
+    max_ngram: int = Field(default=3, ge=1, description="longest run of last tokens to look for")
+    min_ngram: int = Field(default=1, ge=1, description="shortest run of last tokens to look for")
+    num_tokens: int = Field(default=10, ge=1, description="tokens proposed per match")
+    num_matches: int = Field(default=1, ge=1, description="matches merged into one tree")
+    prefer: Literal["recent", "first"] = Field(default="recent", description="which of equally long matches")
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

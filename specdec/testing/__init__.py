@@ -5,6 +5,7 @@
 - ``check_verifier``, ``check_drafting``, ``check_proposer`` and ``check_backend`` raise AssertionError where a
   contract's law is broken: that of a rule, of a strategy that samples its candidates together with a rule, of any
   strategy, and of a backend.
+- ``toy_tokenizer`` is a tokenizer for a ``ToyModel``, for strategies that read or write text.
 
 hypothesis comes with the extra ``specdec[testing]``; enumeration works without it.
 """
@@ -14,6 +15,7 @@ from specdec.testing.cases import Shape, TableLaw, draw_tree, laws, shapes, tree
 from specdec.testing.checks import check_drafting, check_proposer, check_verifier, toy_host
 from specdec.testing.emission import emitted_law, expected_length, plain_law, target_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation
+from specdec.testing.tokenizer import toy_tokenizer
 
 __all__ = [
     "EXACT",
@@ -33,5 +35,6 @@ __all__ = [
     "target_of",
     "total_variation",
     "toy_host",
+    "toy_tokenizer",
     "trees",
 ]

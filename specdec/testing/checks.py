@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from specdec.backends.toy import Law, ToyBackend, ToyModel
+from specdec.backends.toy import Law, ToyBackend
 from specdec.decoding.sequence import TokenView
 from specdec.errors import ModelError
 from specdec.masks.dense import DenseCompiler
@@ -63,8 +63,8 @@ class EnumeratedRequest(Request):
         return self.chances.categorical(weights, -1)
 
 
-def toy_host(vocab_size: int, reads_q: bool) -> Host:
-    """A generator's side towards a proposer that needs no more of the target than its vocabulary."""
+def toy_host(vocab_size: int, reads_q: bool, tokenizer: Any = None) -> Host:
+    """A generator's side towards a proposer that needs no more of the target than its vocabulary and tokenizer."""
 
     def load(name: str, tokenizer: object) -> tuple[object, object]:
         raise ModelError(f"can't load {name!r}: tests give models, not names")
@@ -75,7 +75,7 @@ def toy_host(vocab_size: int, reads_q: bool) -> Host:
 
     return Host(
         model=None,
-        tokenizer=None,
+        tokenizer=tokenizer,
         vocab_size=vocab_size,
         reads_q=reads_q,
         is_keyed=not reads_q,
@@ -87,19 +87,25 @@ def toy_host(vocab_size: int, reads_q: bool) -> Host:
 
 
 def check_drafting(
-    proposer: Proposer, verifier: Verifier, p: Law, context: Sequence[int], vocab_size: int, num_tokens: int = 2
+    proposer: Proposer,
+    verifier: Verifier,
+    p: Law,
+    context: Sequence[int],
+    vocab_size: int,
+    num_tokens: int = 2,
+    tokenizer: Any = None,
 ) -> None:
     """A strategy that samples with ``request.draw`` and a rule emit the target's distribution, step after step.
 
     The strategy sees what was rejected, and may learn from it. Enumerates, so keep drafts at a few draws. A draft model
-    is a ``ToyModel``.
+    is a ``ToyModel``. ``tokenizer`` is what the strategy finds as ``host.tokenizer``.
     """
     settings = Settings(temperature=1.0)
     budget = Budget(num_nodes=16, depth=16, num_tokens=16)
 
     def run(chances: Chances) -> tuple[int, ...]:
         tokens = list(context)
-        engine = proposer.bind(toy_host(vocab_size, verifier.reads_q))
+        engine = proposer.bind(toy_host(vocab_size, verifier.reads_q, tokenizer))
         drafter = engine.start(EnumeratedRequest.of(tokens, vocab_size, chances))
         while len(tokens) < len(context) + num_tokens:
             tree = drafter.propose(budget)
@@ -114,15 +120,28 @@ def check_drafting(
     assert distance <= EXACT, f"the first {num_tokens} tokens' distribution is off: total variation {distance:.3g}"
 
 
-def check_proposer(proposer: Proposer | str, model: ToyModel, prompts: Sequence[Sequence[int]], seed: int = 0) -> None:
+def check_proposer(
+    proposer: Proposer | str,
+    model: Any,
+    prompts: Sequence[Sequence[int]],
+    seed: int = 0,
+    tokenizer: Any = None,
+) -> None:
     """A strategy never changes the text, greedy or sampled, alone or in a batch, the first time or later.
 
     The same request gets the same trees again, unless the strategy declares ``learns_across_requests``. The core checks
     each tree as it comes: parents before children, the budget, the vocabulary.
+
+    Args:
+        model: a ``ToyModel``, or any that ``Generator`` takes.
+        prompts: token ids.
+        tokenizer: what the strategy finds as ``host.tokenizer``: ``toy_tokenizer(vocab_size)``, or the model's own.
     """
     from specdec.generator import Generator
 
-    drafted, plain = (Generator(model, proposer=which, max_batch_size=3) for which in (proposer, "autoregressive"))
+    drafted, plain = (
+        Generator(model, tokenizer, proposer=which, max_batch_size=3) for which in (proposer, "autoregressive")
+    )
     name, learns = repr(drafted.proposer), drafted.proposer.learns_across_requests
     batch = [tuple(prompt) for prompt in prompts]
     runs = {

@@ -19,8 +19,8 @@ class TypicalVerifier(Verifier):
     passes for plausible, so the text isn't the target's. At temperature 0 it is ``match``.
     """
 
-    epsilon: float = Field(0.09, gt=0.0, le=1.0, description="probability that is always enough")
-    delta: float = Field(0.3, gt=0.0, description="factor on exp(-entropy)")
+    epsilon: float = Field(default=0.09, gt=0.0, le=1.0, description="probability that is always enough")
+    delta: float = Field(default=0.3, gt=0.0, description="factor on exp(-entropy)")
 
     lossless: ClassVar[bool] = False
     reads_q: ClassVar[bool] = False

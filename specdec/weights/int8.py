@@ -27,7 +27,7 @@ class _Packed:
 
 
 class Int8Kernel(Kernel):
-    """Weights and the rows that are multiplied by them in 8 bits; for who asks for it by name."""
+    """Weights and the rows that are multiplied by them in 8 bits; lossy, and so opt-in by name."""
 
     lossy: ClassVar[str] = "weights and what is multiplied by them are rounded to 8 bits"
 

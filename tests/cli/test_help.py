@@ -1,9 +1,11 @@
 """Help: each command says in one line what it does, and nothing is cut off in a narrow terminal."""
 
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 
+import specdec
 from specdec.cli import app
 
 NAMES = [
@@ -44,3 +46,19 @@ def test_no_line_of_help_is_cut_off_or_too_wide(help_of: Any, name: str | None) 
 def test_each_option_says_what_it_is_for(help_of: Any, name: str) -> None:
     lines = help_of(name)
     assert [line for line in lines if line.lstrip().startswith("--") and len(line.split()) < 2] == []
+
+
+@pytest.mark.parametrize("name", [None, *NAMES])
+def test_h_is_help_and_version_is_the_packages(run: Any, name: str | None) -> None:
+    command = [] if name is None else [name]
+    code, out, err = run(*command, "--version")
+    assert (code, out, err) == (0, f"specdec {version('specdec')}\n", "")
+    assert (0, *run(*command, "--help")[1:]) == run(*command, "-h")
+    assert "-h, --help" in run(*command, "-h")[1]
+
+
+def test_the_version_is_written_once(run: Any) -> None:
+    assert version("specdec") == specdec.__version__
+    code, _, err = run("generate", "--version=1", "text")
+    assert code == 2
+    assert "--version" in err

@@ -29,7 +29,10 @@ def _corpus(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_is_indexed_and_the_option_that_uses_it_works(run: Any, corpus: Path, tmp_path: Path) -> None:
+def test_a_folder_is_indexed_and_the_option_that_uses_it_works(
+    run: Any, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
     output = tmp_path / "my.index"
     code, out, err = run("index", str(corpus), "--output", str(output))
     assert (code, err) == (0, "")

@@ -31,7 +31,7 @@ def test_mask_draws_a_step_of_lookahead_in_80_columns(run: Any) -> None:
     assert "\x1b" not in out
     assert max(map(cell_len, out.splitlines())) <= 80
     found = mask_rows(out)
-    assert f"\n{len(found)} nodes behind a prefix of " in out
+    assert f"\n{len(found)} nodes after a prefix of " in out
     # Two cells each: the prefix, every ancestor, the root included, and the node itself.
     assert [num_blocks for *_, num_blocks in found] == [2 + 2 * (depth + 1) for _, depth, _, _ in found]
     assert {roles for _, _, roles, _ in found} >= {"R", "C", "P", "S"}
@@ -43,7 +43,7 @@ def test_mask_leaves_out_the_middle_of_a_tree_that_is_too_wide(run: Any) -> None
     code, out, _ = run("mask", "--proposer", "lookahead:N=5,W=15,G=15", "--step", "12")
     assert code == 0
     assert max(map(cell_len, out.splitlines())) <= 80
-    num_nodes, num_left_out = (int(re.findall(rf"(\d+) nodes {which}", out)[0]) for which in ("behind", "more"))
+    num_nodes, num_left_out = (int(re.findall(rf"(\d+) nodes {which}", out)[0]) for which in ("after", "more"))
     assert len(mask_rows(out)) == num_nodes - num_left_out < num_nodes
 
 

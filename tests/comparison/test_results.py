@@ -43,7 +43,7 @@ def test_speeds_and_rows() -> None:
 def test_what_a_terminal_shows_fits_it_and_says_what_matters() -> None:
     long = "prompt_lookup:" + ",".join(f"option_{letter}=1" for letter in "abcdef")
     shown = repr(made({"plain": 2.0, "a": 1.0, long: 1.5})).splitlines()
-    assert shown[0] == "Comparison of 8 prompts, repeated 3 times"
+    assert shown[0] == "Comparison of 8 prompts, 3 repeats"
     assert [line.split()[0][:10] for line in shown[2:5]] == ["a", "prompt_loo", "plain"]
     assert "2.00 [" in shown[2]
     assert shown[-1] == "  texts that differ from plain decoding's: 0, and 0 at numeric ties"

@@ -114,7 +114,7 @@ def test_an_interrupt_leaves_the_figures_and_says_that_ties_were_not_told_apart(
 
 def styles(comparison: Comparison) -> dict[str, tuple[str, str]]:
     """By strategy, the last cell of the terminal's table and its colour."""
-    cells: list[Any] = list(speed_table(comparison).columns[-1]._cells)
+    cells = [figures[-1] for _, figures in speed_table(comparison).rows]
     return {row.strategy: (str(cell), str(cell.style)) for row, cell in zip(comparison.rows, cells, strict=True)}
 
 

@@ -261,6 +261,10 @@ def test_sampled_tokens_follow_generates_distribution(asked: dict[str, Any]) -> 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "beams": ({"num_beams": 2}, "no beam search"),
     "assisted": ({"prompt_lookup_num_tokens": 3}, "custom_generate.proposer='prompt_lookup'"),
+    "own heads": ({"use_mtp": True}, "use_mtp=True asks for .*custom_generate.proposer='auto'"),
+    "a kind of speculation": ({"speculation_type": "dflash"}, "speculation_type='dflash' .*DraftModelProposer"),
+    "early exit": ({"assistant_early_exit": 1}, "assistant_early_exit=1 .*draft_model:layers"),
+    "an ensemble": ({"assistant_ensemble_weight": 0.5}, "assistant_ensemble_weight=0.5 asks"),
     "attentions": ({"return_dict_in_generate": True, "output_attentions": True}, "gives no output_attentions"),
     "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "."),
     "layers against layers": ({"dola_layers": "low"}, "."),

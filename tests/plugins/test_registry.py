@@ -346,7 +346,7 @@ def without_a_mark() -> Mapping[str, type]:
         (SimpleNamespace(specdec_proposers=without_a_mark), ["bad offers nothing", "@specdec.hookimpl"]),
         (module_offering({"x": int}), [f"{X}: <class 'int'> is not a subclass of specdec's Proposer"]),
         (module_offering({"x": Mine()}), [f"{X}: Mine(size=3", "is not a subclass of specdec's Proposer"]),
-        (module_offering({"x": Unfinished}), [f"{X}: Unfinished doesn't define start"]),
+        (module_offering({"x": Unfinished}), [f"{X}: Unfinished doesn't define start, or bind"]),
         (module_offering({7: Mine}), ["name 7: a name is a string of letters, digits"]),
         (module_offering({"a:b": Mine}), ["name 'a:b': a name is a string of letters, digits"]),
         (module_offering({"": Mine}), ["name '': a name is a string of letters, digits"]),

@@ -37,6 +37,16 @@ def test_a_tokenizers_own_class_of_output_is_taken() -> None:
     assert asked(encoded, {}).prompt == asked(None, dict(encoded)).prompt == encoded["input_ids"]
 
 
+@pytest.mark.parametrize("name", ["token_type_ids", "mm_token_type_ids"])
+def test_what_a_processor_says_of_text_is_taken_and_of_images_refused(name: str) -> None:
+    text = {"input_ids": [[5, 6]], name: torch.tensor([[0, 0]]), "pixel_values": None}
+    assert asked(text, {}).prompt == [[5, 6]]
+    assert asked(None, {"input_ids": [5, 6], name: [0, 0]}).prompt == [5, 6]
+    assert f"{name} was given beside input_ids" in refusal({"input_ids": [[5, 6]], name: [[0, 1]]})
+    for other in ("pixel_values", "image_grid_thw", "input_features"):
+        assert f"text alone, and {other} was given" in refusal({"input_ids": [5], other: torch.ones(1, 3)})
+
+
 @pytest.mark.parametrize(
     ("given", "fault"),
     [

@@ -176,6 +176,19 @@ def test_text_is_written_on_where_tokenizers_agree_on_nothing_but_text(built_in:
         assert result.stats.accepted_lengths == [5] * 8
 
 
+@pytest.mark.parametrize("vocabulary", ["shared", "text"])
+def test_one_tokenizer_for_both_is_the_same_vocabulary(built_in: tuple[Any, Any], vocabulary: Any) -> None:
+    model, tokenizer = built_in
+    prompt, asked = demo.prompts()[0].text, {"max_new_tokens": 24}
+    plain = Generator(model, tokenizer, proposer="autoregressive").generate(prompt, **asked)
+    copied = copy.deepcopy(tokenizer)
+    for options in ({"tokenizer": tokenizer}, {}, {"tokenizer": copied}):
+        proposer = DraftModelProposer(model=model, vocabulary=vocabulary, num_tokens=4, **options)
+        result = Generator(model, tokenizer, proposer=proposer).generate(prompt, **asked)
+        assert result.token_ids == plain.token_ids
+        assert result.stats.tokens_per_step > 4.0
+
+
 def refusal(build: Callable[[], object]) -> str:
     with pytest.raises((ModelError, PluginError)) as caught:
         build()

@@ -2,12 +2,29 @@
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
+import torch
 from pydantic import PrivateAttr
 
-from specdec import Budget, Drafter, DraftTree, Engine, Feedback, Host, Proposer, Request, ToyModel
-from specdec.testing import check_proposer
+from specdec import (
+    Budget,
+    Drafter,
+    DraftTree,
+    Engine,
+    Feedback,
+    Generator,
+    Host,
+    ModelError,
+    PluginError,
+    Proposer,
+    Request,
+    ToyModel,
+)
+from specdec.in_transformers.candidates import ProposerCandidates
+from specdec.testing import check_drafting, check_proposer, toy_tokenizer
+from specdec.verifiers.match import MatchVerifier
 
 PROMPTS = [[0, 1], [3], [2, 2, 1, 2]]
 
@@ -40,9 +57,6 @@ class Silent(Proposer):
     def bind(self, host: Host) -> Engine:
         successor = dict[int, int]()
         return Engine(lambda request: FollowingDrafter(request, successor))
-
-    def start(self, request: Request) -> Drafter:
-        raise TypeError("requests are started by the engine")
 
 
 class Declared(Silent):
@@ -81,6 +95,58 @@ def test_drafts_that_differ_the_second_time_are_refused_with_both_causes_and_bot
         f"{proposer!r} drafted differently the second time, by chance or by what an earlier request taught it: draw "
         "from request.rng alone, or declare learns_across_requests = True"
     )
+
+
+class SpellingDrafter(Drafter):
+    """Drafts the text's next words by their spelling: "1" is followed by what follows it in the text before."""
+
+    def __init__(self, request: Request, tokenizer: Any) -> None:
+        super().__init__(request)
+        self._tokenizer = tokenizer
+
+    def propose(self, budget: Budget) -> DraftTree:
+        tree = DraftTree(self.request.root)
+        words = self._tokenizer.decode(list(self.request.tokens)).split()
+        after = dict(pairwise(words)).get(words[-1])
+        if after is not None and min(budget.depth, budget.num_nodes) > 0:
+            tree.add(0, self._tokenizer.encode(after)[0])
+        return tree
+
+
+class Spelling(Proposer):
+    """Needs the tokenizer, and so has a ``bind`` and no ``start``."""
+
+    def bind(self, host: Host) -> Engine:
+        if host.tokenizer is None:
+            raise ModelError("spelling needs a tokenizer")
+        return Engine(lambda request: SpellingDrafter(request, host.tokenizer))
+
+
+def test_a_strategy_that_needs_a_tokenizer_is_given_one() -> None:
+    tokenizer, model = toy_tokenizer(4), ToyModel(cycle, 4)
+    check_proposer(Spelling(), model, PROMPTS, tokenizer=tokenizer)
+    assert Generator(model, tokenizer, proposer=Spelling()).generate("0 1 2 3 0", max_new_tokens=8).stats.steps < 8
+    check_drafting(Spelling(), MatchVerifier(), cycle, [0, 1], 4, tokenizer=tokenizer)
+    candidates = ProposerCandidates(Spelling(), vocab_size=4, tokenizer=tokenizer)
+    assert candidates.get_candidates(torch.tensor([[2, 3, 2]]))[0].tolist() == [[2, 3, 2, 3]]
+    with pytest.raises(ModelError, match="spelling needs a tokenizer"):
+        check_proposer(Spelling(), model, PROMPTS)
+
+
+def test_the_toy_tokenizer_spells_every_id_and_reads_it_again() -> None:
+    tokenizer = toy_tokenizer(12)
+    ids = [11, 0, 3, 10]
+    assert tokenizer.decode(ids) == "11 0 3 10"
+    assert tokenizer("11 0 3 10", add_special_tokens=False)["input_ids"] == tokenizer.encode("11 0 3 10") == ids
+
+
+class Neither(Proposer):
+    """Defines neither ``start`` nor ``bind``."""
+
+
+def test_a_strategy_without_start_and_bind_is_refused_when_a_generator_is_made() -> None:
+    with pytest.raises(PluginError, match=r"Neither defines neither start\(request\) nor bind\(host\)"):
+        Generator(ToyModel(cycle, 4), proposer=Neither())
 
 
 class Saboteur(Declared):

@@ -20,11 +20,11 @@ _CACHE_TYPES = {**_TYPES, torch.uint8: ov.Type.u8}
 class OpenVINOOptions(BackendOptions):
     """Options of ``backend="openvino"``."""
 
-    device: str = Field("CPU", description="a device that OpenVINO lists; tested on CPUs only")
-    precision: Precision = Field("model", description="of arithmetic: the model's own, or bfloat16")
-    kv: CachePrecision = Field("model", description="of keys and values: that of arithmetic, or 8 bits")
-    weights: Weights = Field("model", description="the model's own, or rounded to so many bits by nncf")
-    threads: int = Field(0, ge=0, description="of the engine; 0: as many as torch has when the model is loaded")
+    device: str = Field(default="CPU", description="a device that OpenVINO lists; tested on CPUs only")
+    precision: Precision = Field(default="model", description="of arithmetic: the model's own, or bfloat16")
+    kv: CachePrecision = Field(default="model", description="of keys and values: that of arithmetic, or 8 bits")
+    weights: Weights = Field(default="model", description="the model's own, or rounded to so many bits by nncf")
+    threads: int = Field(default=0, ge=0, description="of the engine; 0: as many as torch has when the model is loaded")
 
     def of_arithmetic(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype that a model of some dtype is computed in."""

@@ -26,7 +26,7 @@ class SplitCompiler(MaskCompiler):
     attention: ClassVar[str | None] = ATTENTION
 
     least_prefix: int = Field(
-        128,
+        default=128,
         ge=1,
         description="slots; shorter prefixes go into the tail, as a part of their own costs more than it saves",
     )

@@ -4,7 +4,8 @@ All nodes see the same of the prefix, so that heads of a group, which read the s
 as if they were more nodes: keys are read once for a group, and never repeated. Kernels for the prefix:
 
 - CPUs: torch's fused kernel;
-- CUDA, half precision: ``flash-attn`` where it is installed, else torch's own operator (neither was tried or measured);
+- CUDA, half precision: ``flash-attn`` where it is installed (pip install flash-attn --no-build-isolation), else
+  torch's own operator (neither was tried or measured);
 - elsewhere, and with soft caps that a kernel doesn't know: plain products.
 
 For the tail CPUs take the same kernel, which knows masks; elsewhere it is plain products.

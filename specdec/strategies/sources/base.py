@@ -30,8 +30,8 @@ class SourceProposer(Proposer):
 
     learns_across_requests: ClassVar[bool] = True
 
-    num_nodes: int = Field(10, ge=1, description="nodes of a draft at most")
-    min_chance: float = Field(0.05, ge=0.0, le=1.0, description="chance below which nothing is drafted")
+    num_nodes: int = Field(default=10, ge=1, description="nodes of a draft at most")
+    min_chance: float = Field(default=0.05, ge=0.0, le=1.0, description="chance below which nothing is drafted")
 
 
 class Source(Drafter):

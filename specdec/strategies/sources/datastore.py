@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from specdec.errors import ModelError, RequestError
-from specdec.strategies.base import Drafter, Engine, Host, Request
+from specdec.strategies.base import Engine, Host, Request
 from specdec.strategies.rates import Rate, Rates
 from specdec.strategies.sources.base import Candidate, Source, SourceProposer
 from specdec.strategies.sources.index.lookup import Index, Match
@@ -22,15 +22,15 @@ _OFTEN = 8  # occurrences from which on a share means something
 
 
 class DatastoreProposer(SourceProposer):
-    """Continue as a corpus does, which ``specdec index`` has made a file of.
+    """Continue as a corpus does, from an index that ``specdec index`` has made of it.
 
     Costs some ten microseconds per node. Memory: the file is mapped, and some megabytes of it are held at a time.
     """
 
     path: Path = Field(
-        Path("datastore.index"), description="an index that `specdec index` made with the model's tokenizer"
+        default=Path("datastore.index"), description="an index that `specdec index` made with the model's tokenizer"
     )
-    depth: int = Field(16, ge=1, le=32, description="longest run of tokens that is looked for")
+    depth: int = Field(default=16, ge=1, le=32, description="longest run of tokens that is looked for")
 
     def bind(self, host: Host) -> Engine:
         index = Index(self.path.expanduser(), self.depth)
@@ -46,9 +46,6 @@ class DatastoreProposer(SourceProposer):
             index.close()
             raise
         return DatastoreEngine(self, index, host.is_keyed)
-
-    def start(self, request: Request) -> Drafter:
-        raise TypeError("a datastore's requests are started by its engine")
 
 
 class DatastoreEngine(Engine):

@@ -25,18 +25,22 @@ _GAPS = 6  # classes of the distance to the best of the others, a unit of log-pr
 
 
 class TokenRecyclingProposer(SourceProposer):
-    """Continue with what the target last thought likely behind these tokens.
+    """Continue with the most likely tokens that the model itself last predicted after these tokens.
 
     Costs some microseconds per node. Memory: about a kilobyte per token and pair of tokens, ``num_pairs`` of them.
     """
 
-    k: int = Field(6, ge=1, description="successors that are remembered of each token")
+    k: int = Field(default=6, ge=1, description="successors that are remembered of each token")
     vocabulary_seconds: float = Field(
-        0.0, ge=0.0, description="seconds that loading may spend on predictions after each token alone"
+        default=0.0,
+        ge=0.0,
+        description="seconds that loading may spend on predictions after each token alone",
     )
-    num_pairs: int = Field(1 << 15, ge=0, description="tokens and pairs of tokens whose successors are remembered")
-    path: Path | None = Field(None, description="a saved memory to begin with")
-    save_to: Path | None = Field(None, description="a file that the memory is written to when the generator closes")
+    num_pairs: int = Field(default=1 << 15, ge=0, description="tokens and token pairs whose successors are remembered")
+    path: Path | None = Field(default=None, description="a saved memory to begin with")
+    save_to: Path | None = Field(
+        default=None, description="file that the memory is written to when the generator closes"
+    )
 
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.ALL, TopLogits(self.k))})

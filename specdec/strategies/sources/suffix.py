@@ -19,14 +19,14 @@ _LONGEST, _SHARES = 8, 4  # matches longer than that are of one kind; classes of
 
 
 class SuffixProposer(SourceProposer):
-    """Continue as earlier text did: this request's own, and what the last requests were answered if so wished.
+    """Continue as earlier text did: the request's own and, with ``num_remembered``, that of recent answers.
 
     Costs some microseconds per node. Memory: a hundred bytes per token of the request and of ``num_remembered``, and
     some hundreds more for each length at which a run that ends there was written before.
     """
 
-    depth: int = Field(16, ge=1, description="longest run of tokens that is looked for")
-    num_remembered: int = Field(0, ge=0, description="tokens of earlier answers that are kept, 0 for none")
+    depth: int = Field(default=16, ge=1, description="longest run of tokens that is looked for")
+    num_remembered: int = Field(default=0, ge=0, description="tokens of earlier answers that are kept, 0 for none")
 
     def bind(self, host: Host) -> Engine:
         return SuffixEngine(self) if host.is_keyed else super().bind(host)  # else the text would depend on earlier ones

@@ -1,0 +1,29 @@
+"""Messages count in English: one token, two tokens."""
+
+import pytest
+
+from specdec import Generator, RequestError, ToyModel
+from specdec.wording import plural
+
+
+def test_a_count_agrees_with_its_noun() -> None:
+    assert [plural(count, "step") for count in (0, 1, 2)] == ["0 steps", "1 step", "2 steps"]
+    assert [plural(count, "strategy", "strategies") for count in (1, 3)] == ["1 strategy", "3 strategies"]
+
+
+def test_a_result_of_one_token_says_so() -> None:
+    assert "1 token in 1 step, " in repr(Generator(ToyModel.random()).generate([1], max_new_tokens=1))
+    assert "2 tokens in " in repr(Generator(ToyModel.random()).generate([1], max_new_tokens=2))
+
+
+def test_refusals_of_one_prompt_or_token_count_in_the_singular() -> None:
+    generator = Generator(ToyModel(lambda _: [0.5, 0.5], 2, max_positions=12))
+    with pytest.raises(RequestError, match=r"2 seeds given for 1 prompt:"):
+        generator.generate([1], seed=[1, 2])
+    with pytest.raises(RequestError, match=r"each has 2 mappings for 1 prompt:"):
+        generator.generate([[1]], each=[{}, {}])
+    with pytest.raises(RequestError, match=r"the prompt has 1 token and max_new_tokens=12 would"):
+        generator.generate([1], max_new_tokens=12)
+    with generator.context() as context:
+        generator.generate([1], context=context, max_new_tokens=1)
+        assert repr(context) in ("Context(1 token)", "Context(2 tokens)")
