@@ -112,10 +112,10 @@ def test_costs_are_clear_where_the_rounds_agree_and_were_undisturbed() -> None:
 
 
 def test_rounds_in_which_others_had_the_processor_are_left_out_and_made_up_for() -> None:
-    """Most passes over 20 nodes wait, and take longer than they would."""
+    """In the first sixteen rounds passes over 20 nodes wait, and take longer than they would."""
 
     def seconds(size: int) -> float:
-        waits = 7.0 if size == 20 and len(target.passes) % 3 else 0.0
+        waits = 7.0 if size == 20 and len(target.passes) < 70 else 0.0
         target.waited += waits
         return 10.0 + size + waits
 

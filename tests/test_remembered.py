@@ -15,7 +15,9 @@ import pytest
 import torch
 from pydantic import Field, model_validator
 
+from specdec import Generator
 from specdec.remembered import Remembered, key_of, read, replace_file, update, write
+from tests import families
 from tests.fresh_process import ROOT
 
 
@@ -185,6 +187,7 @@ def test_processes_that_update_one_file_lose_nothing(tmp_path: Path) -> None:
     code = """
 import sys
 from pathlib import Path
+from specdec import Generator
 from specdec.remembered import Remembered, update
 class Counts(Remembered):
     counts: dict[str, int]
@@ -227,3 +230,25 @@ def test_a_key_depends_on_facts_and_threads() -> None:
         assert key_of("llama", 3, (1.5, None)) != known
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("place", ["a file", "a full disk", "folders in the files' places"])
+def test_a_generator_works_where_nothing_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cache = tmp_path / "specdec"
+    if place == "a file":
+        cache.write_text("")
+    elif place != "a full disk":
+        (cache / "kernels.json").mkdir(parents=True)
+        (cache / "successors").write_text("")
+    model = families.spread(families.make(*families.TREES["llama"]))
+    ids = torch.tensor([[5, 9, 3]])
+    expected = model.generate(ids, max_new_tokens=8, do_sample=False)[0, 3:].tolist()
+    with no_file_longer_than(0 if place == "a full disk" else resource.RLIM_INFINITY):
+        generator = Generator(model, proposer="token_recycling", weights="packed")
+        found = generator.generate([5, 9, 3], max_new_tokens=8).token_ids
+        generator.close()
+    assert list(found) == expected
+    assert not list(tmp_path.rglob("*.part"))
