@@ -2,7 +2,7 @@
 # `make openvino` installs that plug-in and tests it,
 # `make distributed` has the tests by several processes that `make test` leaves out,
 # `make docs` builds the documentation in build/site.
-# On Linux without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu makes torch a tenth of the download.
+# On Linux without a GPU, `make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu` downloads torch's smaller CPU build.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from specdec.cli.columns import Column, Columns, figures, printable
+from specdec.cli.demo_summary import conclude, is_live, say_line
 from specdec.cli.model_choice import ModelChoice
 from specdec.cli.options import EXIT_ERROR, MaxNewTokens, before_anything_runs
 from specdec.cli.progress import stages, status
@@ -53,7 +53,7 @@ def demo(
         name = model if model is not None else _real_or_built_in(console)
         shown = _prepared(name, console)
     measured = _Show(console, shown, max_new_tokens).run()
-    _conclude(console, measured, name)
+    conclude(console, measured, name)
     if any(each.verdict == "defect" for each in (*measured.agreements, *measured.agreements_without_drafts)):
         raise typer.Exit(EXIT_ERROR)
 
@@ -72,8 +72,8 @@ def _real_or_built_in(console: Console) -> str:
         with stages() as say:
             smollm2.fetch(folder, say=say)
     except (ModelError, OSError) as error:
-        _say(console, f"SmolLM2-135M-Instruct can't be fetched: {error}", "yellow")
-        _say(
+        say_line(console, f"SmolLM2-135M-Instruct can't be fetched: {error}", "yellow")
+        say_line(
             console,
             "The built-in model takes its place. It has 7 million parameters and continues texts. Its passes are so "
             "short that drafts gain little: for figures that say something, use a real model.",
@@ -112,7 +112,7 @@ def _prepared(name: str, console: Console) -> _Prepared:
     except ModelError as error:
         if backend == "auto":
             raise
-        _say(console, f"without OpenVINO: {error}", "yellow")
+        say_line(console, f"without OpenVINO: {error}", "yellow")
         backend = "auto"
         ours, plain = _generators(name, backend)
     engine = "OpenVINO" if backend == "openvino" else "its loop"
@@ -148,7 +148,7 @@ class _Show:
 
     def __init__(self, console: Console, shown: _Prepared, max_new_tokens: int) -> None:
         self._console, self._shown, self._max_new_tokens = console, shown, max_new_tokens
-        self._is_live = _is_live(console)
+        self._is_live = is_live(console)
         self._ours = "specdec on OpenVINO" if shown.engine == "OpenVINO" else "specdec"
 
     def run(self) -> "Measured":
@@ -186,13 +186,13 @@ class _Show:
 
         shown, model = self._shown, self._shown.transformers.model
         dtype = str(model.dtype).removeprefix("torch.")
-        _say(
+        say_line(
             self._console,
             f"{_NAMES.get(shown.name, shown.name)}, {dtype}, {torch.get_num_threads()} threads, greedy: three answers "
             f"of up to {self._max_new_tokens} tokens by {_THEIRS}, then by {self._ours}.",
         )
         if self._is_live and self._console.color_system is not None and not self._console.no_color:
-            _say(self._console, "Tokens that come together in one pass share a colour.", "dim")
+            say_line(self._console, "Tokens that come together in one pass share a colour.", "dim")
 
     def _ask(self, place: int, question: "Question") -> "tuple[Answer, Answer, Answer]":
         """transformers' answer, specdec's, and specdec's without drafts."""
@@ -203,7 +203,7 @@ class _Show:
             console.rule(Text(heading, style="bold"), align="left", style="dim")
         else:
             console.print(heading, markup=False)
-        _say(console, printable(question.text.rstrip()), "italic")
+        say_line(console, printable(question.text.rstrip()), "italic")
         columns = [Column(name, shown.tokenizer) for name in (_THEIRS, self._ours)]
         prompt = question.encoded(shown.tokenizer)
         answering = self._live(columns) if self._is_live else self._plain(columns)
@@ -231,87 +231,9 @@ class _Show:
     def _plain(self, columns: list[Column]) -> Iterator[tuple[Callable[..., None], Callable[..., None]]]:
         def say(column: Column | None, below: str) -> None:
             if column is not None:
-                _say(self._console, f"\n{column.name}, {column.figures()}:")
-                _say(self._console, column.text.plain)
+                say_line(self._console, f"\n{column.name}, {column.figures()}:")
+                say_line(self._console, column.text.plain)
             elif not below.endswith("…"):
-                _say(self._console, f"\n{below}")
+                say_line(self._console, f"\n{below}")
 
         yield Column.add, say
-
-
-def _conclude(console: Console, measured: "Measured", name: str) -> None:
-    """The table, the sentence, and how it was measured."""
-    from specdec.side_by_side.busy import LET_PASS, load_by_others
-    from specdec.side_by_side.verdict import times, verdict
-
-    console.print()
-    console.print(_table(measured))
-    console.print()
-    load = load_by_others()
-    is_busy = load > LET_PASS
-    _say(console, verdict(measured, is_busy), "bold")
-    by_kind = ", ".join(f"{kind} {times(ratio)}" for kind, ratio in measured.by_kind.items())
-    _say(console, f"By question: {by_kind} times. Drafts gain most where an answer repeats the prompt or itself.")
-    for line in _differences(measured):
-        _say(console, line, "yellow")
-    if is_busy:
-        line = f"Other programs used the processor as well (a load of {load:.1f}), which slows contenders unequally:"
-        _say(console, f"{line} run it again on a quiet machine before you rely on these figures.", "yellow")
-    _say(
-        console,
-        "Tokens over seconds, the prompts' passes included; each contender once, alone, after a warm-up; without "
-        "drafts in fast numerics. On your prompts, with intervals:",
-        "dim",
-    )
-    _say(console, f"  specdec compare auto --model {name} --prompts FILE", "dim")
-
-
-def _is_live(console: Console) -> bool:
-    return console.is_terminal and not console.is_dumb_terminal
-
-
-def _say(console: Console, line: str, style: str = "") -> None:
-    """A paragraph: wrapped at words on a terminal, one line elsewhere."""
-    console.print(Text(line, style=style), soft_wrap=not _is_live(console))
-
-
-def _table(measured: "Measured") -> Table:
-    from specdec.side_by_side.verdict import speed, times, tokens_per_step
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("", no_wrap=True)
-    for heading in ("tokens/s", "times", "tokens/pass", "same text"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    base = speed(measured.transformers)
-    rows = (
-        ("transformers", measured.transformers, None),
-        ("specdec, no drafts", measured.without_drafts, measured.agreements_without_drafts),
-        ("specdec", measured.specdec, measured.agreements),
-    )
-    for name, answers, agreements in rows:
-        rate = speed(answers)
-        ratio = "1" if agreements is None else times(rate / base)
-        same = "–" if agreements is None else _same(agreements)
-        style = "bold" if name == "specdec" else ""
-        table.add_row(name, f"{rate:.1f}", ratio, f"{tokens_per_step(answers):.2f}", same, style=style)
-    return table
-
-
-def _same(agreements: "tuple[Agreement, ...]") -> str:
-    found = [each.verdict for each in agreements]
-    if "defect" in found:
-        return "NO"
-    num_ties = found.count("numeric tie")
-    return f"{num_ties} tie{'s' if num_ties > 1 else ''}" if num_ties else "yes"
-
-
-def _differences(measured: "Measured") -> Iterator[str]:
-    """A line for each text that isn't transformers'."""
-    for name, agreements in (
-        ("specdec", measured.agreements),
-        ("specdec without drafts", measured.agreements_without_drafts),
-    ):
-        for kind, found in zip(measured.kinds, agreements, strict=True):
-            if found.position is not None:
-                what = "a numeric tie" if found.verdict == "numeric tie" else "A DEFECT, please report it"
-                yield f"{name}, {kind}: differs from token {found.position + 1} on, {what}: {found.reason}."

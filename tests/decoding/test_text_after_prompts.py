@@ -169,6 +169,22 @@ def test_runs_of_tokens_with_little_or_no_text_take_linear_time(kind: str, token
     assert text == added(tokenizer, prompt, ids, skips=True) or "cleaned" in kind
 
 
+@pytest.mark.parametrize("kind", ["llama", "bytes"])
+def test_special_tokens_between_the_bytes_of_a_character_leave_it_whole(kind: str) -> None:
+    tokenizer = KINDS[kind]()
+    first, *rest = byte_tokens(kind, "東".encode())
+    end = tokenizer.convert_tokens_to_ids(END if kind == "llama" else BYTE_END)
+    assert "".join(pieces(tokenizer, [], [first, *[end] * 50, *rest])) == "東"
+
+
+def test_a_long_run_of_bytes_that_begins_with_junk_is_what_the_tokenizer_makes_of_it() -> None:
+    counting = Counting(llama())
+    ids = byte_tokens("llama", b"\xff" + 100 * "東".encode())
+    text = TextDecoder(counting).text_of(ids)
+    assert counting.num_decoded <= 60 * len(ids)
+    assert text == llama().decode(ids)
+
+
 def test_a_prompt_of_special_tokens_alone_is_read_once_or_twice() -> None:
     counting = Counting(llama())
     TextDecoder(counting, (), [1] * 4000).text_of(ids_of(llama(), "▁a"))
