@@ -85,7 +85,7 @@ class Driven:
                 raise RequestError("costs can't be measured while something is decoded: ask for them while binding")
             return measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD)
 
-        return recalled(self.model, f"costs {_driven_by(target)}", Costs, measured)
+        return recalled(self.model, f"costs {_driven_by(target)}", Costs, measured, keeps=lambda costs: costs.is_clear)
 
     def successors(self, first: int, seconds: float) -> Successors:
         """Return what the target predicts after each token alone, as far as the cache folder has it.

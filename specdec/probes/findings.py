@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from specdec.weights.layers import is_hooked_part
 from specdec.weights.tensor import PackedWeight
 
 Finding = TypeVar("Finding")
@@ -70,7 +71,9 @@ def state_of(model: object) -> Hashable:
     if not isinstance(model, torch.nn.Module):
         return ()
     with lock_of(model):
-        modules = tuple((id(module), type(module), module.training) for module in model.modules())
+        modules = tuple(
+            (id(module), type(module), module.training, is_hooked_part(module)) for module in model.modules()
+        )
         tensors = tuple(map(facts_of, chain(model.parameters(), model.buffers())))
         return modules, tensors, str(vars(model.config)) if hasattr(model, "config") else ""
 

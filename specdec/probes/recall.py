@@ -30,7 +30,12 @@ class _Found(Remembered):
 
 
 def recalled(
-    model: object, question: str, kind: type[Finding], find: Callable[[], Finding], is_shared: bool = False
+    model: object,
+    question: str,
+    kind: type[Finding],
+    find: Callable[[], Finding],
+    is_shared: bool = False,
+    keeps: Callable[[Finding], bool] = lambda _: True,
 ) -> Finding:
     """Return a finding about the model as it is now: from memory, from the cache folder, or found out and kept there.
 
@@ -38,6 +43,7 @@ def recalled(
         question: everything that the finding depends on besides the model, as text.
         kind: the finding's class, such as a frozen dataclass.
         is_shared: other processes find it out at the same time, and must do the same passes: the folder isn't read.
+        keeps: returns False for a finding that later processes shouldn't rely on.
     """
     notes = notes_of(model)
     with notes.lock:
@@ -48,7 +54,7 @@ def recalled(
             path = None if is_shared or not fingerprint.tells else _path(key)
             known = None if path is None else _read(path, question, kind)
             facts[question] = find() if known is None else known
-            if path is not None and known is None:
+            if path is not None and known is None and keeps(facts[question]):
                 _keep(path, question, TypeAdapter(kind).dump_json(facts[question]).decode())
         found: Finding = facts[question]
         return found

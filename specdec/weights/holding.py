@@ -10,6 +10,7 @@ import torch
 from specdec.errors import RequestError
 from specdec.probes.findings import notes_of
 from specdec.weights.base import Kernel
+from specdec.weights.layers import is_hooked_part
 from specdec.weights.laying_out import Weights, lay_out
 from specdec.weights.packing import packed_weights, unpack
 
@@ -159,5 +160,7 @@ def _is_served_by(requested: str, weights: Weights) -> bool:
 
 
 def _is_intact(model: torch.nn.Module, weights: Weights) -> bool:
-    """True while nobody has replaced, cast or moved what was packed; a stock model always is what it was."""
-    return not weights.kernel or len(packed_weights(model)) == weights.num_packed
+    """True while nobody has replaced, cast, moved or hooked what was packed; a stock model always is what it was."""
+    if not weights.kernel:
+        return True
+    return len(packed_weights(model)) == weights.num_packed and not any(map(is_hooked_part, model.modules()))

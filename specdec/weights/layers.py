@@ -9,6 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as modules_of_torch
 
+from specdec.weights.matrix import PartMatrix
 from specdec.weights.tensor import PackedWeight
 
 _LEAST_BYTES = 2  # of a number in a plain matrix
@@ -60,6 +61,16 @@ def is_quantised(module: torch.nn.Module) -> bool:
 def is_sharded(model: torch.nn.Module) -> bool:
     """Return True for a model whose matrices are spread over processes."""
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def is_hooked_part(module: torch.nn.Module) -> bool:
+    """Return True for a layer whose weight is packed as one with others', and that has hooks, which may write to rows.
+
+    In inference mode nobody can tell that rows were written to since the others multiplied by them.
+    """
+    weight = getattr(module, "weight", None)
+    is_part = isinstance(weight, PackedWeight) and isinstance(weight.matrix, PartMatrix)
+    return is_part and bool(module._forward_pre_hooks or module._forward_hooks)
 
 
 def rounds_rows(module: torch.nn.Module) -> bool:

@@ -141,7 +141,7 @@ class JoinedMatrix:
 
 
 class PartMatrix(Matrix):
-    """One of the matrices of a joined one."""
+    """One of the matrices of a joined one, for layers that are given the very same rows."""
 
     def __init__(self, joined: JoinedMatrix, index: int) -> None:
         self._joined, self._index = joined, index

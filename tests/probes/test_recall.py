@@ -45,6 +45,16 @@ def test_a_finding_is_found_once_by_models_that_are_the_same() -> None:
     assert recalled(tiny(), "q", Finding, find) == found[0]
 
 
+def test_a_finding_that_is_unclear_serves_its_own_process_alone() -> None:
+    find, model = Counting(), tiny()
+    for _ in range(2):
+        recalled(model, "q", Finding, find, keeps=lambda finding: finding.number > 2)
+    assert find.count == 1
+    for _ in range(2):
+        recalled(tiny(), "q", Finding, find, keeps=lambda finding: finding.number > 2)
+    assert find.count == 2
+
+
 @pytest.mark.parametrize("name", ["one number", "a hook", "an attribute"])
 def test_a_changed_model_is_examined_anew(name: str) -> None:
     find, model = Counting(), tiny()

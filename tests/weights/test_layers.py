@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 import torch
 
+from specdec import Generator
 from specdec.weights.choice import grouped
 from specdec.weights.layers import given_the_same_rows, product_layers
 from specdec.weights.onednn import OneDNNKernel
 from specdec.weights.packing import pack
 from tests import families
+from tests.plain import decode_model
 
 
 @pytest.mark.parametrize(
@@ -131,6 +133,22 @@ def test_packed_layers_with_a_hook_between_them_compute_what_stock_ones_do(where
     finally:
         handle.remove()
     assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def clamp(module: torch.nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+    given[0].clamp_(-0.1, 0.1)
+
+
+@pytest.mark.parametrize("where", ["q_proj", "k_proj", "v_proj"])
+def test_a_hook_that_comes_after_packing_is_seen_at_the_next_call(where: str) -> None:
+    model, stock = (families.make(*families.TREES["llama"]) for _ in range(2))
+    stock.load_state_dict(model.state_dict())
+    getattr(stock.model.layers[-1].self_attn, where).register_forward_pre_hook(clamp)
+    with Generator(model, weights="packed", proposer="autoregressive") as generator:
+        generator.generate([5, 9, 3, 7], max_new_tokens=12, eos_token_id=())
+        getattr(model.model.layers[-1].self_attn, where).register_forward_pre_hook(clamp)
+        found = generator.generate([5, 9, 3, 7], max_new_tokens=12, eos_token_id=()).token_ids
+    assert list(found) == decode_model(stock, [5, 9, 3, 7], 12, None, eos=())
 
 
 def test_a_hook_around_all_of_them_stands_between_none() -> None:
