@@ -102,22 +102,14 @@ def _prepared(name: str, console: Console) -> _Prepared:
         ModelError: for a model that can't be loaded or driven.
     """
     with status("starting"):
-        from specdec.side_by_side.contenders import SpecdecContender, TransformersContender, recommended_backend
+        from specdec.side_by_side.contenders import SpecdecContender, TransformersContender
         from specdec.side_by_side.questions import QUESTIONS, built_in_questions
 
     model, tokenizer = ModelChoice(model=name, backend="hf").load()
-    backend = recommended_backend()
-    try:
-        ours, plain = _generators(name, backend)
-    except ModelError as error:
-        if backend == "auto":
-            raise
-        say_line(console, f"without OpenVINO: {error}", "yellow")
-        backend = "auto"
-        ours, plain = _generators(name, backend)
-    engine = "OpenVINO" if backend == "openvino" else "its loop"
-    if ours.weights.kernel:
-        engine = "packing the weights"
+    ours, plain = _generators(name)
+    engine = "packing the weights" if ours.weights.kernel else "its loop"
+    if type(ours.model) is not type(model):  # another engine's, which reads the checkpoint itself
+        engine = "OpenVINO"
     return _Prepared(
         TransformersContender(model),
         SpecdecContender(ours),
@@ -129,17 +121,16 @@ def _prepared(name: str, console: Console) -> _Prepared:
     )
 
 
-def _generators(name: str, backend: str) -> tuple[Any, Any]:
+def _generators(name: str) -> tuple[Any, Any]:
     """specdec with default settings, and the same engine without drafts in fast numerics, which is its fastest."""
     from specdec.generator import Generator
 
-    choice = ModelChoice(model=name, backend=backend)
-    model, tokenizer = choice.load()
+    model, tokenizer = ModelChoice(model=name).load()
     with status("preparing specdec (longer the first time)"):
-        ours = Generator(model, tokenizer, backend=backend)
+        ours = Generator(model, tokenizer)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "decoding with fast numerics", UserWarning)
-            plain = Generator(model, tokenizer, backend=backend, proposer="autoregressive", numerics="fast")
+            plain = Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
     return ours, plain
 
 

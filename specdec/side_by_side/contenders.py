@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,14 +32,6 @@ class Contender(Protocol):
 
     def answer(self, prompt: Sequence[int], max_new_tokens: int, show: Show) -> Answer:
         """Decode greedily, and call ``show`` after each step."""
-
-
-def recommended_backend() -> str:
-    """The backend of the demo: OpenVINO if its plug-in is installed.
-
-    This function goes once ``Generator`` chooses OpenVINO by itself.
-    """
-    return "openvino" if find_spec("specdec_openvino") and find_spec("openvino") else "auto"
 
 
 class Stopwatch:

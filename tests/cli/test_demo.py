@@ -26,8 +26,7 @@ FEW = ("--model", "demo", "--max-new-tokens", "8")
 
 @pytest.fixture(autouse=True)
 def _by_torch(built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No engine that may be installed, and the shared model as it was."""
-    monkeypatch.setattr(contenders, "recommended_backend", lambda: "auto")
+    """A quiet machine, and the shared model as it was."""
     monkeypatch.setattr(busy, "load_by_others", lambda: 0.0)
     own = built_in[0].generation_config
     yield
