@@ -4,6 +4,9 @@
     specdec:lookahead:N=5,W=7,G=7+numerics=exact         after a plus sign: the ``Generator``'s options
     specdec                                              plain decoding
 
+On OpenVINO the model is the checkpoint's folder, opened and driven once before memory is counted, as it is for OpenVINO
+GenAI: weights are packed in the first passes.
+
 ``demo_drafter`` in it stands for the folder of the built-in model's drafter.
 """
 
@@ -13,15 +16,32 @@ from benchmarks.peers import models
 from benchmarks.peers.worker import Arguments, Decode, Decoded, options, serve
 from specdec import Generator
 
+_ROWS = 64  # of the first pass
+
 
 def load(arguments: Arguments) -> Any:
-    return models.load(arguments.model, arguments.dtype)
+    if not _chosen(arguments)[1].get("backend", "").startswith("openvino"):
+        return models.load(arguments.model, arguments.dtype)
+    generator = _generator(str(arguments.model), arguments)
+    if str(generator.shapes.dtype) != f"torch.{arguments.dtype}":
+        raise SystemExit(f"{arguments.model} is in {generator.shapes.dtype}, not {arguments.dtype}")
+    generator.generate([0] * _ROWS, max_new_tokens=2, eos_token_id=())
+    return generator
+
+
+def _chosen(arguments: Arguments) -> tuple[str, dict[str, Any]]:
+    """The proposer, and the generator's options."""
+    proposer, _, rest = models.with_drafter(arguments.method).partition("+")
+    return proposer or "autoregressive", {"numerics": "fast", **options(rest.replace("+", ","))}
+
+
+def _generator(model: Any, arguments: Arguments) -> Generator:
+    proposer, chosen = _chosen(arguments)
+    return Generator(model, proposer=proposer, **chosen)
 
 
 def prepare(model: Any, arguments: Arguments) -> Decode:
-    proposer, _, rest = models.with_drafter(arguments.method).partition("+")
-    chosen = {"numerics": "fast", **options(rest.replace("+", ","))}
-    generator = Generator(model, proposer=proposer or "autoregressive", **chosen)
+    generator = model if isinstance(model, Generator) else _generator(model, arguments)
 
     def decode(prompt: list[int], max_new_tokens: int) -> Decoded:
         result = generator.generate(prompt, max_new_tokens=max_new_tokens, seed=0, eos_token_id=())

@@ -58,15 +58,16 @@ class Tracing:
             raise ModelError("its attention caps its scores, which OpenVINO's paged attention doesn't")
         window = given.get("sliding_window") or 0
         number = len(self.layers)
-        shape = key.shape[1], key.shape[3], value.shape[3]
+        # Sizes are tensors while torch traces.
+        heads, *shape = map(int, (query.shape[1], key.shape[1], key.shape[3], value.shape[3]))
         self.layers.append(LayerShape(*shape, window))
         scaling = given.get("scaling")
-        scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+        scale = int(query.shape[-1]) ** -0.5 if scaling is None else float(scaling)
         keys, values = self.caches[2 * number : 2 * number + 2]
         sinks = given.get("s_aux")
         sinks = query.new_zeros(0) if sinks is None else sinks
         attended = torch.ops.specdec_openvino.paged_attention(
-            query, key, value, keys, values, *self.rows, sinks, scale, [int(window), query.shape[1], *shape]
+            query, key, value, keys, values, *self.rows, sinks, scale, [int(window), heads, *shape]
         )
         return attended, None
 

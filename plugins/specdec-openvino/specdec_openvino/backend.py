@@ -14,13 +14,11 @@ from specdec.backends.base import Backend, BackendOptions, Output
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.loading import ModelSource
 from specdec.masks.dense import DenseCompiler
-from specdec.probes.findings import notes_of
 from specdec.probes.selftest import probe
 from specdec.target import Target
 from specdec_openvino import loading
-from specdec_openvino.engine import Compiled, Passes
+from specdec_openvino.engine import Compiled, Graphs, Passes
 from specdec_openvino.filling import Filling
-from specdec_openvino.kept import Kept
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions
 from specdec_openvino.preference import why_not
@@ -36,23 +34,16 @@ _ROUNDS = "the engine rounds a token by the shape of its pass"
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """A conversion, and how it is compiled for a backend."""
+    """A model's graphs, and how they are compiled for a backend."""
 
     model: Any
-    kept: Kept
+    graphs: Graphs
     options: OpenVINOOptions
     shapes: Shapes
 
     def compiled(self, gives_hidden: bool) -> Compiled:
-        """The compiled graph, which all backends of the model share while there is one."""
-        notes = notes_of(self.model)
-        question = "openvino", self.kept.folder, self.options, self.options.num_threads, gives_hidden
-        with notes.lock:
-            compiled: Compiled | None = notes.shared.get(question)
-            if compiled is None:
-                compiled = Compiled(self.kept, self.options, self.shapes.dtype, gives_hidden)
-                notes.shared[question] = compiled
-            return compiled
+        """The compiled graph, which all backends of the model share."""
+        return self.graphs.compiled(self.options, gives_hidden)
 
 
 class OpenVINOBackend(Backend):
@@ -100,12 +91,12 @@ class OpenVINOBackend(Backend):
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: OpenVINOOptions = OpenVINOOptions()) -> Self:  # noqa: B008
         if isinstance(model, OpenVINOModel):
-            engine = _Engine(model, model.kept, options, _shapes_of_config(model))
+            engine = _Engine(model, model.graphs, options, _shapes_of_config(model))
         elif isinstance(model, PreTrainedModel):
             loading.check(options)
             shapes = _driven(shapes_of(model, ()))
             loading.check_dtype(shapes.dtype, options.device)
-            engine = _Engine(model, loading.kept_of(model, options, _prover(options)), options, shapes)
+            engine = _Engine(model, loading.graphs_of(model, options, _prover(options)), options, shapes)
         else:
             raise ModelError(
                 f"the openvino backend drives a transformers PreTrainedModel, or the folder of one, not a "
@@ -166,15 +157,15 @@ class OpenVINOBackend(Backend):
         return self._blocks.bytes_for(()) // max(1, self.num_rows)
 
 
-def _prover(options: OpenVINOOptions) -> Callable[[PreTrainedModel, Kept], None]:
+def _prover(options: OpenVINOOptions) -> Callable[[PreTrainedModel, Graphs], None]:
     """A function that holds a conversion, in the model's own precision, against the model's own forward.
 
     It raises a ModelError where they differ by more than rounding does.
     """
     own = options.model_copy(update={"precision": "model", "kv": "model", "weights": "model"})
 
-    def prove(model: PreTrainedModel, kept: Kept) -> None:
-        backend = OpenVINOBackend(_Engine(model, kept, own, _driven(shapes_of(model, ()))), is_exact=False)
+    def prove(model: PreTrainedModel, graphs: Graphs) -> None:
+        backend = OpenVINOBackend(_Engine(model, graphs, own, _driven(shapes_of(model, ()))), is_exact=False)
         tried = probe(Target(backend, DenseCompiler()), model, tries_first_layers=False)
         if tried.fault:
             raise ModelError(

@@ -3,7 +3,7 @@
 import inspect
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,6 +11,9 @@ from typing import Any
 
 import openvino as ov
 import torch
+from openvino._offline_transformations import apply_moc_transformations
+from openvino.frontend import FrontEndManager
+from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
@@ -32,10 +35,16 @@ _CONVERTING = threading.Lock()  # torch knows an operation, and transformers an 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A graph, and the attention layers in the order of its caches ``keys.0``, ``values.0``, ``keys.1``, …"""
+    """A graph whose constants lie in the memory of the model's tensors.
+
+    Attributes:
+        layers: the attention layers in the order of the graph's caches ``keys.0``, ``values.0``, ``keys.1``, …
+        model: the model that was traced: the one that was given, or a copy of it without packed weights.
+    """
 
     graph: ov.Model
     layers: tuple[LayerShape, ...]
+    model: PreTrainedModel
 
 
 def hidden_name(layer: int) -> str:
@@ -43,29 +52,26 @@ def hidden_name(layer: int) -> str:
     return f"hidden.{layer}"
 
 
-class _Pass(torch.nn.Module):
+def _pass_of(model: PreTrainedModel, tracing: Tracing) -> Callable[..., tuple[torch.Tensor, ...]]:
     """The logits of some tokens of a pass, and its hidden states, as a function of tensors alone.
 
     Tokens are rows of one position each, (tokens, 1), so that heads and tokens change places without moving.
     """
 
-    def __init__(self, model: PreTrainedModel, tracing: Tracing) -> None:
-        super().__init__()
-        self.model = model
-        self._tracing = tracing
-
-    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, columns: torch.Tensor, *rest: Any) -> Any:
-        self._tracing.layers.clear()
-        self._tracing.caches, self._tracing.rows = rest[: -len(ROWS)], rest[-len(ROWS) :]
-        head = self.model.get_output_embeddings()
+    def run(input_ids: torch.Tensor, position_ids: torch.Tensor, columns: torch.Tensor, *rest: Any) -> Any:
+        tracing.layers.clear()
+        tracing.caches, tracing.rows = rest[: -len(ROWS)], rest[-len(ROWS) :]
+        head = model.get_output_embeddings()
         wanted = head.register_forward_pre_hook(lambda _, given: (given[0].index_select(0, columns), *given[1:]))
         try:
-            output = self.model(
+            output = model(
                 input_ids, position_ids=position_ids, attention_mask=None, use_cache=False, output_hidden_states=True
             )
         finally:
             wanted.remove()
         return tuple(states.float() for states in (output.logits, *output.hidden_states))
+
+    return run
 
 
 def convert(model: PreTrainedModel) -> Converted:
@@ -85,16 +91,29 @@ def convert(model: PreTrainedModel) -> Converted:
         library = attention.define()
         try:
             with lock_of(model), _traced(model, tracing), torch.no_grad():
-                graph = ov.convert_model(
-                    _Pass(model, tracing), example_input=_example(num_layers), extension=[attention.extension()]
-                )
+                graph = _translated(_pass_of(model, tracing), _example(num_layers))
             widen(graph)
             _name(graph, tracing.layers, num_layers)
         except Exception as error:  # modelling code and translators: whatever they raise means that it can't be had
             raise refusal(model, _reason(error)) from error
         finally:
             library._destroy()
-    return Converted(graph, tuple(tracing.layers))
+    return Converted(graph, tuple(tracing.layers), model)
+
+
+def _translated(run: Callable[..., Any], example: tuple[torch.Tensor, ...]) -> ov.Model:
+    """A function of tensors as a graph: what ``openvino.convert_model`` makes of a module, in half of the time.
+
+    It would trace twice, to compare, and make a scripted module of each of the model's. A scripted function would stay
+    as long as the process, with all weights.
+    """
+    traced, _ = torch.jit._get_trace_graph(run, example, strict=False)
+    frontend = FrontEndManager().load_by_framework("pytorch")
+    frontend.add_extension(attention.extension())
+    decoder = TorchScriptPythonDecoder(None, traced, alias_db=traced.alias_db())  # the front end holds no reference
+    graph: ov.Model = frontend.convert(frontend.load(decoder))
+    apply_moc_transformations(graph, cf=False, smart_reshape=True)
+    return graph
 
 
 def _name(graph: ov.Model, layers: list[LayerShape], num_layers: int) -> None:
@@ -119,13 +138,18 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
     attention.register(tracing)
     config = model.config.get_text_config()
     before, told = config._attn_implementation, logging.get_verbosity()
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
     config._attn_implementation = attention.NAME
     logging.set_verbosity_error()  # tracing reads every property, and that of the loss warns
     try:
+        for weight in trained:  # torch makes constants only of those without gradients
+            weight.requires_grad_(False)
         with warnings.catch_warnings(), batched_experts(model):
             warnings.simplefilter("ignore")  # tracing is deprecated, and says of each condition that it is fixed
             yield
     finally:
+        for weight in trained:
+            weight.requires_grad_()
         config._attn_implementation = before
         logging.set_verbosity(told)
 

@@ -1,5 +1,9 @@
 """A compiled graph, and its passes over rows of a paged cache."""
 
+import threading
+from collections.abc import Callable, Hashable
+from weakref import WeakValueDictionary
+
 import numpy as np
 import openvino as ov
 import torch
@@ -10,8 +14,9 @@ from specdec_openvino.attention import describe
 from specdec_openvino.blocks import Blocks
 from specdec_openvino.conversion import LOGITS, hidden_name
 from specdec_openvino.filling import Filling
-from specdec_openvino.kept import Kept
+from specdec_openvino.kept import Conversion
 from specdec_openvino.options import OpenVINOOptions
+from specdec_openvino.outside import Weights, put_in
 from specdec_openvino.passes import pack
 from specdec_openvino.rounding import round_weights
 
@@ -19,28 +24,25 @@ _RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # which numpy 
 
 
 class Compiled:
-    """A graph compiled for a device, shared by all backends of one model.
+    """A graph compiled for a device.
 
     Args:
-        dtype: the model's.
+        weights: of the graph, which reads them as long as it is there.
         gives_hidden: its hidden states are outputs too.
 
     Raises:
-        ModelError: for a graph that can't be read, or that the device refuses.
+        ModelError: for a graph that the device refuses.
     """
 
-    def __init__(self, kept: Kept, options: OpenVINOOptions, dtype: torch.dtype, gives_hidden: bool) -> None:
+    def __init__(self, conversion: Conversion, weights: Weights, options: OpenVINOOptions, gives_hidden: bool) -> None:
         core = ov.Core()
         core.get_property(options.device, "FULL_DEVICE_NAME")  # loads its plug-in, which knows paged attention
+        layers, dtype = conversion.facts.layers, conversion.facts.dtype
+        self._weights = weights
         try:
-            graph = core.read_model(kept.graph)
-        except RuntimeError as error:
-            raise ModelError(
-                f"the converted model in {kept.folder} can't be read: {_reason(error)}; delete that folder, and it is "
-                "made anew"
-            ) from error
-        try:
-            describe(graph, kept.layers)
+            graph = core.read_model(conversion.graph, ov.Tensor(np.frombuffer(conversion.constants, np.uint8)))
+            put_in(graph, weights)
+            describe(graph, layers)
             self.num_states = len(graph.get_results()) - 1  # hidden states, of the embeddings first
             if options.weights != "model":
                 round_weights(graph, options.weights)
@@ -48,11 +50,11 @@ class Compiled:
                 for result in graph.get_results()[1:]:
                     graph.remove_result(result)
             self.model = core.compile_model(graph, options.device, options.properties(dtype))
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             raise ModelError(f"OpenVINO can't compile the model for {options.device}: {_reason(error)}") from error
         self.cache_dtype = options.of_cache(dtype)
         self.cache_shapes = [
-            self._cache_shape(f"{kind}.{number}") for number in range(len(kept.layers)) for kind in ("keys", "values")
+            self._cache_shape(f"{kind}.{number}") for number in range(len(layers)) for kind in ("keys", "values")
         ]
 
     def _cache_shape(self, name: str) -> tuple[int, int, int]:
@@ -62,6 +64,37 @@ class Compiled:
     def blocks(self) -> Blocks:
         """An empty cache."""
         return Blocks(self.cache_shapes, self.cache_dtype)
+
+
+class Graphs:
+    """A conversion with the weights of a model, and what was compiled of them.
+
+    The last graph that was asked for stays; another one, with hidden states or for other options, while it is in use.
+
+    Args:
+        let_go: called when a graph was compiled, which has most weights in another layout then.
+    """
+
+    def __init__(self, conversion: Conversion, weights: Weights, let_go: Callable[[], object] = lambda: None) -> None:
+        self.conversion = conversion
+        self._weights = {**weights, **conversion.own}
+        self.let_go = let_go
+        self._lock = threading.Lock()
+        self._compiled: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
+        self._last: Compiled | None = None
+
+    def compiled(self, options: OpenVINOOptions, gives_hidden: bool) -> Compiled:
+        """The compiled graph, the same one for all backends."""
+        question = options, options.num_threads, gives_hidden
+        with self._lock:
+            compiled = self._compiled.get(question)
+            if compiled is None:
+                self._last = None  # two at once would hold the matrices twice
+                compiled = Compiled(self.conversion, self._weights, options, gives_hidden)
+                self._compiled[question] = compiled
+                self.let_go()
+            self._last = compiled
+            return compiled
 
 
 class Passes:
@@ -123,6 +156,6 @@ class Passes:
         self._generation = self._blocks.generation
 
 
-def _reason(error: RuntimeError) -> str:
+def _reason(error: Exception) -> str:
     """The last line of an error of OpenVINO's; the others say where in its own sources."""
-    return [line for line in map(str.strip, str(error).splitlines()) if line][-1]
+    return ([line for line in map(str.strip, str(error).splitlines()) if line] or [type(error).__name__])[-1]

@@ -1,168 +1,187 @@
-"""Conversions, kept in the user's cache folder: by weights, configuration and versions."""
+"""Conversions as files in the user's cache folder, each written whole or not at all, and whole when it is read."""
 
 import hashlib
 import json
+import mmap
 import os
-import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-import openvino as ov
+import numpy as np
 import torch
-from transformers import PreTrainedModel
 
-from specdec import ModelError
-from specdec.weights.tensor import PackedWeight
 from specdec_openvino.attention import LayerShape
-from specdec_openvino.conversion import Converted
-from specdec_openvino.widening import mark_decompressions
+from specdec_openvino.outside import Place, Weights
 
-_GRAPH, _WEIGHTS, _FACTS = "model.xml", "model.bin", "facts.json"
-_FORMAT = 7  # of what is kept; another number makes earlier conversions unknown
+_SUFFIX = ".conversion"
 _ABANDONED = 24 * 3600  # seconds after which what an interrupted process has left is removed
-_READ = "*.safetensors", "*.json"  # the files of a checkpoint that say what the model computes
+_CHUNK = 4 * 2**20  # bytes that a thread digests at once
+_DIGEST_SIZE = 32
+_SIZE_SIZE = 8  # bytes that give the size of the facts
+_ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A conversion in a folder of its own.
+class Facts:
+    """What is known of a converted model, besides its graph.
 
     Attributes:
         layers: the attention layers, in the order of the graph's caches.
         dtype: the model's.
-        proven_on: devices on which its logits were held against the model's own forward.
-        source: the checkpoint that it was read from, "" for a model that was given as an object.
+        source: the folder of the checkpoint that it was read from, "" for a model that was given as an object.
+        places: of a checkpoint's weights in its files.
+        baked: digests of tensors that the graph may have been made from, as it doesn't read them.
+        tied: by tensor, another one in whose memory it lies.
     """
 
-    folder: Path
     layers: tuple[LayerShape, ...]
     dtype: torch.dtype
-    proven_on: tuple[str, ...] = ()
     source: str = ""
+    places: Mapping[str, Place] = field(default_factory=dict)
+    baked: Mapping[str, str] = field(default_factory=dict)
+    tied: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def graph(self) -> Path:
-        """The file of the graph; its weights lie beside it."""
-        return self.folder / _GRAPH
+    def to_json(self) -> dict[str, Any]:
+        """The facts in what JSON has."""
+        return {**asdict(self), "dtype": str(self.dtype).removeprefix("torch.")}
 
     @classmethod
-    def find(cls, folder: Path) -> Self | None:
-        """The conversion in a folder, None where there is none or it isn't whole."""
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            facts = json.loads((folder / _FACTS).read_text())
-            if facts["bytes"] == _sizes(folder):
-                layers = tuple(LayerShape(**layer) for layer in facts["layers"])
-                dtype = getattr(torch, facts["dtype"])
-                return cls(folder, layers, dtype, tuple(facts["proven_on"]), facts["source"])
+    def from_json(cls, known: dict[str, Any]) -> Self:
+        """The facts that ``to_json`` gave."""
+        made = cls(**{**known, "dtype": getattr(torch, known["dtype"])})
+        layers = tuple(LayerShape(**layer) for layer in known["layers"])
+        return replace(made, layers=layers, places={name: Place(**place) for name, place in known["places"].items()})
+
+    def fit(self, weights: Weights) -> bool:
+        """True where the graph is right for some weights by the same names."""
+        return all(name in weights and digest(weights[name]) == made for name, made in self.baked.items()) and all(
+            name in weights and other in weights and weights[name].ctypes.data == weights[other].ctypes.data
+            for name, other in self.tied.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A converted model without its weights: nothing of it is read from disk later but ``own``, whose file stays open.
+
+    Attributes:
+        graph, constants: OpenVINO's two files.
+        own: large constants of the graph that are none of the model's tensors.
+    """
+
+    facts: Facts
+    graph: bytes
+    constants: bytes
+    own: Weights
+
+    @classmethod
+    def find(cls, path: Path) -> Self | None:
+        """The conversion in a file; None where there is none, or any byte of it is another than was written."""
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError), path.open("rb") as file:
+            mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            if mapped[:_DIGEST_SIZE].tobytes().decode() == digest(mapped[_DIGEST_SIZE:]):
+                return cls._of(mapped)
         return None
 
     @classmethod
-    def save(cls, converted: Converted, folder: Path, dtype: torch.dtype, source: str) -> Self:
-        """Keep a conversion; one that is interrupted leaves nothing that is found later.
+    def _of(cls, mapped: np.ndarray) -> Self:
+        begin = _DIGEST_SIZE + _SIZE_SIZE
+        end = begin + int.from_bytes(mapped[_DIGEST_SIZE:begin].tobytes(), "little")
+        header = json.loads(mapped[begin:end].tobytes())
+        parts, at = list[np.ndarray](), end
+        for size in header["sizes"]:
+            at += -at % _ALIGNMENT
+            parts.append(mapped[at : at + size])
+            at += size
+        graph, constants, *own = parts
+        facts = Facts.from_json(header["facts"])
+        return cls(facts, graph.tobytes(), constants.tobytes(), dict(zip(header["own"], own, strict=True)))
 
-        Raises:
-            ModelError: where it can't be written.
+    def save(self, path: Path) -> None:
+        """Write it to a file, in one step for whoever reads: another process, or this one after an interruption.
+
+        Warns:
+            UserWarning: where it can't be written, with the remedy.
         """
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(folder.parent)
-            beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(path.parent)
+            number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         except OSError as error:
-            raise _unwritable(folder, error) from None
-        made = cls(beside, converted.layers, dtype, source=source)
+            return _warn(path, error)
+        beside = Path(name)
         try:
-            ov.save_model(converted.graph, made.graph, compress_to_fp16=False)
-            mark_decompressions(made.graph)
-            made._write_facts()
-            if cls.find(folder) is None:  # else another process was quicker
-                shutil.rmtree(folder, ignore_errors=True)  # a damaged one
-                beside.rename(folder)
-        except (OSError, RuntimeError) as error:  # OpenVINO's is a RuntimeError, for a full disk
-            if cls.find(folder) is None:
-                raise _unwritable(folder, error) from None
+            with os.fdopen(number, "w+b") as file:
+                self._write(file)
+                file.flush()
+                os.fsync(file.fileno())  # else a crash may leave the name, and zeros
+            os.replace(beside, path)
+        except OSError as error:
+            return _warn(path, error)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
-        return replace(made, folder=folder)
+            beside.unlink(missing_ok=True)
 
-    def proven(self, device: str) -> Self:
-        """The same, marked as held against the model on a device; earlier ones of the same checkpoint are removed."""
-        made = replace(self, proven_on=(*self.proven_on, device))
-        with suppress(OSError):  # a folder that can't be written to any more: it is proven again next time
-            made._write_facts()
-            for other in self.folder.parent.iterdir() if self.source else ():
-                kept = None if other == self.folder else Kept.find(other)
-                if kept is not None and kept.source == self.source:
-                    shutil.rmtree(other, ignore_errors=True)
-        return made
-
-    def _write_facts(self) -> None:
-        facts: dict[str, Any] = {
-            "layers": [asdict(layer) for layer in self.layers],
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "proven_on": self.proven_on,
-            "source": self.source,
-            "bytes": _sizes(self.folder),
-        }
-        beside = self.folder / f"{_FACTS}.new"
-        beside.write_text(json.dumps(facts))
-        os.replace(beside, self.folder / _FACTS)
+    def _write(self, file: Any) -> None:
+        parts = [np.frombuffer(self.graph, np.uint8), np.frombuffer(self.constants, np.uint8), *self.own.values()]
+        header = {"facts": self.facts.to_json(), "own": list(self.own), "sizes": [len(part) for part in parts]}
+        text = json.dumps(header).encode()
+        file.write(bytes(_DIGEST_SIZE) + len(text).to_bytes(_SIZE_SIZE, "little") + text)
+        for part in parts:
+            file.write(bytes(-file.tell() % _ALIGNMENT))
+            file.write(part)
+        file.flush()
+        with closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as mapped:
+            made = digest(np.frombuffer(mapped[_DIGEST_SIZE:], np.uint8))
+        file.seek(0)
+        file.write(made.encode())
 
 
-def name_of_model(model: PreTrainedModel) -> str:
-    """A name for a model's conversion: of its class, configuration and weights, and of what converts it."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (*_versions(), type(model).__name__, model.config.to_json_string(use_diff=False)):
-        digest.update(part.encode())
-    for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        dense = tensor.unpacked() if isinstance(tensor, PackedWeight) else tensor.detach()
-        digest.update(dense.contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+def digest(data: np.ndarray) -> str:
+    """A digest of every byte, by as many threads as there are processors; ``_DIGEST_SIZE`` letters."""
+    flat = memoryview(data)
+    chunks = [flat[begin : begin + _CHUNK] for begin in range(0, len(flat), _CHUNK)]
+    if len(chunks) > 1:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            parts = list(pool.map(_digest, chunks))
+    else:
+        parts = list(map(_digest, chunks))
+    return _digest(b"".join(parts)).hex()
 
 
-def name_of_folder(folder: Path) -> str:
-    """A name for the conversion of a checkpoint: of its files, and of what converts it; its weights aren't read.
-
-    Of a snapshot in a hub's cache the folder is enough: it is named after the commit, and files come as they are asked
-    for.
-    """
-    digest = hashlib.blake2b(digest_size=16)
-    for part in (*_versions(), str(folder.resolve())):
-        digest.update(part.encode())
-    if folder.parent.name != "snapshots":
-        for file in sorted(file for pattern in _READ for file in folder.glob(pattern)):
-            facts = file.stat()  # a file that was replaced, or written to, has another number or time of change
-            digest.update(
-                f"{file.name} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns} {facts.st_ino}".encode()
-            )
-    return digest.hexdigest()
+def _digest(data: Any) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_SIZE // 2).digest()
 
 
-def _versions() -> Iterator[str]:
-    yield str(_FORMAT)
-    for package in ("openvino", "transformers", "torch", "specdec-openvino"):
-        yield f"{package} {version(package)}"
+def path_in(folder: Path, name: str) -> Path:
+    """The file of a conversion by its name."""
+    return folder / f"{name}{_SUFFIX}"
 
 
-def _sizes(folder: Path) -> list[int]:
-    return [(folder / name).stat().st_size for name in (_GRAPH, _WEIGHTS)]
+def remove_others(path: Path, source: str) -> None:
+    """Remove the conversions of a checkpoint's earlier states."""
+    for other in path.parent.glob(f"*{_SUFFIX}"):
+        if other != path and (known := Conversion.find(other)) is not None and known.facts.source == source:
+            with suppress(OSError):
+                other.unlink()
 
 
-def _remove_abandoned(parent: Path) -> None:
-    for folder in parent.glob(".*-*"):
+def _remove_abandoned(folder: Path) -> None:
+    for left in folder.glob(f".*{_SUFFIX}-*"):
         with suppress(OSError):
-            if time.time() - folder.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(folder, ignore_errors=True)
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                left.unlink()
 
 
-def _unwritable(folder: Path, error: Exception) -> ModelError:
-    return ModelError(
-        f"the converted model can't be kept in {folder.parent}: {error}; make room there, or point XDG_CACHE_HOME "
-        "to another folder"
+def _warn(path: Path, error: OSError) -> None:
+    warnings.warn(
+        f"the converted model can't be kept in {path.parent}, so that each start converts it again: {error}; make room "
+        "there, or point XDG_CACHE_HOME to another folder",
+        stacklevel=2,
     )

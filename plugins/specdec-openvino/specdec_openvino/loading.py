@@ -1,4 +1,4 @@
-"""From a model, a folder or a hub's name to a conversion that was held against the model on the device at hand."""
+"""From a model, a folder or a hub's name to graphs that were held against the model on the device at hand."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,12 +17,18 @@ from specdec.backends.architecture import name_of, shapes_of
 from specdec.cache_folder import cache_folder
 from specdec.loading import ModelSource, is_gguf, load_pretrained, load_pretrained_tokenizer, must_be_cached
 from specdec.probes.examination import why_fixed
-from specdec_openvino.conversion import convert, refusal
-from specdec_openvino.kept import Kept, name_of_folder, name_of_model
+from specdec.probes.findings import notes_of
+from specdec.probes.fingerprint import fingerprint_of
+from specdec_openvino.conversion import Converted, convert, refusal
+from specdec_openvino.engine import Graphs
+from specdec_openvino.kept import Conversion, path_in, remove_others
 from specdec_openvino.model import OpenVINOModel
+from specdec_openvino.names import name_of_folder, name_of_model
 from specdec_openvino.options import OpenVINOOptions, openvino_type
+from specdec_openvino.outside import Checkpoint, weights_of
+from specdec_openvino.parting import taken_out
 
-Prove = Callable[[PreTrainedModel, Kept], None]
+Prove = Callable[[PreTrainedModel, Graphs], None]
 _FOLDER, _EXPORTED = "openvino", "openvino_model.xml"
 _CAPABILITIES = {torch.float16: "FP16", torch.bfloat16: "BF16"}
 
@@ -55,12 +61,11 @@ def check_dtype(dtype: torch.dtype, device: str) -> None:
         )
 
 
-def kept_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) -> Kept:
-    """The conversion of a model.
+def graphs_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) -> Graphs:
+    """The graphs of a model, which all backends share while it computes the same; they read the model's own weights.
 
     Raises:
-        ModelError: for a model that can't be converted, or has other logits then, with the reason; where the folder
-            can't be written to.
+        ModelError: for a model that can't be converted, or has other logits then, with the reason.
     """
     devices = {tensor.device.type for tensor in model.state_dict().values()}
     if devices != {"cpu"}:
@@ -68,13 +73,35 @@ def kept_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) -> K
             f"the openvino backend reads weights from the CPU, and those of {name_of(model)} are on "
             f"{', '.join(sorted(devices))}: model.to('cpu')"
         )
-    return _kept(name_of_model(model), "", lambda: model, options, prove)
+    notes, device = notes_of(model), _device_name(options.device)
+    with notes.lock:
+        question = "openvino", device, fingerprint_of(model)
+        graphs: Graphs | None = notes.shared.get(question)
+        if graphs is None:
+            notes.shared[question] = graphs = _graphs_of(model, device, options, prove)
+        return graphs
+
+
+def _graphs_of(model: PreTrainedModel, device: str, options: OpenVINOOptions, prove: Prove) -> Graphs:
+    name = name_of_model(model, device)
+    path = path_in(_folder(), name) if name else None
+    known = Conversion.find(path) if path is not None else None
+    if known is not None:
+        weights = weights_of(model)
+        if known.facts.fit(weights):
+            return Graphs(known, weights)
+    converted = _converted(model)
+    graphs = Graphs(*taken_out(converted, weights_of(converted.model)))
+    prove(model, graphs)
+    if path is not None:
+        graphs.conversion.save(path)
+    return graphs
 
 
 def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, prove: Prove) -> tuple[Any, Any]:
     """A converted model and its tokenizer, from a folder or a hub's name; the torch model is loaded to convert it only.
 
-    Of a GGUF file the torch model itself.
+    Of a GGUF file, and in another dtype than the files', the torch model itself.
 
     Raises:
         ModelError: as for a model, and for one that can't be loaded.
@@ -98,20 +125,17 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
         load_pretrained(name, tokenizer, source.dtype)  # says what is wrong
         raise ModelError(f"can't load {name!r}: it has no config.json")
     config = AutoConfig.from_pretrained(folder)
-    dtype = "" if source.dtype in {"auto", str(config.dtype).removeprefix("torch.")} else source.dtype
-    kept = _kept(
-        f"{name_of_folder(folder)}-{dtype}".rstrip("-"),
-        f"{folder.resolve()} {dtype}".rstrip(),
-        lambda: load_pretrained(name, tokenizer, source.dtype)[0],
-        options,
-        prove,
+    if source.dtype not in {"auto", str(config.dtype).removeprefix("torch.")}:  # the files have other numbers
+        return load_pretrained(name, tokenizer, source.dtype)
+    graphs = _known_graphs(folder, options) or _new_graphs(
+        folder, lambda: load_pretrained(name, tokenizer)[0], options, prove
     )
     tokenizer = load_pretrained_tokenizer(name) if tokenizer is None else tokenizer
     try:
         generation_config = GenerationConfig.from_pretrained(folder)
     except OSError:  # it has none
         generation_config = GenerationConfig.from_model_config(config)
-    return OpenVINOModel(name, kept, config, generation_config), tokenizer
+    return OpenVINOModel(name, graphs, config, generation_config, _path_of(folder, options).name), tokenizer
 
 
 def _snapshot(name: str) -> Path | None:
@@ -122,21 +146,43 @@ def _snapshot(name: str) -> Path | None:
     return None
 
 
-def _kept(name: str, source: str, load: Callable[[], PreTrainedModel], options: OpenVINOOptions, prove: Prove) -> Kept:
-    """The conversion of some name, made and proven now where it isn't yet."""
-    kept, device = Kept.find(cache_folder() / _FOLDER / name), _device_name(options.device)
-    if kept is not None and device in kept.proven_on:
-        check_dtype(kept.dtype, options.device)
-        return kept
-    model = load()
+def _known_graphs(folder: Path, options: OpenVINOOptions) -> Graphs | None:
+    """The graphs of a checkpoint that was converted before: they read its files, and torch has no part in it."""
+    known = Conversion.find(_path_of(folder, options))
+    if known is None:
+        return None
+    check_dtype(known.facts.dtype, options.device)
+    places = known.facts.places
+    with suppress(OSError, ValueError, KeyError):  # files that aren't what they were
+        checkpoint = Checkpoint(folder, sorted({place.file for place in places.values()}))
+        return Graphs(known, checkpoint.read(places), checkpoint.let_go)
+    return None
+
+
+def _new_graphs(folder: Path, load: Callable[[], PreTrainedModel], options: OpenVINOOptions, prove: Prove) -> Graphs:
+    """The graphs of a checkpoint that is converted now: they read the memory of the model that torch has loaded."""
+    path, model = _path_of(folder, options), load()
     check_dtype(model.dtype, options.device)
-    if kept is None:
-        kept = _converted(model, cache_folder() / _FOLDER / name, source)
-    prove(model, kept)
-    return kept.proven(device)
+    converted, weights = _converted(model), weights_of(model)
+    places = Checkpoint.of(folder).places_of(weights)
+    found = {name: weights[name] for name in places}
+    conversion, read = taken_out(converted, found, source=str(folder.resolve()), places=places)
+    graphs = Graphs(conversion, read)
+    prove(model, graphs)
+    conversion.save(path)
+    remove_others(path, conversion.facts.source)
+    return graphs
 
 
-def _converted(model: PreTrainedModel, folder: Path, source: str) -> Kept:
+def _path_of(folder: Path, options: OpenVINOOptions) -> Path:
+    return path_in(_folder(), name_of_folder(folder, _device_name(options.device)))
+
+
+def _folder() -> Path:
+    return cache_folder() / _FOLDER
+
+
+def _converted(model: PreTrainedModel) -> Converted:
     windows = {
         None if window is None else (window.kind, window.size) for window in shapes_of(model, ()).attention.values()
     }
@@ -144,12 +190,11 @@ def _converted(model: PreTrainedModel, folder: Path, source: str) -> Kept:
         raise refusal(model, "its attention is to chunks, which paged attention has no windows for")
     if reason := why_fixed(model):
         raise refusal(model, reason)
-    with tqdm(total=2, desc="converting to OpenVINO, once", leave=False) as progress:
+    with tqdm(total=1, desc="converting to OpenVINO, once", leave=False):
         converted = convert(model)
-        if {layer.window for layer in converted.layers} != {0 if window is None else window[1] for window in windows}:
-            raise refusal(model, "its windows are made by masks of its own, which paged attention doesn't read")
-        progress.update()
-        return Kept.save(converted, folder, model.dtype, source)
+    if {layer.window for layer in converted.layers} != {0 if window is None else window[1] for window in windows}:
+        raise refusal(model, "its windows are made by masks of its own, which paged attention doesn't read")
+    return converted
 
 
 def _device_name(device: str) -> str:

@@ -5,22 +5,24 @@ from typing import Any
 
 import torch
 
-from specdec_openvino.kept import Kept
+from specdec_openvino.engine import Graphs
 
 
 @dataclass(eq=False)
 class OpenVINOModel:
-    """A kept conversion with the facts of its model.
+    """The graphs of a checkpoint with the facts of its model.
 
     Attributes:
         config, generation_config: transformers' own.
+        fingerprint: a text that is another for other files or another device.
         name_or_path: what reports call it.
     """
 
     name: str
-    kept: Kept
+    graphs: Graphs
     config: Any
     generation_config: Any
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         self.name_or_path = self.name
@@ -33,7 +35,7 @@ class OpenVINOModel:
     @property
     def dtype(self) -> torch.dtype:
         """The model's, whatever it is computed in."""
-        return self.kept.dtype
+        return self.graphs.conversion.facts.dtype
 
     def __repr__(self) -> str:
         return f"OpenVINOModel({self.name!r})"

@@ -6,11 +6,12 @@ only where the conversion behind each of them is marked as a decompression. Open
 itself, has no function that does so for others, and reads marks from a graph's file: there they are written.
 """
 
-from pathlib import Path
 from xml.etree import ElementTree
 
 import openvino as ov
 from openvino import opset13 as ops
+
+from specdec_openvino.outside import PREFIX
 
 _NARROW = ov.Type.bf16, ov.Type.f16
 
@@ -26,14 +27,15 @@ def widen(graph: ov.Model) -> None:
                 target.replace_source_output(wide.output(0))
 
 
-def mark_decompressions(graph: Path) -> None:
-    """Mark the conversions of weights in a graph's file."""
-    tree = ElementTree.parse(graph)
+def mark_decompressions(graph: bytes) -> bytes:
+    """Mark the conversions of weights in a graph's file; ``outside.take_out`` may have made inputs of these."""
+    tree = ElementTree.ElementTree(ElementTree.fromstring(graph))
     operations = {layer.get("id"): layer for layer in tree.iterfind("layers/layer")}
     for edge in tree.iterfind("edges/edge"):
         source, target = operations[edge.get("from-layer")], operations[edge.get("to-layer")]
-        if source.get("type") == "Const" and target.get("type") == "Convert" and target.find("rt_info") is None:
+        is_weight = source.get("type") == "Const" or source.get("name", "").startswith(PREFIX)
+        if is_weight and target.get("type") == "Convert" and target.find("rt_info") is None:
             facts = ElementTree.Element("rt_info")
             ElementTree.SubElement(facts, "attribute", name="decompression", version="0")
             target.insert(1, facts)  # behind its data, where OpenVINO writes it
-    tree.write(graph)
+    return ElementTree.tostring(tree.getroot())

@@ -1,0 +1,204 @@
+"""Names of conversions: by all that a graph is made of, so that equal names mean equal graphs.
+
+A graph has none of the model's weights, so they aren't part of a name. What modules hold besides is: numbers, texts,
+the scaling and the choice of adapters, and the code that they run.
+"""
+
+import enum
+import hashlib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+
+from specdec.probes.findings import Notes
+from specdec_openvino.outside import tensors_of
+
+_FORMAT = 8  # of what is kept; another number makes earlier conversions unknown
+_READ = "*.safetensors", "*.json"  # the files of a checkpoint that say what the model computes
+_PLAIN = bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size, range
+# Of a module: what is gone through by itself, and what transformers notes once hidden states were asked for.
+_APART = {"_parameters", "_buffers", "_modules", "_output_capturing_hooks_installed"}
+_VERSIONED = "torch", "transformers", "peft"  # their versions are part of a name, and stand for their code
+_CAPTURING = (
+    "transformers.utils.output_capturing"  # its hooks, which stay after hidden states were asked for, only read
+)
+_MOST_DEPTH = 12
+
+
+class UnnameableError(Exception):
+    """Something in a model that can't be described, such as a closure, which may do anything."""
+
+
+def name_of_model(model: PreTrainedModel, device: str) -> str:
+    """A name for a model's conversion for a device, as it computes now; "" where something in it can't be described."""
+    named = _Digest(device)
+    try:
+        for path, module in model.named_modules(remove_duplicate=False):
+            named.add(path, *_code_of(type(module)))
+            named.add(*_Description().of_attributes(vars(module)))
+    except UnnameableError:
+        return ""
+    for path, tensor in tensors_of(model).items():
+        named.add(path, tensor.dtype, tuple(tensor.shape), tensor.is_contiguous())
+    return named.hex()
+
+
+def name_of_folder(folder: Path, device: str) -> str:
+    """A name for the conversion of a checkpoint for a device, by its files; its weights aren't read.
+
+    Of a snapshot in a hub's cache the folder is enough: it is named after the commit, and files come as they are asked
+    for.
+    """
+    named = _Digest(device)
+    named.add(folder.resolve())
+    if folder.parent.name != "snapshots":
+        for file in sorted(file for pattern in _READ for file in folder.glob(pattern)):
+            facts = file.stat()  # a file that was replaced, or written to, has another number or time of change
+            named.add(file.name, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
+    return named.hex()
+
+
+class _Digest:
+    def __init__(self, device: str) -> None:
+        self._digest = hashlib.blake2b(digest_size=16)
+        self.add(_FORMAT, device, *(version(package) for package in ("openvino", "transformers", "torch")))
+        self.add(version("specdec-openvino"), *_version_of("peft"))
+
+    def add(self, *parts: object) -> None:
+        for part in parts:
+            text = str(part).encode()
+            self._digest.update(len(text).to_bytes(8, "little") + text)
+
+    def hex(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _version_of(package: str) -> Iterator[str]:
+    try:
+        yield version(package)
+    except ModuleNotFoundError:
+        return
+
+
+class _Description:
+    """Texts that describe a value by its contents, each object once."""
+
+    def __init__(self) -> None:
+        self._met: dict[int, int] = {}
+
+    def of_attributes(self, attributes: Mapping[str, Any]) -> Iterator[str]:
+        """What an object holds by name."""
+        for name, value in attributes.items():
+            if name == "_forward_hooks":
+                yield from self.of([hook for hook in value.values() if hook.__module__ != _CAPTURING])
+            elif name not in _APART and not isinstance(value, torch.Tensor | GenerationConfig | Notes):
+                yield name
+                yield from self.of(value)
+
+    def of(self, value: Any, depth: int = 0) -> Iterator[str]:
+        """Raises UnnameableError for what can't be described."""
+        if depth > _MOST_DEPTH:
+            raise UnnameableError
+        if isinstance(value, _PLAIN):
+            yield f"{type(value).__name__} {value!r}"
+            return
+        if isinstance(value, type | ModuleType):
+            yield f"{getattr(value, '__module__', '')} {value.__name__}"
+            return
+        if id(value) in self._met:
+            yield f"again {self._met[id(value)]}"
+            return
+        self._met[id(value)] = len(self._met)
+        yield f"{type(value).__module__} {type(value).__qualname__}"
+        for part in _parts(value):
+            yield from self.of(part, depth + 1)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """What a value consists of."""
+    if isinstance(value, PreTrainedConfig):
+        return [value.to_json_string(use_diff=False)]
+    if isinstance(value, Mapping):
+        return [part for pair in value.items() for part in pair]
+    if isinstance(value, list | tuple):
+        return value
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, torch.Tensor):  # one in a list, say, whose numbers nobody compares
+        raise UnnameableError
+    if isinstance(value, torch.nn.Module):  # held outside of the tree of modules
+        return [*_code_of(type(value)), *_plain_attributes(value)]
+    return _parts_of_code(value) if callable(value) else _parts_by_pickling(value)
+
+
+def _parts_of_code(value: Any) -> Iterable[Any]:
+    if isinstance(value, BuiltinFunctionType):
+        return [value.__module__, value.__qualname__]
+    if isinstance(value, FunctionType):
+        if value.__closure__ or not _is_versioned(value.__module__):
+            raise UnnameableError
+        return [value.__module__, *_code(value)]
+    if isinstance(value, MethodType):
+        return [value.__func__, *([] if isinstance(value.__self__, torch.nn.Module) else [value.__self__])]
+    return _parts_by_pickling(value)
+
+
+def _parts_by_pickling(value: Any) -> Iterable[Any]:
+    """What a copy of an object would be made of."""
+    try:
+        reduced = value.__reduce_ex__(2)
+    except Exception:  # whatever its author likes
+        raise UnnameableError from None
+    return (
+        [reduced]
+        if isinstance(reduced, str)
+        else [list(part) if isinstance(part, Iterator) else part for part in reduced]
+    )
+
+
+def _plain_attributes(module: torch.nn.Module) -> Iterator[Any]:
+    if any(True for _ in (*module.parameters(), *module.buffers())):
+        raise UnnameableError
+    for name, value in vars(module).items():
+        if name not in _APART:
+            yield from (name, value)
+
+
+@cache
+def _code_of(cls: type) -> tuple[str, ...]:
+    """The class of a module and the code of its forward.
+
+    Raises:
+        UnnameableError: for a class of the user's, whose code may read any global.
+    """
+    forward = inspect.unwrap(cls.forward)  # type: ignore[attr-defined]
+    if not _is_versioned(cls.__module__) or not _is_versioned(forward.__module__):
+        raise UnnameableError
+    return cls.__module__, cls.__qualname__, forward.__module__, *_code(forward)
+
+
+def _is_versioned(module: str) -> bool:
+    return module.partition(".")[0] in _VERSIONED
+
+
+def _code(function: Any) -> list[str]:
+    code = getattr(function, "__code__", None)
+    if code is None:
+        raise UnnameableError
+    return [function.__qualname__, *_instructions(code)]
+
+
+def _instructions(code: CodeType) -> Iterator[str]:
+    yield from (code.co_code.hex(), repr(code.co_names))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _instructions(constant)
+        else:  # a set's order is another in each process
+            yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)

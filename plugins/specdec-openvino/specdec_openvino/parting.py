@@ -1,0 +1,51 @@
+"""A converted graph and its weights, parted: the one is kept, and the others stay where the model has them."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import torch
+
+from specdec import ModelError
+from specdec_openvino.conversion import Converted
+from specdec_openvino.kept import Conversion, Facts, digest
+from specdec_openvino.outside import Weights, take_out
+from specdec_openvino.widening import mark_decompressions
+
+
+def taken_out(converted: Converted, weights: Weights, **facts: Any) -> tuple[Conversion, dict[str, np.ndarray]]:
+    """A conversion without its weights, and those of some weights that it reads.
+
+    Args:
+        weights: of the model that was converted, in its memory.
+        facts: others of the conversion.
+
+    Raises:
+        ModelError: where there is no room for a few megabytes among the system's temporary files.
+    """
+    met, own = take_out(converted.graph, weights)
+    by_memory = {(weights[name].ctypes.data, weights[name].nbytes): name for name in met}
+    tied, baked = dict[str, str](), dict[str, str]()
+    for name in weights.keys() - met:
+        other = by_memory.get((weights[name].ctypes.data, weights[name].nbytes))
+        if other is None:
+            baked[name] = digest(weights[name])
+        else:
+            tied[name] = other
+    described = Facts(converted.layers, converted.model.dtype, baked=baked, tied=tied, **facts)
+    graph, constants = _serialized(converted.graph)
+    if torch.finfo(converted.model.dtype).bits < torch.finfo(torch.float32).bits:
+        graph = mark_decompressions(graph)
+    return Conversion(described, graph, constants, own), {name: weights[name] for name in met}
+
+
+def _serialized(graph: ov.Model) -> tuple[bytes, bytes]:
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "graph.xml")
+            ov.save_model(graph, path, compress_to_fp16=False)
+            return path.read_bytes(), path.with_suffix(".bin").read_bytes()
+    except (OSError, RuntimeError) as error:
+        raise ModelError(f"the converted model can't be written to {tempfile.gettempdir()}: {error}") from error
