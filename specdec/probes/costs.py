@@ -22,7 +22,7 @@ _MOST_ROUNDS = 8  # of passes until they are as fast as they will be
 _IN_A_ROW = 6  # passes of one size where passes are filled up: they are of one size mostly, and fastest then
 _SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
 _ORDINARY = 0  # the key of ordinary plain passes among those of sizes
-_LEAST_ROUNDS, _MOST_TIMES = 2, 3  # undisturbed rounds that serve, and rounds over those asked for
+_LEAST_ROUNDS, _MOST_TIMES = 3, 3  # undisturbed rounds that serve, and rounds over those asked for
 _STRETCHES, _AGREEMENT = 3, 1.25  # of the rounds, and how far the largest of their ratios may exceed the least
 
 
@@ -43,7 +43,7 @@ def measure_costs(
 
     First come passes that aren't timed, for ``seconds`` of each target at most, until they are as fast as they will be.
     Then, when half of ``seconds`` are over no further size is tried, and when all are no round begins but the first
-    two, for which there is as much again. Beyond the largest that was tried, or that there was memory for, a pass
+    three, for which there is as much again. Beyond the largest that was tried, or that there was memory for, a pass
     counts as many times as dear as it is larger.
     """
     rng, timer = np.random.default_rng(0), timer or Timer()
