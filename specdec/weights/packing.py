@@ -1,6 +1,7 @@
 """Packing a model's weights where they are, and giving them back."""
 
 import ctypes
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
@@ -13,6 +14,7 @@ from specdec.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
 from specdec.weights.tensor import PackedWeight
 
 _MOST_KEPT = 2**26  # bytes that were freed, before they are returned
+_PAGE_OUT = 21  # madvise's MADV_PAGEOUT: Linux drops pages of a file, which are read again if they are asked for
 _OWN = {"matrix", "is_transposed", "plain_dtype", "_is_param"}  # attributes of packed weights
 
 
@@ -34,6 +36,7 @@ def pack(
         for layer, matrix in zip(group, _packed(kernel, group, row_multiples or {}), strict=True):
             if matrix is not None:
                 matrix.checksum = checksum_of(layer.weight)  # it is at hand; unpacking it later would cost more
+                _let_go_of_pages(layer.weight)
                 _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
         on_group()
         freed += sum(layer.weight.nbytes for layer in group)
@@ -47,6 +50,21 @@ def _return_memory() -> int:
     with suppress(OSError, AttributeError):  # where it isn't glibc
         ctypes.CDLL(None).malloc_trim(0)
     return 0
+
+
+def _let_go_of_pages(weight: torch.Tensor) -> None:
+    """Have the system drop a weight's pages of a checkpoint file, which stays mapped while any tensor of it is in use.
+
+    This is advice that changes no number, also for memory that isn't a file's.
+    """
+    if not weight.is_cpu:
+        return
+    size, start = mmap.PAGESIZE, weight.data_ptr()
+    first = -(-start // size) * size
+    length = (start + weight.nbytes) // size * size - first
+    if length > 0:
+        with suppress(OSError, AttributeError):  # where there is no madvise
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _PAGE_OUT)
 
 
 def _packed(
