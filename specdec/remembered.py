@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
-from importlib.metadata import version
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
 
@@ -103,6 +102,8 @@ def key_of(*facts: object) -> str:
     The key changes with the processor, its usable cores and instructions, torch's threads, and the versions of specdec,
     torch and transformers. Facts are compared by ``repr``: pass numbers, texts and tuples of them.
     """
+    from importlib.metadata import version
+
     import torch
 
     from specdec.machine import processor_name

@@ -100,7 +100,7 @@ def test_conversations_go_through_the_chat_template_where_there_is_one() -> None
         (["corpus"], ["--output", "no/such/folder/x"], "can't be written"),
         (["corpus"], ["--output", "c++.index"], "give a name without '+' and ','"),
         (["corpus"], ["--model", "/no/such/model"], "there is no such folder"),
-        (["corpus"], ["--model", "bare"], "can't load"),
+        (["corpus"], ["--model", "bare"], "has no tokenizer"),
     ],
 )
 def test_what_can_not_be_indexed_is_refused_in_one_line(

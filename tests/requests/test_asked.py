@@ -157,5 +157,5 @@ def test_prompts_may_have_settings_of_their_own() -> None:
     generator = Generator(ToyModel.random())
     results = generator.generate([[0, 1], [1, 2]], each=[{"max_new_tokens": 3}, {}], max_new_tokens=5)
     assert [len(result.token_ids) for result in results] == [3, 5]
-    with pytest.raises(RequestError, match="each has 1 mappings for 2 prompts"):
+    with pytest.raises(RequestError, match="each has 1 mapping for 2 prompts"):
         generator.generate([[0, 1], [1, 2]], each=[{}])

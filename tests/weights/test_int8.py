@@ -144,7 +144,7 @@ def test_no_other_generator_rounds_the_weights_once_decoding_has_begun(model: Pr
     generator = Generator(model, weights="stock")
     refused: list[str] = []
 
-    def meanwhile(bound: Bound, of: object) -> bool:
+    def meanwhile(bound: Bound) -> bool:
         try:
             Generator(model, weights="int8")
         except RequestError as error:
