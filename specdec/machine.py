@@ -2,8 +2,10 @@
 
 import os
 import platform
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,18 @@ def model_facts(model: Any) -> dict[str, str]:
     if hasattr(model, "dtype"):
         facts["dtype"] = f"{str(model.dtype).removeprefix('torch.')} on {model.device}"
     return facts
+
+
+def key_of(*facts: object) -> str:
+    """Return a key of facts, this machine and the versions: 32 hex digits, for file names and dictionaries.
+
+    The key changes with the processor, its usable cores and instructions, torch's threads, and the versions of specdec,
+    torch and transformers. Facts are compared by ``repr``: pass numbers, texts and tuples of them.
+    """
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
+    machine = processor_name(), cores, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    versions = tuple(map(version, ("specdec", "torch", "transformers")))
+    return blake2b(repr((machine, versions, facts)).encode(), digest_size=16).hexdigest()
 
 
 def processor_name() -> str:

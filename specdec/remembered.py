@@ -1,14 +1,13 @@
 """Files that outlive a process: measured choices and findings, each valid as a whole or made anew.
 
 Derive a frozen model from ``Remembered`` and pass its class to ``read``, ``write`` and ``update``. A damaged file,
-another model's file, and one that a version with other fields has written all read as None. ``key_of`` makes a key that
-changes with the machine and the versions. Nothing here raises for a disk that is full or can't be written to.
+another model's file, and one that a version with other fields has written all read as None. ``machine.key_of`` makes a
+key that changes with the machine and the versions. Nothing here raises for a disk that is full or read-only.
 """
 
 import json
 import os
 import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -94,24 +93,6 @@ def replace_file(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
             unfinished.unlink(missing_ok=True)
     with suppress(OSError):  # not every system can flush a folder
         _flush_folder(path.parent)
-
-
-def key_of(*facts: object) -> str:
-    """Return a key of facts, this machine and the versions: 32 hex digits, for file names and dictionaries.
-
-    The key changes with the processor, its usable cores and instructions, torch's threads, and the versions of specdec,
-    torch and transformers. Facts are compared by ``repr``: pass numbers, texts and tuples of them.
-    """
-    from importlib.metadata import version
-
-    import torch
-
-    from specdec.machine import processor_name
-
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-    machine = processor_name(), cores, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
-    versions = tuple(map(version, ("specdec", "torch", "transformers")))
-    return blake2b(repr((machine, versions, facts)).encode(), digest_size=16).hexdigest()
 
 
 def _digest(value: BaseModel) -> str:

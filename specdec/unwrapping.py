@@ -29,6 +29,7 @@ def unwrapped(model: Any) -> Any:
         elif _is_peft(model):
             model = _without_peft(model)
         else:
+            _refuse_without_memory(model)
             return model
 
 
@@ -45,6 +46,15 @@ def remedy_for(model: Any) -> str:
     is_pipeline = getattr(model, "tokenizer", None) is not None
     call = f"Generator(it.{name}, it.tokenizer)" if is_pipeline else f"Generator(it.{name})"
     return f"it holds a {type(inner).__name__}, which {call} drives"
+
+
+def _refuse_without_memory(model: Any) -> None:
+    """Raise ModelError for a model all of whose weights accelerate's hooks bring into memory in each pass."""
+    if isinstance(model, torch.nn.Module) and getattr(getattr(model, "device", None), "type", "") == "meta":
+        raise ModelError(
+            f"the weights of this {type(model).__name__} are offloaded: load it without a device_map that offloads, or "
+            "bring them back with accelerate.hooks.remove_hook_from_submodules(model)"
+        )
 
 
 def _attributes(model: Any) -> dict[str, Any]:

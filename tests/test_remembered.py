@@ -16,7 +16,8 @@ import torch
 from pydantic import Field, model_validator
 
 from specdec import Generator
-from specdec.remembered import Remembered, key_of, read, replace_file, update, write
+from specdec.machine import key_of
+from specdec.remembered import Remembered, read, replace_file, update, write
 from tests import families
 from tests.fresh_process import ROOT
 

@@ -95,11 +95,14 @@ def test_other_holders_are_refused_with_what_to_give(wrap: Wrap, remedy: str) ->
         Generator(wrap(llama()))
 
 
-@pytest.mark.filterwarnings("ignore:.*can't be had:UserWarning")  # matrices that aren't in memory can't be tried
-def test_offloaded_weights_are_driven() -> None:
+def test_offloaded_weights_are_refused_and_the_remedy_helps() -> None:
     accelerate: Any = pytest.importorskip("accelerate")
     expected = decode_model(llama(), PROMPT, NUM_NEW, None, eos=())
-    assert text_of(Generator(accelerate.cpu_offload(llama(), execution_device="cpu"))) == expected
+    model = accelerate.cpu_offload(llama(), execution_device="cpu")
+    with pytest.raises(ModelError, match=r"are offloaded: .*accelerate\.hooks\.remove_hook_from_submodules\(model\)"):
+        Generator(model)
+    accelerate.hooks.remove_hook_from_submodules(model)
+    assert text_of(Generator(model)) == expected
 
 
 def test_a_model_with_accelerates_hooks_in_memory_is_driven() -> None:

@@ -14,9 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 
 import specdec
 from specdec.cache_folder import cache_folder
+from specdec.machine import key_of
 from specdec.probes.findings import notes_of
 from specdec.probes.fingerprint import fingerprint_of
-from specdec.remembered import Remembered, key_of, read, update
+from specdec.remembered import Remembered, read, update
 
 Finding = TypeVar("Finding")
 _FOLDER = "findings"

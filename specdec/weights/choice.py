@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from specdec.cache_folder import cache_folder
+from specdec.machine import key_of
 from specdec.probes.rounds import Clock, Timer
 from specdec.probes.rows import RowFunction
-from specdec.remembered import key_of
 from specdec.weights.base import Kernel
 from specdec.weights.contest import APART, JOINED, STOCK, Contest, by_shape
 from specdec.weights.layers import ProductLayer
