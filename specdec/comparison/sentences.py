@@ -19,7 +19,7 @@ _MOST_DIFFERENCES = 10
 
 def verdict(comparison: Comparison) -> str:
     """Say which strategy won, or why none is named."""
-    rows, num_prompts = comparison.contenders, len(comparison.prompts)
+    rows = comparison.contenders
     first, baseline = rows[0], comparison.plan.baseline
     if len(comparison.rows) == 1:
         return f"Nothing to compare: {first.strategy} is the only strategy."
@@ -30,6 +30,13 @@ def verdict(comparison: Comparison) -> str:
         return f"Fastest: plain decoding. The next, {rows[1].strategy}, is {rows[1].speed_up} times as fast."
     if comparison.winner is not None:
         return f"Fastest: {first.strategy}, {first.speed_up} times plain decoding."
+    return _undecided(comparison)
+
+
+def _undecided(comparison: Comparison) -> str:
+    """Say how fast the first strategy is where it can't be told apart from the next."""
+    rows, num_prompts = comparison.contenders, len(comparison.prompts)
+    first, baseline = rows[0], comparison.plan.baseline
     if num_prompts < FEWEST_PROMPTS:
         few = "1 prompt gives" if num_prompts == 1 else f"{num_prompts} prompts give"
         fastest = f"{first.strategy}, {first.speed_up.value:.2f} times plain decoding"
@@ -38,6 +45,11 @@ def verdict(comparison: Comparison) -> str:
         return f"No winner is named: {few} no interval, {FEWEST_PROMPTS} would. Fastest here: {fastest}."
     over = {row.strategy: comparison.speed_up(first.strategy, over=row.strategy) for row in rows[1:]}
     second = next(name for name, ratio in over.items() if not ratio.is_faster)
+    if first.strategy != baseline and first.speed_up.is_faster:
+        return (
+            f"{first.strategy} is {first.speed_up} times as fast as plain decoding, and {over[second]} times as fast as "
+            f"{second}: these two aren't told apart."
+        )
     return (
         f"No winner is named: {first.strategy} is {over[second]} times as fast as {second}, and the interval "
         "contains 1."

@@ -117,7 +117,6 @@ def test_another_result_makes_another_block_and_another_chart(tmp_path: Path) ->
     assert {name for name in shown["bfloat16"] if drawn["bfloat16"][name] != shown["bfloat16"][name]} == {"vLLM"}
 
 
-@pytest.mark.xfail(strict=True, reason="run `python -m benchmarks report_picture` on a quiet machine, and delete this")
 @pytest.mark.parametrize("picture_file", report_picture.PICTURES)
 def test_the_pictures_of_the_report_are_of_readmes_command(picture_file: Path) -> None:
     assert text_chunk(picture_file.read_bytes(), "Command") == report_picture.command()
@@ -130,7 +129,6 @@ def test_readmes_command_compares_on_the_model_that_answers() -> None:
     assert "--report report.html" in made
 
 
-@pytest.mark.xfail(strict=True, reason="run `python -m benchmarks demo_screen` on a quiet machine, and delete this")
 def test_the_docs_show_the_demos_screen_of_a_quiet_machine() -> None:
     page = demo_screen.PAGE.read_text(encoding="utf-8")
     shown = page[page.index(demo_screen.BEGIN) : page.index(END)]
