@@ -47,8 +47,8 @@ def _undecided(comparison: Comparison) -> str:
     second = next(name for name, ratio in over.items() if not ratio.is_faster)
     if first.strategy != baseline and first.speed_up.is_faster:
         return (
-            f"{first.strategy} is {first.speed_up} times as fast as plain decoding, and {over[second]} times as fast as "
-            f"{second}: these two aren't told apart."
+            f"{first.strategy} is {first.speed_up} times as fast as plain decoding. It is {over[second]} times as fast "
+            f"as {second}, and the interval contains 1."
         )
     return (
         f"No winner is named: {first.strategy} is {over[second]} times as fast as {second}, and the interval "

@@ -133,8 +133,8 @@ def test_the_verdict_names_a_winner_only_where_every_interval_is_clear(page: Any
     )
     unsure = build({"one": 2.0, "other": 2.0})
     assert verdict(unsure) == (
-        "one is 2.00 [2.00, 2.00] times as fast as plain decoding, and 1.00 [1.00, 1.00] times as fast as other: "
-        "these two aren't told apart."
+        "one is 2.00 [2.00, 2.00] times as fast as plain decoding. It is 1.00 [1.00, 1.00] times as fast as other, and "
+        "the interval contains 1."
     )
     assert verdict(unsure) in page(unsure).text
     assert verdict(build({"one": 1.0, "other": 1.0})).startswith("No winner is named: ")
