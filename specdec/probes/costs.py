@@ -19,7 +19,7 @@ CONTEXT = 128  # tokens
 # A strategy that asks for costs while a generator is made gets few figures, soon, of sizes that have been fed by then.
 SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 6, 33), 0.6, 16, 6
 _MOST_ROUNDS = 8  # of passes until they are as fast as they will be
-_IN_A_ROW = 6  # passes of one size where passes are filled up: they are of one size mostly, and fastest then
+_IN_A_ROW = 3  # passes of one size where passes are filled up: they are of one size mostly, and fastest then
 _SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
 _ORDINARY = 0  # the key of ordinary plain passes among those of sizes
 _LEAST_ROUNDS, _MOST_TIMES = 3, 3  # undisturbed rounds that serve, and rounds over those asked for
