@@ -92,7 +92,7 @@ def test_half_precision_where_the_processor_has_none(families: ModuleType, monke
 
 
 def test_weights_elsewhere(families: ModuleType) -> None:
-    with pytest.raises(ModelError, match=r"are on meta: model.to\('cpu'\)"):
+    with pytest.raises(ModelError, match="are offloaded"):
         Generator(families.make(*families.TREES["llama"]).to("meta"), backend="openvino")
 
 
