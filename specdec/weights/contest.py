@@ -100,7 +100,9 @@ class Contest:
             left = end - self.timer.clock()
             if judge(parts).is_clear or left < 0:
                 break
-            more = measure(left)[1]
+            still_able, more = measure(left)
+            if still_able != able or len(more) != len(parts):  # it ended early: other programs have the processor
+                break
             parts = [part.with_more(other) for part, other in zip(parts, more, strict=True)]
         return judge(parts)
 

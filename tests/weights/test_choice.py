@@ -5,16 +5,17 @@ import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import linear
 
-from specdec.probes.rounds import Timer
+from specdec.probes.rounds import Rounds, Timer
 from specdec.weights.base import Kernel
 from specdec.weights.choice import Chosen, Timing, choose
-from specdec.weights.contest import num_shapes
+from specdec.weights.contest import Contest, num_shapes
 from specdec.weights.layers import ProductLayer, product_layers
 
 STOCK = 2.0**-20  # seconds of a stock product, by the clock of the tests
@@ -353,3 +354,10 @@ def test_where_nothing_can_be_written_it_is_measured_each_time(tmp_path: Path) -
             assert counted(kernels) > before
     assert {each.name for each in tmp_path.iterdir()} == {"a file", "folder"}
     assert [each.name for each in folder.iterdir()] == ["kernels.json"]
+
+
+def test_an_attempt_that_ends_early_leaves_the_verdict_unclear() -> None:
+    disturbed = Rounds({"a": [1.0, 2.0, 1.0], "b": [2.0, 1.0, 2.0]}, is_quiet=False)
+    attempts = iter([(("a", "b"), [disturbed, disturbed]), (("a", "b"), [disturbed])])
+    verdict = Contest._settled(SimpleNamespace(timer=Timer(clock=lambda: 0.0)), lambda _: next(attempts), ("a", "b"))  # type: ignore[arg-type]  # no other part of it is asked
+    assert not verdict.is_clear
