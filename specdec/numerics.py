@@ -68,7 +68,7 @@ class Driven:
     num_threads: int
     model: Any
     why_not_exact: str = ""
-    asked_after: set[int] = field(default_factory=set)  # the first tokens that successors were asked for
+    tables: dict[int, Successors] = field(default_factory=dict)  # that strategies were given, by the first token
 
     def costs(self) -> Costs:
         """Return the costs of the backend's passes here, measured once for a model, numerics and device.
@@ -103,9 +103,10 @@ class Driven:
                 raise RequestError("a vocabulary can't be gone through while something is decoded: do so while binding")
             return work_out_successors(self.target, first, seconds)
 
-        self.asked_after.add(first)
-        question = "successors", _driven_by(self.target), first, fingerprint_of(self.model)
-        return remembered(self.model, question, worked_out)
+        if first not in self.tables:
+            question = "successors", _driven_by(self.target), first, fingerprint_of(self.model)
+            self.tables[first] = remembered(self.model, question, worked_out)
+        return self.tables[first]
 
     def prepare(
         self, first: int, on_progress: Callable[[int, int], object] = lambda *_: None, seconds: float = math.inf
@@ -132,7 +133,7 @@ class Driven:
         """Work out some of the successors that a strategy has asked for; True once nothing is left to do."""
         if self.target.rows or not self.target.shapes.takes_trees:
             return True
-        return all(self.prepare(first, seconds=seconds) for first in self.asked_after)
+        return all(self.prepare(first, seconds=seconds) for first in self.tables)
 
     def numerics_now(self) -> Numerics:
         """The numerics, unless what they were probed with has changed since."""

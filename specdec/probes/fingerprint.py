@@ -12,7 +12,7 @@ any change to what a model computes changes one:
 It costs about as much as a plain decoding step or two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from specdec.probes import findings
 from specdec.probes.findings import lock_of, notes_of
 from specdec.probes.own_forward import own_logits
 from specdec.probes.structure import described, facts_of
@@ -59,12 +60,13 @@ def fingerprint_of(model: object) -> Fingerprint:
     if not isinstance(model, torch.nn.Module):
         return Fingerprint(str(getattr(model, "fingerprint", "")), "", "")
     with lock_of(model):  # passes set the configured attention
-        structure = _digest(chain(map(described, facts_of([*model.modules()])), _names(model)))
+        facts = facts_of([*model.modules()])
+        structure = _digest(chain(map(described, facts), _names(model)))
         known = notes_of(model).fingerprints
         if known is not None and (structure, torch.get_num_threads()) in known:
             made: Fingerprint = known[structure, torch.get_num_threads()]
             return made
-        made = Fingerprint(structure, _digest(_numbers(model)), "" if is_sharded(model) else _answers(model))
+        made = Fingerprint(structure, _digest(_numbers(model, facts)), "" if is_sharded(model) else _answers(model))
         if known is not None:
             known[structure, torch.get_num_threads()] = made
         return made
@@ -83,17 +85,12 @@ def unchanging(model: object) -> Iterator[None]:
 
 def _names(model: torch.nn.Module) -> Iterator[str]:
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-        yield f"{name} {described(tensor)} {kind_of(tensor)}"
+        yield f"{name} {type(tensor).__name__} {findings.facts_of(tensor)}"
 
 
-def kind_of(tensor: torch.Tensor) -> str:
-    """Return how a tensor's products are computed: by which kernel, and joined with which others."""
-    return repr(tensor.matrix.kind) if isinstance(tensor, PackedWeight) else type(tensor).__name__
-
-
-def _numbers(model: torch.nn.Module) -> Iterator[str]:
+def _numbers(model: torch.nn.Module, facts: Sequence[object]) -> Iterator[str]:
     """Yield each tensor's checksum, those of attributes that are no buffers as well."""
-    others = (fact for fact in facts_of([*model.modules()]) if isinstance(fact, torch.Tensor))
+    others = (fact for fact in facts if isinstance(fact, torch.Tensor))
     for tensor in chain(model.parameters(), model.buffers(), others):
         yield from _checksums(tensor)
 

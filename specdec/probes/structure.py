@@ -15,6 +15,7 @@ import torch
 _SIMPLE = bool, int, float, complex, str, bytes, torch.device, torch.dtype, type(None)
 _CODE = FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, partial
 _UNPATCHED = "torch.", "builtins", "abc", "typing"
+_OF_TORCH = set(vars(torch.nn.Module())) - {"training"}
 _DEEPEST = 3  # containers in containers that are looked into
 _PRIVATE = "_specdec"  # how specdec's own attributes begin
 # Parameters, buffers and modules are looked at apart, and no forward reads settings of generation.
@@ -41,6 +42,8 @@ def _code_of(classes: Iterable[type]) -> Iterator[object]:
 
 def _attributes(owner: object, depth: int, seen: set[int]) -> Iterator[object]:
     for name, value in vars(owner).items():
+        if name in _OF_TORCH and not value:  # tables of hooks, which every module has a dozen of
+            continue
         if name not in _NAMED_APART and not name.startswith(_PRIVATE):
             yield name
             yield from _facts(value, depth, seen)
