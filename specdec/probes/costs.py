@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from specdec.costs import Costs
-from specdec.probes.rounds import Timer
+from specdec.probes.rounds import Timer, undisturbed
 from specdec.target import Pass, Row, Target
 from specdec.tree import ROOT, DraftTree
 
@@ -22,7 +22,7 @@ _MOST_ROUNDS = 8  # of passes until they are as fast as they will be
 _IN_A_ROW = 3  # passes of one size where passes are filled up: they are of one size mostly, and fastest then
 _SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
 _ORDINARY = 0  # the key of ordinary plain passes among those of sizes
-_LEAST_ROUNDS, _MOST_TIMES = 3, 3  # undisturbed rounds that serve, and rounds over those asked for
+_LEAST_ROUNDS = 3  # undisturbed ones that serve
 _STRETCHES, _AGREEMENT = 3, 1.25  # of the rounds, and how far the largest of their ratios may exceed the least
 
 
@@ -191,15 +191,13 @@ def _measured(
                 break
             tried.append(size)
     able = {size: trees[size] for size in sorted(tried)}
-    every, quiet = list[dict[int, float]](), list[dict[int, float]]()
-    while len(quiet) < repeats and len(every) < _MOST_TIMES * repeats:
-        if clock() - start > (seconds if len(every) >= _LEAST_ROUNDS else 2 * seconds):
-            break
-        taken, was_quiet = _round(drafted, able, ordinary)
-        every.append(taken)
-        quiet += [taken] if was_quiet else []
-    is_quiet = len(quiet) >= min(_LEAST_ROUNDS, repeats)
-    return _Passes(first, quiet if is_quiet else every, is_quiet)
+    rounds, is_quiet = undisturbed(
+        lambda _: _round(drafted, able, ordinary),
+        repeats,
+        _LEAST_ROUNDS,
+        lambda number: clock() - start <= (seconds if number >= _LEAST_ROUNDS else 2 * seconds),
+    )
+    return _Passes(first, rounds, is_quiet)
 
 
 def _round(drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver | None) -> tuple[dict[int, float], bool]:

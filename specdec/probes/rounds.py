@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from specdec.machine import waits_by_thread
 
 Clock = Callable[[], float]
+Taken = TypeVar("Taken")
 _LEAST_ROUNDS = 2  # whatever they cost, and of undisturbed ones before they count alone
 _MOST_TIMES = 3  # as many rounds as were asked for, where some are disturbed
 _WAITED = 0.05  # of a time: a thread that waits longer for a processor makes the time useless
@@ -103,21 +104,41 @@ def timed_rounds(
     for run in contenders.values():
         run()
     names, end = list(contenders), timer.clock() + seconds
-    every, quiet = list[dict[str, float]](), list[dict[str, float]]()
-    while len(quiet) < num_rounds and len(every) < _MOST_TIMES * num_rounds:
-        if len(every) >= _LEAST_ROUNDS and timer.clock() > end:
-            break
-        first = len(every) % len(names)  # each round begins with another one
+
+    def one_round(number: int) -> tuple[dict[str, float], bool]:
+        first = number % len(names)  # each round begins with another one
         taken, was_quiet = dict[str, float](), True
         for name in names[first:] + names[:first]:
             before()
             taken[name], is_alone = timer.time(contenders[name])
             was_quiet = was_quiet and is_alone
+        return taken, was_quiet
+
+    rounds, is_quiet = undisturbed(
+        one_round, num_rounds, _LEAST_ROUNDS, lambda number: number < _LEAST_ROUNDS or timer.clock() <= end
+    )
+    return Rounds({name: [taken[name] for taken in rounds] for name in names}, is_quiet)
+
+
+def undisturbed(
+    one_round: Callable[[int], tuple[Taken, bool]], num_rounds: int, least: int, may_begin: Callable[[int], bool]
+) -> tuple[list[Taken], bool]:
+    """Run rounds until ``num_rounds`` were undisturbed, or three times as many were run, or none may begin.
+
+    Args:
+        one_round: runs a round, by its number, and returns what it took and whether it was undisturbed.
+        least: undisturbed rounds that count alone.
+
+    Returns:
+        The undisturbed rounds and True, or all rounds and False where too few were undisturbed.
+    """
+    every, quiet = list[Taken](), list[Taken]()
+    while len(quiet) < num_rounds and len(every) < _MOST_TIMES * num_rounds and may_begin(len(every)):
+        taken, was_quiet = one_round(len(every))
         every.append(taken)
         quiet += [taken] if was_quiet else []
-    is_quiet = len(quiet) >= min(_LEAST_ROUNDS, num_rounds)
-    rounds = quiet if is_quiet else every
-    return Rounds({name: [taken[name] for taken in rounds] for name in names}, is_quiet)
+    is_quiet = len(quiet) >= min(least, num_rounds)
+    return (quiet if is_quiet else every), is_quiet
 
 
 def judge(parts: Sequence[Rounds]) -> Verdict:
