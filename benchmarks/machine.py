@@ -1,6 +1,6 @@
 """The facts that belong beside every figure."""
 
-from specdec.machine import machine_facts
+from specdec.machine.facts import machine_facts
 
 
 def facts() -> str:

@@ -9,7 +9,7 @@ import torch
 from benchmarks.peers.models import demo_folder
 from specdec import ModelError, demo
 from specdec.demo import smollm2
-from specdec.loading import load_pretrained
+from specdec.models.loading import load_pretrained
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:

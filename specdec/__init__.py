@@ -1,6 +1,5 @@
 """specdec: several tokens per forward pass from any Hugging Face causal model, without changing what it says."""
 
-import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from specdec.in_transformers.custom_generate import custom_generate
     from specdec.plugins.hookspecs import hookimpl
     from specdec.strategies.base import Drafter, Engine, Feedback, Host, Nodes, Proposer, Request, What
-    from specdec.strategies.draft_model import DraftModelProposer
+    from specdec.strategies.draft_model.proposer import DraftModelProposer
     from specdec.strategies.jacobi import JacobiProposer
     from specdec.strategies.lookahead import LookaheadProposer
     from specdec.strategies.prompt_lookup import PromptLookupProposer
@@ -61,24 +60,11 @@ _HOMES = {
     "specdec.in_transformers.custom_generate": ("custom_generate",),
     "specdec.plugins.hookspecs": ("hookimpl",),
     "specdec.strategies.base": ("Drafter", "Engine", "Feedback", "Host", "Nodes", "Proposer", "Request", "What"),
-    "specdec.strategies.draft_model": ("DraftModelProposer",),
+    "specdec.strategies.draft_model.proposer": ("DraftModelProposer",),
     "specdec.strategies.jacobi": ("JacobiProposer",),
     "specdec.strategies.lookahead": ("LookaheadProposer",),
     "specdec.strategies.prompt_lookup": ("PromptLookupProposer",),
     "specdec.tree": ("ROOT", "Budget", "DraftTree", "Role"),
-}
-# Names that were here once, and still work, with a warning.
-_MOVED = {
-    "specdec.auditing": ("audit",),
-    "specdec.decoding.result": ("Chunk",),
-    "specdec.errors": ("NumericsError",),
-    "specdec.settings": ("Settings",),
-    "specdec.strategies.auto": ("AutoProposer",),
-    "specdec.strategies.autoregressive": ("AutoregressiveProposer",),
-    "specdec.verifiers.match": ("MatchVerifier",),
-    "specdec.verifiers.rejection": ("RejectionVerifier",),
-    "specdec.verifiers.traversal": ("TraversalVerifier",),
-    "specdec.verifiers.typical": ("TypicalVerifier",),
 }
 
 
@@ -93,10 +79,6 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of the packa
         if home is not None:
             value = globals()[name] = getattr(import_module(home), name)
             return value
-        moved = next((module for module, names in _MOVED.items() if name in names), None)
-        if moved is not None:
-            warnings.warn(f"specdec.{name} has moved: from {moved} import {name}", DeprecationWarning, stacklevel=2)
-            return getattr(import_module(moved), name)
         if not name.startswith("_") and find_spec(f"{__name__}.{name}"):  # specdec.demo, without an import of its own
             return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

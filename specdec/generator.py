@@ -9,32 +9,30 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Never, NoReturn, Self, overload
 
-from specdec.attached import AttachedModel
-from specdec.binding import Bound, Choice
 from specdec.costs import Costs
 from specdec.decoding.contexts import Context
-from specdec.decoding.record import StepRecord
 from specdec.decoding.result import Chunk, Result
 from specdec.decoding.stats import Stats
-from specdec.engines import Opened, backend_for, read_model, why_failed, why_torch
-from specdec.errors import RequestError
+from specdec.errors import RequestError, refuse_unknown
 from specdec.layout import Compiler, Shapes
-from specdec.loading import ModelSource, refuse_for_loaded
+from specdec.models.loading import ModelSource, refuse_for_loaded
+from specdec.models.unwrapping import unwrapped
 from specdec.numerics import Mode, Numerics, checked_mode
-from specdec.open_batch import OpenBatch
 from specdec.plugins.registry import load_plugins
-from specdec.renamed import RENAMED
+from specdec.record import StepRecord
 from specdec.requests.asked import Asked, asked
 from specdec.requests.model_defaults import OwnSettings
 from specdec.requests.streaming import streaming
+from specdec.runtime.attached import AttachedModel
+from specdec.runtime.binding import Bound, Choice
+from specdec.runtime.engines import Opened, backend_for, read_model, why_failed, why_torch
+from specdec.runtime.open_batch import OpenBatch
 from specdec.settings import Settings
 from specdec.strategies.base import Proposer
-from specdec.suggestions import refuse_unknown
 from specdec.target import Target
-from specdec.unwrapping import unwrapped
 from specdec.verifiers.base import Verifier
-from specdec.weights.holding import Holding
 from specdec.weights.laying_out import Weights
+from specdec.weights.lease import Holding
 from specdec.weights.modes import checked_weights
 
 Strategic = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
@@ -280,10 +278,6 @@ class Generator:
         """
         bound = self._attached.present()
         return Target(bound.load(bound.target.compiler), bound.target.compiler)
-
-    def driver(self) -> NoReturn:
-        """Gone: see ``open_target``."""
-        raise AttributeError(f"Generator.driver is now {RENAMED['Generator.driver']}")
 
     @property
     def takes_trees(self) -> bool:

@@ -16,20 +16,19 @@ import torch
 
 from specdec.backends.base import Backend, Deviation
 from specdec.costs import Costs
-from specdec.errors import ModelError, RequestError, in_one_line
+from specdec.errors import ModelError, RequestError, in_one_line, plural
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
+from specdec.models.fingerprint import fingerprint_of
+from specdec.models.state import remembered
 from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
 from specdec.probes.experts import remedy
-from specdec.probes.findings import remembered
-from specdec.probes.fingerprint import fingerprint_of
 from specdec.probes.recall import recalled
 from specdec.probes.successors import work_out_successors
 from specdec.probes.walk import walk
-from specdec.successors import Successors
+from specdec.strategies.sources.successors import Successors
 from specdec.target import Target
-from specdec.wording import plural
 
 Mode = Literal["auto", "exact", "fast"]
 MODES: tuple[str, ...] = get_args(Mode)

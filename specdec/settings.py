@@ -7,9 +7,7 @@ from typing import Any, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator, model_validator
 
-from specdec.errors import RequestError
-from specdec.suggestions import remedy
-from specdec.wording import plural
+from specdec.errors import RequestError, plural, remedy
 
 # (input_ids (batch, tokens), scores (batch, vocab)) -> scores, as transformers' LogitsProcessor
 Processor = Callable[[Any, Any], Any]

@@ -12,8 +12,7 @@ from typing import NamedTuple, Self
 
 import torch
 
-from specdec.errors import PluginError
-from specdec.wording import plural
+from specdec.errors import PluginError, plural
 
 ROOT = 0
 _LAW_TOLERANCE = 1e-5  # float32 rounding over a large vocabulary; a forgotten renormalisation is far beyond

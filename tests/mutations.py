@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 LAWS = "tests/laws/test_exact_laws.py"
 RULES = "tests/verifiers/test_rules.py"
-DRAFTS = "tests/strategies/test_draft_model.py"
+DRAFTS = "tests/strategies/draft_model/test_proposer.py"
 NOISE = "tests/sampling/test_randomness.py"
 EXACT = "tests/masks/test_exact.py"
 SPLIT = "tests/masks/test_split.py"
@@ -40,7 +40,7 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "no renormalisation of q without replacement",
-        "specdec/strategies/drafts.py",
+        "specdec/strategies/draft_model/drafts.py",
         (("return rest / rest.sum()", "return rest"),),
         (DRAFTS,),
     ),
@@ -81,7 +81,7 @@ MUTATIONS = (
     ),
     Mutation(
         "soft q on top-k picks",
-        "specdec/strategies/drafts.py",
+        "specdec/strategies/draft_model/drafts.py",
         (
             (
                 "*((token, None) for token in likeliest.tolist())",
@@ -114,7 +114,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a draw discarded for low confidence",
-        "specdec/strategies/drafts.py",
+        "specdec/strategies/draft_model/drafts.py",
         (
             (
                 "        self._tree.add(last, token, q=law if self._law.samples else None)\n",
@@ -243,15 +243,15 @@ MUTATIONS = (
     ),
     Mutation(
         "a draft that the account can't bear to lose",
-        "specdec/strategies/account.py",
+        "specdec/strategies/merging/budget.py",
         ((" or costs[width + 1 + beside] - 1.0 > self.balance", ""),),
-        ("tests/strategies/test_account.py",),
+        ("tests/strategies/merging/test_budget.py",),
     ),
     Mutation(
         "chances without their parents'",
-        "specdec/strategies/growth.py",
+        "specdec/strategies/merging/growth.py",
         (("likelihood = chance * (", "likelihood = ("),),
-        ("tests/strategies/test_growth.py",),
+        ("tests/strategies/merging/test_growth.py",),
     ),
     Mutation(
         "texts remembered from one repeat to the next",

@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError, RequestError
-from specdec.probes import findings
-from tests import families
-from tests.plain import decode_model
+from specdec.models import state as findings
+from tests.support import families
+from tests.support.plain import decode_model
 
 PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]
 

@@ -13,11 +13,11 @@ from specdec import Generator, ToyModel
 from specdec.backends.base import OutputRow
 from specdec.backends.toy import ToyBackend
 from specdec.costs import Costs, group_of
+from specdec.machine.timing import Timer
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.costs import measure_costs
-from specdec.probes.rounds import Timer
 from specdec.target import Pass, Row, Target
-from tests import families
+from tests.support import families
 
 
 class Timed(Target):

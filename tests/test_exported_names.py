@@ -9,7 +9,7 @@ import pytest
 
 import specdec
 from specdec.verifiers.match import MatchVerifier
-from tests.fresh_process import modelling, modules_after
+from tests.support.fresh_process import modelling, modules_after
 
 
 def kind_and_name(name: str) -> tuple[int, str]:

@@ -12,12 +12,12 @@ from transformers import GenerationConfig
 from specdec import Generator, RequestError, ToyModel
 from specdec.backends.toy import Law
 from specdec.decoding.plan import Strategy
-from specdec.decoding.record import StepRecord
 from specdec.plugins.registry import load_plugins
-from tests.byte_tokenizer import END, trained
-from tests.generators import proposer_of
-from tests.plain import decode_law, keyed_gumbel
-from tests.scripted import Scripted
+from specdec.record import StepRecord
+from tests.support.byte_tokenizer import END, trained
+from tests.support.generators import proposer_of
+from tests.support.plain import decode_law, keyed_gumbel
+from tests.support.scripted import Scripted
 
 BUILT_IN = [plugin.name for plugin in load_plugins().of_kind("proposers") if plugin.distribution == "specdec"]
 VOCAB = 8

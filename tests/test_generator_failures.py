@@ -23,10 +23,10 @@ from specdec import (
     ToyModel,
 )
 from specdec.decoding import step as step_module
-from specdec.decoding.record import Outcome, StepRecord
 from specdec.errors import NumericsError
-from tests import families
-from tests.scripted import Scripted
+from specdec.record import Outcome, StepRecord
+from tests.support import families
+from tests.support.scripted import Scripted
 
 VOCAB = 8
 BAD = 7  # a prompt that begins with it is the one that fails
@@ -338,7 +338,7 @@ def test_processors_that_leave_no_token_are_named_with_the_position() -> None:
 def test_a_checkpoint_with_missing_weights_is_refused(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    from specdec.loading import load_pretrained
+    from specdec.models.loading import load_pretrained
 
     families.make("LlamaConfig", families.SMALL).save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

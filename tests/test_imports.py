@@ -150,7 +150,7 @@ def test_transformers_comes_in_with_backends_probes_and_attention_functions_alon
         "specdec.masks.exact.kernel",
         "specdec.masks.split.kernel",
         "specdec.probes",
-        "specdec.strategies.early_exit",
+        "specdec.strategies.draft_model.early_exit",
     )
     assert users
     assert {module for module in users if not any(is_inside(module, place) for place in places)} == set()

@@ -1,4 +1,4 @@
-"""On the built-in model every strategy says what plain decoding says; ``benchmarks/lossless.py`` runs all of it."""
+"""On the built-in model every strategy says what plain decoding says; ``benchmarks lossless`` runs all of it."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdec import Generator, demo
-from tests.plain import decode_model
+from tests.support.plain import decode_model
 
 BUILT_IN = ["autoregressive", "jacobi", "lookahead", "prompt_lookup", "prompt_lookup:num_matches=4"]
 NUM_TOKENS = 64

@@ -7,10 +7,10 @@ import torch
 
 from specdec import Generator, ModelError, RequestError, ToyModel
 from specdec.backends import hf as hf_module
-from specdec.decoding.record import StepRecord
 from specdec.masks.exact import kernel as exact
 from specdec.probes import examination
-from tests import families
+from specdec.record import StepRecord
+from tests.support import families
 
 PROMPTS = [[5, 9, 2, 7, 1, 8, 3] * 26, [4, 4, 11, 60], list(range(1, 50))]
 STRATEGIES = ["lookahead:N=4,W=5,G=5", "prompt_lookup:num_matches=3", "jacobi"]

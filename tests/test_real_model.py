@@ -9,7 +9,7 @@ import torch
 
 from specdec import Generator
 from specdec.demo import smollm2 as real
-from tests.plain import decode_model
+from tests.support.plain import decode_model
 
 CAPITAL = "What is the capital of France?"
 PROMPTS = (  # a short answer, a copy, a loop

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from specdec import Generator, PluginError, RequestError, ToyModel
+from specdec.errors import nearest
 from specdec.plugins import registry as plugins
 from specdec.plugins.registry import Broken, load_plugins
-from specdec.suggestions import nearest
 
 
 @pytest.mark.parametrize(

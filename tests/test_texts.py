@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LogitsProcessor, StopStr
 import specdec
 from specdec import Generator, RequestError, ToyModel
 from specdec.chat.session import Session
-from tests.tokenizers_of_kinds import CHANNEL, END, ids_of, llama, metaspace
+from tests.support.tokenizers_of_kinds import CHANNEL, END, ids_of, llama, metaspace
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from specdec import Generator, RequestError, Result, demo
-from tests import families
-from tests.plain import decode_model
+from tests.support import families
+from tests.support.plain import decode_model
 
 NUM_THREADS = 10
 NUM_ROUNDS = 20

@@ -3,7 +3,7 @@
 import pytest
 
 from specdec import Generator, RequestError, ToyModel
-from specdec.wording import plural
+from specdec.errors import plural
 
 
 def test_a_count_agrees_with_its_noun() -> None:

@@ -20,9 +20,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.costs import Costs
-from specdec.greatest import greatest_of
 from specdec.layout import Compiler, Layout, Shapes
-from specdec.loading import ModelSource, load_pretrained
+from specdec.models.loading import ModelSource, load_pretrained
+from specdec.sampling.topk import greatest_of
 
 
 class Output:

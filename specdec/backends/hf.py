@@ -10,17 +10,17 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends import grouped
-from specdec.backends.architecture import cache_argument, name_of, shapes_of
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held, Output
 from specdec.backends.cache import RaggedCache
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
-from specdec.backends.switched import switched
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
+from specdec.models.architecture import cache_argument, name_of, shapes_of
+from specdec.models.attention_switch import switched
+from specdec.models.gradients import runs_in_inference_mode, without_gradients
+from specdec.models.state import lock_of
 from specdec.probes.examination import examine, why_fixed
-from specdec.probes.findings import lock_of
-from specdec.probes.inference import runs_in_inference_mode, without_gradients
 from specdec.weights.layers import is_sharded
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak

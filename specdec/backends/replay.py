@@ -10,7 +10,7 @@ from torch.nn.modules import module as modules_of_torch
 from specdec.backends.cache import RaggedLayer
 from specdec.backends.recording import Inputs, Program, Recording, is_telling, joined, record
 from specdec.errors import in_one_line
-from specdec.probes.structure import are_same, facts_of
+from specdec.models.structure import are_same, facts_of
 from specdec.weights.layers import is_quantised
 
 # Passes of a kind before it is recorded, which costs as much as a score: of one row; of several, where Python is

@@ -11,10 +11,9 @@ from typing import Any, Protocol
 from specdec.chat.conversation import Conversation
 from specdec.chat.session import Answer, Session
 from specdec.decoding.result import Chunk
-from specdec.errors import RequestError
+from specdec.errors import RequestError, plural
 from specdec.plugins.registry import load_plugins
 from specdec.settings import Settings
-from specdec.wording import plural
 
 
 class Stage(Protocol):

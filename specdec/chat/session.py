@@ -8,12 +8,11 @@ from random import Random
 from typing import Any
 
 from specdec.chat.conversation import Conversation, Turn
-from specdec.decoding.record import StepRecord
 from specdec.decoding.result import Chunk, Result
-from specdec.errors import RequestError
+from specdec.errors import RequestError, plural
 from specdec.generator import Generator
+from specdec.record import StepRecord
 from specdec.requests.prompts import encode
-from specdec.wording import plural
 
 _LEAST_ROOM = 32  # tokens; an answer that has no more isn't begun
 

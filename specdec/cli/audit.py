@@ -26,7 +26,7 @@ from specdec.cli.options import (
     use_threads,
 )
 from specdec.cli.progress import status
-from specdec.wording import plural
+from specdec.errors import plural
 
 if TYPE_CHECKING:
     from specdec.auditing import Finding

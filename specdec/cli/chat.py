@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from specdec.cache_folder import cache_folder
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import ProposerOption, Seed, Temperature, before_anything_runs, check_request
 from specdec.cli.progress import status
 from specdec.errors import SpecdecError
+from specdec.machine.cache_folder import cache_folder
 
 if TYPE_CHECKING:
     from specdec.chat.commands import Chat

@@ -26,8 +26,7 @@ from specdec.cli.options import (
     refusing,
 )
 from specdec.cli.progress import status
-from specdec.errors import RequestError
-from specdec.wording import plural
+from specdec.errors import RequestError, plural
 
 
 @takes_model

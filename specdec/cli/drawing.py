@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from specdec.wording import plural
+from specdec.errors import plural
 
 if TYPE_CHECKING:
     from specdec.pictures.mask import MaskPicture

@@ -248,7 +248,7 @@ def _check_ready(report: Path | None, *others: Path | None) -> None:
 
 def _check_options(options: dict[str, Any]) -> None:
     """Raises SpecdecError for what ``_session`` would refuse, before seconds go into loading."""
-    from specdec.comparison.ready import check_options
+    from specdec.comparison.contenders import check_options
 
     check_options(**options)
 

@@ -12,8 +12,7 @@ from rich.console import Console
 from specdec.cli.figures_table import FiguresTable
 from specdec.cli.options import before_anything_runs, check_outputs, load_tokenizer
 from specdec.cli.progress import counted
-from specdec.errors import RequestError
-from specdec.wording import plural
+from specdec.errors import RequestError, plural
 
 if TYPE_CHECKING:
     from specdec.strategies.sources.index.corpus import Corpus, Messages

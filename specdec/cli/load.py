@@ -24,7 +24,7 @@ from specdec.cli.progress import counted
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
-    from specdec.load.figures import Goal, Spread, Summary
+    from specdec.loadtest.figures import Goal, Spread, Summary
 
 
 def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
@@ -72,7 +72,7 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
         except ImportError:
             raise RequestError("the load needs httpx: pip install 'specdec[serve]'") from None
         from specdec.comparison.extras import needs
-        from specdec.load import client, figures, picture, run
+        from specdec.loadtest import client, figures, picture, run
 
         if plot is not None:
             needs("matplotlib.figure")

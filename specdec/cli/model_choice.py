@@ -13,8 +13,8 @@ import typer
 from specdec.cli.options import load_model
 
 if TYPE_CHECKING:
-    from specdec.engines import Opened
-    from specdec.loading import ModelSource
+    from specdec.models.loading import ModelSource
+    from specdec.runtime.engines import Opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class ModelChoice:
 
     def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
         """The model of a folder or hub name as the backend takes it, and its tokenizer."""
-        from specdec.engines import read_model, why_torch
         from specdec.plugins.registry import load_plugins
+        from specdec.runtime.engines import read_model, why_torch
 
         registry = load_plugins()
         made = [registry.make("proposers", each) for each in strategies]

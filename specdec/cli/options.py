@@ -14,8 +14,8 @@ from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
     from specdec.comparison import EvaluationPrompt
-    from specdec.engines import Opened
-    from specdec.loading import ModelSource
+    from specdec.models.loading import ModelSource
+    from specdec.runtime.engines import Opened
 
 BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it in front of UTF-8 text
 EXIT_ERROR = 1
@@ -93,7 +93,7 @@ def load_model(
     """
     from specdec import demo
     from specdec.demo import smollm2
-    from specdec.loading import ModelSource, checked_device, checked_dtype
+    from specdec.models.loading import ModelSource, checked_device, checked_dtype
 
     with status(f"loading {name}"):
         source = ModelSource(name, checked_device(device), checked_dtype(dtype))
@@ -126,7 +126,7 @@ def load_tokenizer(name: str) -> Any:
     """
     from specdec import demo
     from specdec.demo import smollm2
-    from specdec.loading import checked_name, load_pretrained_tokenizer
+    from specdec.models.loading import checked_name, load_pretrained_tokenizer
 
     if name == "demo":
         return demo.load()[1]

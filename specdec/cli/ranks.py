@@ -17,8 +17,8 @@ from specdec.cli.options import EXIT_ERROR, before_anything_runs
 from specdec.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
-    from specdec.engines import Opened
-    from specdec.loading import ModelSource
+    from specdec.models.loading import ModelSource
+    from specdec.runtime.engines import Opened
 
 _SECONDS = 60.0  # that ranks wait for one another
 
@@ -68,8 +68,8 @@ class RankedChoice(ModelChoice):
 
     def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
         from specdec.distributed.loading import read
-        from specdec.engines import Opened
         from specdec.plugins.registry import load_plugins
+        from specdec.runtime.engines import Opened
 
         _, options = load_plugins().backend(self.backend)
         return Opened(*read(source.name, options.split))  # type: ignore[attr-defined]  # of the backend for several processes

@@ -81,7 +81,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         except ImportError as error:
             raise RequestError(f"the server needs {error.name}: pip install 'specdec[serve]'") from None
         from specdec.generator import Generator
-        from specdec.serving import running
+        from specdec.serving import process as running
         from specdec.serving.open_files import connections_that_fit, raise_limit
         from specdec.serving.options import ServerOptions
 

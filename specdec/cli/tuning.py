@@ -26,8 +26,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.progress import status
 from specdec.cli.tables import speed_table, told_texts
-from specdec.errors import RequestError
-from specdec.wording import plural
+from specdec.errors import RequestError, plural
 
 if TYPE_CHECKING:
     from specdec.comparison.tune import Tuning
@@ -58,7 +57,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     only those predicted to be fastest are run in earnest, beside plain decoding. A setting is called best only where
     its interval over plain decoding lies above 1.
     """
-    from specdec.comparison.ready import check_options
+    from specdec.comparison.contenders import check_options
     from specdec.comparison.sentences import found_by_search, numerics_used
     from specdec.comparison.tune import Tuner, check_search
 

@@ -3,8 +3,7 @@
 from importlib import import_module
 from typing import Any
 
-from specdec.errors import RequestError
-from specdec.wording import plural
+from specdec.errors import RequestError, plural
 
 
 def needs(module: str) -> Any:

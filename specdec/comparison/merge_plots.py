@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from specdec.comparison.axes import COLOURS, MARKERS, PLAIN_COLOUR, Plot, one_axes, row_axes
-from specdec.comparison.earnings import Earning
-from specdec.wording import plural
+from specdec.comparison.contributions import Earning
+from specdec.errors import plural
 
 _MOST_DEPTHS = 12  # from here on depths share a bar
 _FEWEST_NODES = 20  # a bin with fewer says little, and is drawn small

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specdec.probes.findings import lock_of
-from specdec.probes.inference import runs_in_inference_mode, without_gradients
-from specdec.probes.own_forward import own_logits
+from specdec.models.gradients import runs_in_inference_mode, without_gradients
+from specdec.models.own_forward import own_logits
+from specdec.models.state import lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,7 +30,7 @@ def measure_noise(model: "PreTrainedModel", tokens: Sequence[int], first: int) -
 def _other_ways(model: "PreTrainedModel", tokens: Sequence[int], first: int) -> Iterator[torch.Tensor]:
     from transformers import DynamicCache
 
-    from specdec.backends.architecture import cache_argument
+    from specdec.models.architecture import cache_argument
 
     ids, taken_by = torch.tensor([list(tokens)], device=model.device), cache_argument(model)
     yield model(ids.repeat(2, 1), use_cache=False).logits[1, first:].float()

@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec.comparison import merge_plots
 from specdec.comparison.axes import COLOURS, MARKERS, PLAIN_COLOUR, Plot, Style, as_svg, look, one_axes, row_axes
-from specdec.comparison.earnings import Earning, earnings
+from specdec.comparison.contributions import Earning, earnings
 from specdec.comparison.results import Comparison, Row
 from specdec.costs import Costs
 from specdec.decoding.phases import PHASES

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specdec.comparison.axes import Plot
-from specdec.comparison.earnings import Earning, earnings
+from specdec.comparison.contributions import Earning, earnings
 from specdec.comparison.extras import needs, page_environment
 from specdec.comparison.plots import draw, styles_of
 from specdec.comparison.results import Comparison, Difference, Row

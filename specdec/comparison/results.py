@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from specdec.comparison.earnings import earnings
+from specdec.comparison.contributions import earnings
 from specdec.comparison.runs import Plan, Run
 from specdec.comparison.spec_bench import spec_bench
 from specdec.comparison.statistics import Ratio, speed_ratio, speed_value

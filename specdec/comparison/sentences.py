@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from specdec.comparison.results import Comparison, Difference
 from specdec.comparison.runs import Plan
 from specdec.comparison.statistics import FEWEST_PROMPTS
+from specdec.errors import plural
 from specdec.numerics import Numerics
-from specdec.wording import plural
 
 if TYPE_CHECKING:
     from specdec.comparison.tune import Tuning

@@ -8,22 +8,22 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self
 
+from specdec.comparison.contenders import Ready, check_options
 from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
-from specdec.comparison.ready import Ready, check_options
 from specdec.comparison.results import Comparison
 from specdec.comparison.runfile import RunFile
 from specdec.comparison.runs import WARM, Plan, Promise, Run, decoder, measure
 from specdec.comparison.ties import judged
 from specdec.costs import Costs
-from specdec.engines import read_model, why_torch
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
-from specdec.loading import ModelSource
-from specdec.machine import machine_facts, model_facts
+from specdec.machine.facts import machine_facts, model_facts
+from specdec.models.loading import ModelSource
 from specdec.numerics import Mode
 from specdec.plugins.registry import load_plugins
 from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode
+from specdec.runtime.engines import read_model, why_torch
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 

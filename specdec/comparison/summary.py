@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from specdec.wording import plural
+from specdec.errors import plural
 
 if TYPE_CHECKING:
     from specdec.comparison.results import Comparison

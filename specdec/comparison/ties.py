@@ -14,9 +14,9 @@ import torch
 
 from specdec.comparison.noise import measure_noise
 from specdec.comparison.results import Comparison, Difference
-from specdec.decoding.record import StepRecord
 from specdec.decoding.result import Result
 from specdec.generator import Generator
+from specdec.record import StepRecord
 from specdec.sampling.processors import warpers
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings

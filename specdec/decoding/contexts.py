@@ -13,9 +13,9 @@ from itertools import takewhile
 from types import TracebackType
 from typing import Protocol, Self
 
-from specdec.decoding.prefixes import Prefixes
+from specdec.decoding.prefix_cache import Prefixes
+from specdec.errors import plural
 from specdec.target import Row, Target
-from specdec.wording import plural
 
 _MOST_PARKED = 16  # rows; a pass covers those that lie between its own
 

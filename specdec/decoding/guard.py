@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from specdec.decoding.sequence import Sequence
+from specdec.decoding.request_state import Sequence
 from specdec.errors import SpecdecError, failure
 
 

@@ -3,11 +3,10 @@
 from collections.abc import Sequence as ReadOnly
 
 from specdec.decoding.plan import Strategy
-from specdec.decoding.sequence import Sequence
-from specdec.errors import PluginError
+from specdec.decoding.request_state import Sequence
+from specdec.errors import PluginError, plural
 from specdec.target import Target
 from specdec.tree import Budget, DraftTree
-from specdec.wording import plural
 
 MAX_NODES = 512  # a limit against runaway proposers; the largest published lookahead setting has 480
 UNLIMITED = 1 << 20  # positions, for models that name no limit

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.decoding.detokenizer import TextDecoder
-from specdec.decoding.record import FinishReason, Outcome
 from specdec.decoding.stats import Stats
-from specdec.errors import failure
+from specdec.errors import failure, plural
 from specdec.numerics import Numerics
-from specdec.wording import plural
+from specdec.record import FinishReason, Outcome
 
 _SHOWN = 48  # characters of the text
 

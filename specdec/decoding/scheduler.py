@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Sequence as ReadOnly
 
 from specdec.decoding.contexts import Contexts
-from specdec.decoding.prompt import begin, next_chunk, read
-from specdec.decoding.record import Outcome, StepRecord
-from specdec.decoding.sequence import Sequence
+from specdec.decoding.prefill import begin, next_chunk, read
+from specdec.decoding.request_state import Sequence
 from specdec.decoding.step import Batch, leave, step
 from specdec.errors import RequestError
+from specdec.record import Outcome, StepRecord
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from specdec.decoding.phases import PHASES
-from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.tally import Tally
+from specdec.record import Outcome, StepRecord
 
 
 @dataclass(slots=True)

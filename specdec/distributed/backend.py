@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field
 from transformers import PreTrainedModel
 
-from specdec.backends.architecture import name_of
 from specdec.backends.base import Backend, BackendOptions, Held, Output
 from specdec.distributed.group import ranks_of
 from specdec.distributed.loading import load
@@ -19,11 +18,12 @@ from specdec.distributed.part import Part, Place, Shape
 from specdec.distributed.ranks import Ranks
 from specdec.errors import ModelError, PluginError, SpecdecError
 from specdec.layout import Compiler, Layout
-from specdec.loading import ModelSource
-from specdec.probes.findings import remembered
+from specdec.models.architecture import name_of
+from specdec.models.loading import ModelSource
+from specdec.models.state import remembered
 from specdec.probes.selftest import probe
 from specdec.target import Target
-from specdec.weights.holding import kernel_of
+from specdec.weights.lease import kernel_of
 
 _TIDYING = {"release", "trim", "clear"}
 _NO_GROUP = (

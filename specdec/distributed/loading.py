@@ -6,15 +6,15 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 
-from specdec.backends.architecture import name_of
 from specdec.distributed import agreement
 from specdec.distributed.part import Part, RankBackend
 from specdec.distributed.ranks import Ranks
 from specdec.errors import ModelError, SpecdecError, in_one_line
-from specdec.loading import load_pretrained
+from specdec.models.architecture import name_of
+from specdec.models.loading import load_pretrained
 from specdec.plugins.registry import load_plugins
-from specdec.weights.holding import Holding, kernel_of
 from specdec.weights.layers import is_sharded
+from specdec.weights.lease import Holding, kernel_of
 
 
 class RefusalError(ModelError):

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
-from specdec.decoding.record import StepRecord
 from specdec.errors import RequestError
 from specdec.generator import Generator
+from specdec.in_transformers.arguments import check_criteria, sampling_settings, stopping_settings
 from specdec.in_transformers.output import as_output, check_scores, gives, padded
-from specdec.in_transformers.prepared import check_criteria, sampling_settings, stopping_settings
 from specdec.in_transformers.refusals import check_inputs, check_mode, check_positions, check_processors
 from specdec.in_transformers.rows import PaddedRow, rows_of
+from specdec.record import StepRecord
 
 _SEEDS = 2**62
 

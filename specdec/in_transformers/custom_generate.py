@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.in_transformers.kept import kept_generator
+from specdec.in_transformers.generator_cache import kept_generator
 
 if TYPE_CHECKING:  # transformers takes seconds to import, and whoever calls this has done so
     import torch
@@ -69,9 +69,10 @@ def custom_generate(
 ) -> CustomGenerate:
     """Make ``model.generate(**inputs, custom_generate=specdec.custom_generate())`` decode with specdec.
 
-    The generator behind it is made at a model's first call and kept with the model; ``specdec.in_transformers.kept``
-    has ``release(model)`` to let go of it. Greedy text is ``generate``'s own. Sampled text follows the same
-    distribution, and repeats under ``torch.manual_seed``; it isn't the text that ``generate`` itself would draw.
+    The generator is made at a model's first call and cached with the model;
+    ``specdec.in_transformers.generator_cache.release(model)`` lets go of it. Greedy text is ``generate``'s own. Sampled
+    text follows the same distribution, and repeats under ``torch.manual_seed``; it isn't the text that
+    ``generate`` itself would draw.
 
     Args:
         proposer, verifier, numerics, weights, mask, backend, max_batch_size: as of ``Generator``.

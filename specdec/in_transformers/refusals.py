@@ -8,9 +8,9 @@ from transformers import GenerationConfig
 from transformers.generation import GenerationMode
 from transformers.generation.logits_process import UnbatchedClassifierFreeGuidanceLogitsProcessor
 
-from specdec.backends.architecture import CACHE_ARGUMENTS
 from specdec.errors import RequestError
 from specdec.in_transformers.rows import PaddedRow
+from specdec.models.architecture import CACHE_ARGUMENTS
 
 _READ = *CACHE_ARGUMENTS, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
 _NOT_GIVEN = "output_attentions", "output_hidden_states"

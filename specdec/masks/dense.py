@@ -8,7 +8,7 @@ from pydantic import PrivateAttr
 
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
-from specdec.masks.kept import KeptMasks, Marks
+from specdec.masks.mask_cache import KeptMasks, Marks
 from specdec.masks.visibility import needs_no_mask, visibility, within
 from specdec.tree import DraftTree
 

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from specdec.comparison.extras import needs
-from specdec.errors import RequestError
+from specdec.errors import RequestError, plural
 from specdec.layout import Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.pictures.trace import Trace, TraceStep, role_names
 from specdec.tree import DraftTree, Role
-from specdec.wording import plural
 
 SUFFIXES = (".svg", ".png")
 COLOURS = {  # Okabe and Ito's, which people with any of the usual colour vision deficiencies can tell apart

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specdec.comparison import results
-from specdec.decoding.record import StepRecord
 from specdec.decoding.result import Result
 from specdec.generator import Generator
+from specdec.record import StepRecord
 
 
 @dataclass(slots=True)

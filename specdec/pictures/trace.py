@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specdec.decoding.record import Outcome, StepRecord
 from specdec.decoding.result import Chunk, Result
 from specdec.generator import Generator
+from specdec.record import Outcome, StepRecord
 from specdec.requests.prompts import encode
 from specdec.strategies.base import Proposer
 from specdec.tree import ROOT, DraftTree, Role

@@ -11,7 +11,7 @@ from specdec.plugins.hookspecs import hookimpl
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
-from specdec.strategies.draft_model import DraftModelProposer
+from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer

@@ -14,27 +14,18 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from specdec.backends.base import Backend, BackendOptions
-from specdec.errors import PluginError, in_one_line
+from specdec.errors import PluginError, in_one_line, nearest
 from specdec.masks.base import MaskCompiler
 from specdec.plugins import builtins, hookspecs
 from specdec.settings import describe
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Proposer
-from specdec.strategies.merged import MergedProposer
-from specdec.suggestions import nearest
+from specdec.strategies.merging.merged import MergedProposer
 from specdec.verifiers.base import Verifier
 from specdec.weights.base import Kernel
 
 Configured = TypeVar("Configured", bound=BaseModel)
 _NAME = re.compile(r"[\w.-]+")  # what fits in front of the colon of "name:key=value"
-# What plug-ins of an earlier version lack, and how to go on.
-_SINCE = {
-    (
-        "backends",
-        "open",
-    ): ": rows are opened empty, and prompts are read by forward() and keep() like anything else, so "
-    "that there is no prefill(); keep() and release() changed as CHANGELOG says",
-}
 # Plug-ins of this repository, by kind and name, with the command that installs them in a copy of it.
 _INSTALLED_BY = {
     ("backends", "openvino"): "pip install ./plugins/specdec-openvino",
@@ -140,8 +131,7 @@ class Registry:
             raise PluginError(f"{where}: {plugin.cls!r} is not a subclass of specdec's {contract.__name__}")
         if inspect.isabstract(plugin.cls):
             missing = sorted(getattr(plugin.cls, "__abstractmethods__", ()))
-            remedy = next((_SINCE[plugin.kind, name] for name in missing if (plugin.kind, name) in _SINCE), "")
-            raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {', '.join(missing)}{remedy}")
+            raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {', '.join(missing)}")
         if issubclass(plugin.cls, Proposer) and (plugin.cls.start, plugin.cls.bind) == (Proposer.start, Proposer.bind):
             raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define start, or bind for an engine of its own")
         if plugin.kind == "verifiers":

@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.errors import in_one_line
-from specdec.probes.own_forward import own_logits
+from specdec.models.own_forward import own_logits
 
 _TOKENS = tuple(range(3, 11))
 

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from specdec.costs import Costs
-from specdec.probes.rounds import Timer, undisturbed
+from specdec.machine.timing import Timer, undisturbed
 from specdec.target import Pass, Row, Target
 from specdec.tree import ROOT, DraftTree
 

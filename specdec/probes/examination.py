@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from transformers import PreTrainedModel
 
-from specdec.backends.architecture import name_of
 from specdec.backends.base import Backend
 from specdec.errors import ModelError
 from specdec.layout import Compiler
+from specdec.models.architecture import name_of
+from specdec.models.state import lock_of, remembered
 from specdec.probes.causality import why_no_decoder
-from specdec.probes.findings import lock_of, remembered
 from specdec.probes.products import Products, probe_products
 from specdec.probes.recall import recalled
 from specdec.probes.selftest import Tried, probe

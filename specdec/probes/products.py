@@ -12,16 +12,16 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
 from specdec.errors import in_one_line
-from specdec.probes.findings import facts_of
-from specdec.probes.inference import runs_in_inference_mode, without_gradients
-from specdec.probes.rows import NUM_TRIED, RowFunction, most_rows
+from specdec.models.gradients import runs_in_inference_mode, without_gradients
+from specdec.models.sharding import is_sharded_tensor
+from specdec.models.state import facts_of
 from specdec.weights.layers import is_quantised, rounds_rows
+from specdec.weights.row_independence import NUM_TRIED, RowFunction, most_rows
 from specdec.weights.tensor import PackedWeight
 
 _ACTIVATIONS = tuple(made[0] if isinstance(made, tuple) else made for made in ACT2CLS.values())
@@ -101,7 +101,7 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
 
 def _own(tensor: Any) -> Any:
     """Return this process's part of a tensor, which is all of it where none is sharded."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_sharded_tensor(tensor) else tensor
 
 
 def _as_in_a_model(layer: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:

@@ -13,11 +13,11 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 import specdec
-from specdec.cache_folder import cache_folder
-from specdec.machine import key_of
-from specdec.probes.findings import notes_of
-from specdec.probes.fingerprint import fingerprint_of
-from specdec.remembered import Remembered, read, update
+from specdec.machine.cache_files import Remembered, read, update
+from specdec.machine.cache_folder import cache_folder
+from specdec.machine.facts import key_of
+from specdec.models.fingerprint import fingerprint_of
+from specdec.models.state import notes_of
 
 Finding = TypeVar("Finding")
 _FOLDER = "findings"

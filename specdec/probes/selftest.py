@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 
 from specdec.backends.base import Deviation
 from specdec.errors import in_one_line
-from specdec.probes.own_forward import own_logits
+from specdec.models.own_forward import own_logits
 from specdec.probes.walk import Walk, WrongLayout, walk
 from specdec.target import Target
 from specdec.weights.layers import rounds_rows

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from specdec.cache_folder import cache_folder
 from specdec.errors import RequestError
-from specdec.successors import Successors
+from specdec.machine.cache_folder import cache_folder
+from specdec.strategies.sources.successors import Successors
 from specdec.target import Row, Target
 from specdec.tree import ROOT, DraftTree
 

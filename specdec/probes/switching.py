@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from specdec.backends.architecture import cache_argument
-from specdec.backends.switched import switched
 from specdec.errors import in_one_line
-from specdec.probes.inference import runs_in_inference_mode, without_gradients
+from specdec.models.architecture import cache_argument
+from specdec.models.attention_switch import switched
+from specdec.models.gradients import runs_in_inference_mode, without_gradients
 
 _NAME = "specdec_watched"
 

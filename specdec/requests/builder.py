@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import Plan, Strategy
-from specdec.decoding.sequence import Sequence
-from specdec.errors import RequestError, in_one_line
+from specdec.decoding.request_state import Sequence
+from specdec.errors import RequestError, in_one_line, plural
 from specdec.layout import Shapes
 from specdec.requests import prompts
 from specdec.requests.asked import Asked
@@ -23,7 +23,6 @@ from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.verifiers.base import Verifier
-from specdec.wording import plural
 
 Item = TypeVar("Item")
 

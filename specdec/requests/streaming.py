@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specdec.decoding.sequence import Sequence as Request
+from specdec.decoding.request_state import Sequence as Request
 
 
 @contextmanager

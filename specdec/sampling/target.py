@@ -8,9 +8,9 @@ from typing import Protocol
 import torch
 
 from specdec.errors import NumericsError, SpecdecError, failure
-from specdec.greatest import greatest_of
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Chances
+from specdec.sampling.topk import greatest_of
 from specdec.tree import DraftTree
 
 NO_TOKEN = -1

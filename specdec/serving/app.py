@@ -14,10 +14,10 @@ from starlette.types import ASGIApp
 
 import specdec
 from specdec.errors import in_one_line
-from specdec.serving.connection import Json
 from specdec.serving.connections import Watched
 from specdec.serving.errors import ApiError
-from specdec.serving.gate import Gate
+from specdec.serving.event_stream import Json
+from specdec.serving.middleware import Gate
 from specdec.serving.schemas import ChatBody, CompletionBody
 from specdec.serving.server import Server
 

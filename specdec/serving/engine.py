@@ -12,19 +12,19 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from specdec.decoding.record import Outcome, StepRecord
+from specdec.decoding.request_state import Sequence as Handle
 from specdec.decoding.result import Result
-from specdec.decoding.sequence import Sequence as Handle
 from specdec.errors import SpecdecError, in_one_line
 from specdec.generator import Generator
-from specdec.open_batch import OpenBatch
+from specdec.record import Outcome, StepRecord
 from specdec.requests.asked import Asked
-from specdec.serving.calls import Call
+from specdec.runtime.open_batch import OpenBatch
 from specdec.serving.errors import ApiError
-from specdec.serving.figures import Figures
 from specdec.serving.logprobs import TokenLogprob, logprobs_of
+from specdec.serving.requests import Call
+from specdec.serving.step_events import StepTold, tell
 from specdec.serving.token_texts import TokenTexts
-from specdec.serving.told import StepTold, tell
+from specdec.serving.usage import Figures
 
 _MOST_FAILURES = 3  # of the engine itself, one after another
 _IDLE_SECONDS = 0.5  # without an order, before idle time is used

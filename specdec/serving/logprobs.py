@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.decoding.record import Outcome
-from specdec.greatest import greatest_of
+from specdec.record import Outcome
+from specdec.sampling.topk import greatest_of
 from specdec.serving.token_texts import TokenTexts
 
 

@@ -13,9 +13,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from specdec.decoding.record import Outcome, StepRecord
-from specdec.open_batch import OpenBatch
-from specdec.serving.figures import depth_of
+from specdec.record import Outcome, StepRecord
+from specdec.runtime.open_batch import OpenBatch
+from specdec.serving.usage import depth_of
 from specdec.tree import Role
 
 _SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

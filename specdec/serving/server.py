@@ -16,16 +16,16 @@ from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
 from specdec.serving.admission import Admission, Place
 from specdec.serving.body_parsing import check_content_type, parse
-from specdec.serving.calls import Call, Intake
-from specdec.serving.connection import ClientGone, EventStream, Json, while_connected
 from specdec.serving.engine import Engine, Job, Progress
 from specdec.serving.errors import ApiError
+from specdec.serving.event_stream import ClientGone, EventStream, Json, while_connected
 from specdec.serving.lanes import Lanes
 from specdec.serving.metrics import Metrics, Stopwatch
-from specdec.serving.offers import Offers
 from specdec.serving.options import ServerOptions
+from specdec.serving.requests import Call, Intake
+from specdec.serving.responses import ChatShape, CompletionShape, Shape
 from specdec.serving.schemas import ChatBody, CompletionBody, StreamOptions
-from specdec.serving.shapes import ChatShape, CompletionShape, Shape
+from specdec.serving.strategy_aliases import Offers
 
 _GONE = 499  # nginx's, for a client that has closed the connection: nobody reads it but the log
 Body = TypeVar("Body", ChatBody, CompletionBody)

@@ -28,7 +28,7 @@ def agreement(model: Any, prompt: Sequence[int], expected: Sequence[int], found:
     from specdec.comparison.noise import measure_noise
     from specdec.comparison.results import first_difference
     from specdec.comparison.ties import ScoredText, judge
-    from specdec.probes.own_forward import own_logits
+    from specdec.models.own_forward import own_logits
     from specdec.settings import Settings
 
     place = first_difference(found, expected)

@@ -5,7 +5,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from specdec.strategies.base import Engine, Host, Proposer, Signal
-from specdec.strategies.merged import MergedProposer
+from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 

@@ -28,9 +28,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.costs import Costs
-from specdec.decoding.record import Outcome, StepRecord
 from specdec.errors import PluginError
-from specdec.successors import Successors
+from specdec.record import Outcome, StepRecord
+from specdec.strategies.sources.successors import Successors
 from specdec.target import Target
 from specdec.tree import Budget, DraftTree
 

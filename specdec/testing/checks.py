@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from specdec.backends.toy import Law, ToyBackend
-from specdec.decoding.sequence import TokenView
+from specdec.decoding.request_state import TokenView
 from specdec.errors import ModelError
 from specdec.masks.dense import DenseCompiler
 from specdec.sampling.randomness import Chances, Randomness

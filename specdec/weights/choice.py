@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from specdec.cache_folder import cache_folder
-from specdec.machine import key_of
-from specdec.probes.rounds import Clock, Timer
-from specdec.probes.rows import RowFunction
+from specdec.machine.cache_folder import cache_folder
+from specdec.machine.facts import key_of
+from specdec.machine.timing import Clock, Timer
 from specdec.weights.base import Kernel
 from specdec.weights.contest import APART, JOINED, STOCK, Contest, by_shape
 from specdec.weights.layers import ProductLayer
+from specdec.weights.row_independence import RowFunction
 from specdec.weights.verdicts import FILE, RowMultiples, Verdicts
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn.functional import linear
 
-from specdec.probes.rounds import Rounds, Timer, Verdict, judge, timed_rounds, whole_rounds
+from specdec.machine.timing import Rounds, Timer, Verdict, judge, timed_rounds, whole_rounds
 from specdec.weights.base import Kernel
 from specdec.weights.layers import ProductLayer
 

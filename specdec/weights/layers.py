@@ -6,9 +6,9 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.nn.modules import module as modules_of_torch
 
+from specdec.models.sharding import is_sharded_tensor
 from specdec.weights.matrix import PartMatrix
 from specdec.weights.tensor import PackedWeight
 
@@ -54,13 +54,13 @@ def is_quantised(module: torch.nn.Module) -> bool:
         hasattr(module, "in_features") and not any(True for _ in module.children())  # adapters have layers inside
     )
     weight: Any = getattr(module, "weight", None)
-    is_one = type(weight) in {torch.nn.Parameter, PackedWeight, DTensor}
+    is_one = type(weight) in {torch.nn.Parameter, PackedWeight} or is_sharded_tensor(weight)
     return is_linear and not (is_one and weight.is_floating_point() and weight.element_size() >= _LEAST_BYTES)
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
     """Return True for a model whose matrices are spread over processes."""
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    return any(map(is_sharded_tensor, model.parameters()))
 
 
 def is_hooked_part(module: torch.nn.Module) -> bool:

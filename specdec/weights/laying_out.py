@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from specdec.errors import ModelError, in_one_line
-from specdec.machine import processor_name
+from specdec.machine.facts import processor_name
 from specdec.weights.base import Kernel
 from specdec.weights.choice import choose, grouped
 from specdec.weights.contest import num_shapes

@@ -8,8 +8,8 @@ from typing import Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from specdec.probes.rounds import Clock, Verdict
-from specdec.remembered import Remembered, read, update
+from specdec.machine.cache_files import Remembered, read, update
+from specdec.machine.timing import Clock, Verdict
 
 FILE = "kernels.json"
 _MOST = 400  # verdicts, and row multiples, in the file

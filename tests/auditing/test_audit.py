@@ -17,7 +17,7 @@ from specdec.masks.exact.compiler import ExactCompiler
 from specdec.tree import DraftTree
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier
-from tests import families
+from tests.support import families
 
 PROMPTS = [[5, 9, 2, 7, 1, 8, 3] * 6, [4, 4, 11, 60, 4, 4], [7, 8, 9] * 5]
 PROPOSER = "lookahead:N=4,W=5,G=5"

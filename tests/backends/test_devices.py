@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from specdec import Generator
-from tests import families
-from tests.devices import DEVICES
-from tests.plain import decode_model
+from tests.support import families
+from tests.support.devices import DEVICES
+from tests.support.plain import decode_model
 
 PROMPTS = [[3, 5, 7, 3, 5, 7, 3], [9], [4, *range(2, 60), 4]]
 WAYS: dict[str, dict[str, Any]] = {

@@ -14,8 +14,8 @@ from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.split.compiler import SplitCompiler
 from specdec.target import Target
-from tests import families
-from tests.generators import end_of_prompt, open_row, path_to, random_tree
+from tests.support import families
+from tests.support.generators import end_of_prompt, open_row, path_to, random_tree
 
 TOLERANCE = 1e-5
 SEEN = 1e-3

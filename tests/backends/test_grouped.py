@@ -9,8 +9,8 @@ from specdec.backends import grouped
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.target import Target
-from tests import families
-from tests.generators import open_row
+from tests.support import families
+from tests.support.generators import open_row
 
 compiler = DenseCompiler()
 

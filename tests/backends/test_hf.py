@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError, RequestError
-from tests import families
-from tests.plain import decode_model
+from tests.support import families
+from tests.support.plain import decode_model
 
 LLAMA = families.TREES["llama"]
 

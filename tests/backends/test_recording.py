@@ -17,12 +17,12 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.replay import Replay
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
-from specdec.probes import findings
+from specdec.models import state as findings
 from specdec.probes.costs import measure_costs
 from specdec.target import Row, Target
 from specdec.tree import ROOT
-from tests import families
-from tests.plain import decode_model
+from tests.support import families
+from tests.support.plain import decode_model
 
 PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]
 UNRECORDED = {"gemma2", "gpt_oss", "deepseek_v3", "opt"}  # eager attention, keys that are made of cached ones, old code

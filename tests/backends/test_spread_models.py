@@ -6,8 +6,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from specdec import Generator
-from tests import families
-from tests.plain import decode_model
+from tests.support import families
+from tests.support.plain import decode_model
 
 
 @pytest.mark.filterwarnings("ignore:.*can't be had:UserWarning")  # matrices that aren't in memory can't be tried

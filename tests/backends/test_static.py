@@ -9,8 +9,8 @@ from specdec import Generator, ModelError
 from specdec.backends.static import Inputs, StaticBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.target import Target
-from tests import families
-from tests.generators import open_row
+from tests.support import families
+from tests.support.generators import open_row
 
 PROMPTS = [[3, 5, 7, 3, 5, 7, 3], [9], list(range(2, 60)), [4, 4]]
 

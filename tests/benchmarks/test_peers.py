@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compare, environments, interleaved
+from benchmarks import environments, interleaved
 from benchmarks.__main__ import measurements
 from benchmarks.interleaved import Measurement, Run, measure
 from benchmarks.peers.process import PeerError, Process, Setup
 from benchmarks.peers.worker import options
+from benchmarks.speed import compare
 from benchmarks.summary import Spread, summarize
 from benchmarks.tables import category_table, speed_table
 

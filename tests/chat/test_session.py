@@ -9,7 +9,7 @@ import pytest
 from specdec import Generator, RequestError
 from specdec.chat.conversation import Turn
 from specdec.chat.session import OutgrownError, Session
-from tests import byte_tokenizer
+from tests.support import byte_tokenizer
 
 QUESTIONS = ["What is bread?", "And butter?", "Why is the sky blue?"]
 

@@ -8,7 +8,7 @@ import pytest
 
 from specdec.strategies.sources.index.corpus import Corpus, Encoder
 from specdec.strategies.sources.index.lookup import Index
-from tests.byte_tokenizer import trained
+from tests.support.byte_tokenizer import trained
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello there"}]}
 

@@ -8,7 +8,7 @@ from typer.main import get_command
 
 from specdec import Generator, ModelError, cli, demo
 from tests.cli.test_options import COMMANDS
-from tests.preferred_engine import install
+from tests.support.preferred_engine import install
 
 SAME = ("model", "dtype", "device", "numerics", "weights", "backend")
 # `index` wants a model's tokenizer, and decodes nothing.

@@ -3,7 +3,7 @@
 import json
 
 from specdec.cli import app
-from tests.fresh_process import modelling, run_commands
+from tests.support.fresh_process import modelling, run_commands
 
 SLOW_TO_IMPORT = {"torch", "transformers", "numpy", "matplotlib", "scipy"}
 COMMANDS = [

@@ -15,8 +15,8 @@ from specdec.comparison.report import identity, numerics_used, samples, verdict,
 from specdec.comparison.runs import Run
 from specdec.costs import Costs
 from specdec.decoding.phases import PHASES
-from tests import byte_tokenizer
 from tests.comparison.reported import COSTS, EIGHT, FIGURES, HOSTILE, PLAIN, build, letters
+from tests.support import byte_tokenizer
 
 matplotlib = pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")

@@ -18,8 +18,8 @@ from specdec.comparison.sentences import identity
 from specdec.tree import DraftTree
 from specdec.verifiers.base import Verdict
 from specdec.verifiers.match import MatchVerifier
-from tests import families
 from tests.comparison.reported import build, letters
+from tests.support import families
 
 PROMPTS = [[seed, 3 * seed % 90, 7, 1] for seed in range(1, 13)]
 LOOKAHEAD = "lookahead:N=4,W=5,G=5"

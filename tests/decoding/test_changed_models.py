@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from specdec import Generator, RequestError
-from specdec.decoding.prefixes import _BLOCK
+from specdec.decoding.prefix_cache import _BLOCK
 from specdec.requests.asked import asked
-from tests.model_changes import CHANGES, patch_module, tiny
-from tests.plain import decode_model
+from tests.support.model_changes import CHANGES, patch_module, tiny
+from tests.support.plain import decode_model
 
 PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2] * 4
 NEW = [4, 6]

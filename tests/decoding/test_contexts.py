@@ -8,8 +8,8 @@ import torch
 
 from specdec import Generator, PluginError, RequestError, ToyModel
 from specdec.decoding.contexts import _MOST_PARKED, Context
-from specdec.decoding.record import StepRecord
-from tests import families
+from specdec.record import StepRecord
+from tests.support import families
 
 STRATEGIES = ["autoregressive", "prompt_lookup:num_tokens=4", "lookahead:N=3,W=3,G=3", "jacobi:n=4", "auto"]
 

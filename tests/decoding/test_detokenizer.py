@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec.decoding.detokenizer import TextDecoder
-from tests.byte_tokenizer import CORPUS, END, byte_ids, trained
+from tests.support.byte_tokenizer import CORPUS, END, byte_ids, trained
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 TEXTS = st.one_of(

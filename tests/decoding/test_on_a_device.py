@@ -13,8 +13,8 @@ import torch
 from specdec import DraftModelProposer, Generator, Proposer, demo
 from specdec.backends.hf import HFBackend
 from specdec.errors import SpecdecError
-from tests.generators import PROPOSERS, VERIFIERS, names_of, proposer_of
-from tests.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
+from tests.support.generators import PROPOSERS, VERIFIERS, names_of, proposer_of
+from tests.support.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
 
 MASKS = names_of("masks")
 CHAIN, TREE, LAYERS = "draft_model", "draft_model:width=2", "draft_model:layers=1"

@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, RequestError, ToyModel, open_batch
+from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, RequestError, ToyModel
 from specdec.backends import hf as hf_module
 from specdec.backends.hf import HFBackend
-from specdec.binding import Bound
 from specdec.decoding.plan import Strategy
-from specdec.decoding.record import StepRecord
+from specdec.decoding.request_state import Sequence as Handle
 from specdec.decoding.scheduler import Scheduler
-from specdec.decoding.sequence import Sequence as Handle
 from specdec.plugins.registry import load_plugins
+from specdec.record import StepRecord
 from specdec.requests.asked import Asked as Question
-from tests import families
-from tests.scripted import Scripted
+from specdec.runtime import open_batch
+from specdec.runtime.binding import Bound
+from tests.support import families
+from tests.support.scripted import Scripted
 
 DRAFTERS = ("draft_model", "draft_tree")  # strategies with rows of their own
 STRATEGIES = (

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from specdec import ROOT, Budget, DraftTree, Generator, PluginError, Request, ToyModel
-from tests import families
-from tests.scripted import Scripted
+from tests.support import families
+from tests.support.scripted import Scripted
 
 BAD = 7  # the token whose embedding is NaN
 SETTINGS: dict[str, Any] = {"max_new_tokens": 12, "suppress_tokens": [BAD], "eos_token_id": ()}

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Generator, ToyModel
-from tests.plain import decode_law
+from tests.support.plain import decode_law
 
 MODEL = ToyModel.random(vocab_size=5, order=2, seed=4, sharpness=3.0)
 

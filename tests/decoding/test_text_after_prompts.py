@@ -11,9 +11,9 @@ from transformers import StopStringCriteria
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specdec.decoding.detokenizer import TextDecoder
-from tests.byte_tokenizer import END as BYTE_END
-from tests.byte_tokenizer import trained
-from tests.tokenizers_of_kinds import CHANNEL, END, ids_of, llama, metaspace, wordpiece
+from tests.support.byte_tokenizer import END as BYTE_END
+from tests.support.byte_tokenizer import trained
+from tests.support.tokenizers_of_kinds import CHANNEL, END, ids_of, llama, metaspace, wordpiece
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 KINDS: dict[str, Callable[[], Any]] = {

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from specdec import ModelError
 from specdec.demo import gguf_conversion
 from specdec.demo.gguf_conversion import check_libraries, convert, weights_digest
-from specdec.loading import load_pretrained
+from specdec.models.loading import load_pretrained
 from tests.demo import tiny_gguf
 
 TENSORS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(4, dtype=torch.bfloat16)}

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from specdec import Generator, ModelError, demo
-from tests import families
 from tests.distributed.worker import NUM_TOKENS, PROMPTS
-from tests.fresh_process import ROOT
-from tests.plain import decode_model
+from tests.support import families
+from tests.support.fresh_process import ROOT
+from tests.support.plain import decode_model
 
 FAMILIES = ["qwen3", "mistral-window", "gemma3", "phi3", "qwen3_moe"]
 # Heads and vocabulary divide by three.

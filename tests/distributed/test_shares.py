@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specdec.distributed.shares import shares_of
 from specdec.tree import ROOT, DraftTree
-from tests.generators import random_tree
+from tests.support.generators import random_tree
 
 SEEDS, SIZES = st.integers(0, 10**6), st.integers(0, 60)
 

@@ -27,7 +27,7 @@ from specdec.distributed import group
 from specdec.distributed.backend import DistributedBackend
 from specdec.distributed.part import Part
 from specdec.masks.dense import DenseCompiler
-from specdec.strategies.draft_model import DraftModelProposer
+from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.target import Target
 from specdec.testing import check_backend

@@ -9,7 +9,7 @@ from transformers.generation.candidate_generator import CandidateGenerator, Prom
 
 from specdec import Generator, JacobiProposer, PluginError, PromptLookupProposer, RequestError
 from specdec.in_transformers.candidates import CandidatesProposer, ProposerCandidates
-from tests import families
+from tests.support import families
 
 PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
 NUM_NEW = 40

@@ -23,9 +23,9 @@ from transformers import (
 )
 
 import specdec
-from specdec.in_transformers.kept import kept_generator, release
-from tests import families
-from tests.byte_tokenizer import trained
+from specdec.in_transformers.generator_cache import kept_generator, release
+from tests.support import families
+from tests.support.byte_tokenizer import trained
 
 MODELS = {name: spec for name, spec in families.TREES.items() if name != "nemotron_h"}
 MODELS |= {"bloom": families.CHAINS["bloom"], "mpt": families.CHAINS["mpt"]}

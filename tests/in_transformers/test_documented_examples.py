@@ -26,10 +26,10 @@ from transformers import (
 from transformers.generation import GenerationConfig, logits_process, stopping_criteria
 
 import specdec
-from specdec.in_transformers.kept import release
-from tests import families
-from tests.byte_tokenizer import trained
-from tests.plain import cache_name
+from specdec.in_transformers.generator_cache import release
+from tests.support import families
+from tests.support.byte_tokenizer import trained
+from tests.support.plain import cache_name
 
 CACHE = cache_name(LlamaForCausalLM)
 SPECDEC = specdec.custom_generate("prompt_lookup:num_tokens=3", numerics="fast")

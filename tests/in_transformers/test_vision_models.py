@@ -8,8 +8,8 @@ import transformers
 from transformers import PreTrainedModel
 
 import specdec
-from tests import families
 from tests.in_transformers.test_custom_generate import NUM_NEW, SPECDEC, batch
+from tests.support import families
 
 TEXT = families.SMALL
 EYES = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

@@ -18,7 +18,7 @@ from specdec.layout import Layout
 from specdec.masks.dense import DenseCompiler
 from specdec.plugins.registry import load_plugins
 from specdec.testing import check_backend
-from tests import families
+from tests.support import families
 
 Plain = Callable[[list[int]], torch.Tensor]
 compiler = DenseCompiler()

@@ -27,7 +27,7 @@ from specdec.testing import (
     total_variation,
 )
 from specdec.verifiers.base import Verifier
-from tests.generators import VERIFIERS
+from tests.support.generators import VERIFIERS
 
 LEAF = Shape()
 CONTEXT = (1, 2)

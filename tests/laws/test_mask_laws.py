@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from specdec import DraftTree, Role
 from specdec.layout import Shapes, Window
-from specdec.masks.kept import KeptMasks, Marks
+from specdec.masks.mask_cache import KeptMasks, Marks
 from specdec.plugins.registry import load_plugins
 from specdec.testing import trees
-from tests.generators import MASKS, path_to
+from tests.support.generators import MASKS, path_to
 
 KINDS: dict[str, Window | None] = {
     "full_attention": None,

@@ -17,9 +17,9 @@ from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout
 from specdec.strategies.base import Hidden, Signal, TopK, TopLogits
 from specdec.tree import merge
-from tests.generators import path_to, prompts, toy_models
-from tests.plain import decode_law
-from tests.scripted import Scripted
+from tests.support.generators import path_to, prompts, toy_models
+from tests.support.plain import decode_law
+from tests.support.scripted import Scripted
 
 WHATS = What.ARGMAX, What.DRAW, TopK(1), TopK(3), TopLogits(2), Hidden((-1,)), Hidden((0, 2))
 EVERY = frozenset(product(Nodes, WHATS))

@@ -17,8 +17,8 @@ from specdec.sampling.randomness import Randomness
 from specdec.sampling.target import SequenceTarget
 from specdec.settings import Settings
 from specdec.testing import trees
-from tests.generators import VERIFIERS
-from tests.plain import decode_law
+from tests.support.generators import VERIFIERS
+from tests.support.plain import decode_law
 
 PREFIX = [1, 2]
 

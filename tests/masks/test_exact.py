@@ -16,7 +16,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact import kernel as exact
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.exact.regions import BLOCK, OPEN, closed_region, found_regions
-from tests import families
+from tests.support import families
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 WINDOWS = [None, Window("sliding", 9), Window("sliding", 300), Window("chunked", 100)]

@@ -17,9 +17,9 @@ from specdec.masks.split import kernel as split
 from specdec.masks.split.compiler import SplitCompiler
 from specdec.masks.split.parts import SplitMask
 from specdec.target import Target
-from tests import families
-from tests.devices import DEVICES
-from tests.generators import open_row, random_tree
+from tests.support import families
+from tests.support.devices import DEVICES
+from tests.support.generators import open_row, random_tree
 
 KIND = "attention"
 WINDOWS = [None, Window("sliding", 4), Window("sliding", 40), Window("chunked", 7), Window("chunked", 64)]

@@ -12,7 +12,7 @@ from specdec import DraftTree, Generator, RequestError, Role, ToyModel
 from specdec.layout import Shapes, Window
 from specdec.pictures.mask import MaskPicture, draw, row_labels, save, telling_step, visibility
 from specdec.pictures.trace import Recorder, Trace, TraceStep
-from tests.scripted import Scripted
+from tests.support.scripted import Scripted
 
 FULL = {"full_attention": None}
 

@@ -8,7 +8,7 @@ import pytest
 from specdec import RequestError, ToyModel
 from specdec.pictures.page import save_page
 from specdec.pictures.trace import Recorder, Trace
-from tests.byte_tokenizer import trained
+from tests.support.byte_tokenizer import trained
 
 
 class _Reader(HTMLParser):

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from specdec import Generator, Result, ToyModel
-from specdec.decoding.record import StepRecord
 from specdec.decoding.result import Chunk
 from specdec.decoding.stats import Stats
 from specdec.generator import OnStep
 from specdec.numerics import Numerics
 from specdec.pictures.race import Lane, first_difference, race
+from specdec.record import StepRecord
 
 
 class _Clock:

@@ -20,9 +20,9 @@ from specdec import (
     ToyModel,
 )
 from specdec.pictures.trace import Branch, Recorder, TraceStep
-from tests.byte_tokenizer import byte_ids, trained
-from tests.families import CHAINS, make
-from tests.scripted import Scripted, root_alone
+from tests.support.byte_tokenizer import byte_ids, trained
+from tests.support.families import CHAINS, make
+from tests.support.scripted import Scripted, root_alone
 
 TOY = ToyModel.random(vocab_size=8, sharpness=4.0)
 PROMPT = [1, 2, 3, 1, 2, 3, 1, 2]

@@ -26,8 +26,8 @@ from specdec import (
 from specdec.backends.base import BackendOptions
 from specdec.backends.toy import ToyBackend
 from specdec.comparison.tune import Tuner
-from specdec.loading import ModelSource
 from specdec.masks.dense import DenseCompiler
+from specdec.models.loading import ModelSource
 from specdec.pictures.trace import Recorder
 from specdec.plugins.registry import Registry, load_plugins, options_of
 from specdec.strategies.autoregressive import AutoregressiveProposer

@@ -7,7 +7,7 @@ import transformers
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError
-from tests import families
+from tests.support import families
 
 POSITIONS = "its positions don't count from 0, as specdec does: use another model$"
 NOT_CAUSAL = "it isn't causal, as a later token changes the logits of earlier ones: "

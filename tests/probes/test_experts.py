@@ -8,7 +8,7 @@ import torch
 from specdec import Generator
 from specdec.probes import walk
 from specdec.probes.experts import batched_experts, remedy
-from tests import families
+from tests.support import families
 
 SMALL, EXPERTS = families.SMALL, families.EXPERTS
 MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -7,7 +7,7 @@ import torch
 
 from specdec.probes import products
 from specdec.probes.products import probe_products
-from specdec.probes.rows import RowFunction
+from specdec.weights.row_independence import RowFunction
 
 WIDTH, COLUMNS = 256, 96
 Forward = Callable[[torch.nn.Linear, torch.Tensor], torch.Tensor]

@@ -10,7 +10,7 @@ import torch
 from specdec import Generator
 from specdec.probes import examination
 from specdec.probes.recall import recalled
-from tests.model_changes import CHANGES, tiny
+from tests.support.model_changes import CHANGES, tiny
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The self-test takes every right model and finds every planted mistake; ``benchmarks/selftest.py`` tries many more."""
+"""The self-test takes every right model and finds every planted mistake; ``benchmarks selftest`` tries many more."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.probes.selftest import probe
 from specdec.target import Target
-from tests import families, planted
+from tests.support import families, planted
 
 FAMILIES = ("llama", "gemma2", "gpt2", "mixtral")
 DTYPES = (torch.float32, torch.bfloat16)

@@ -15,9 +15,9 @@ from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.successors import work_out_successors
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
-from specdec.successors import Successors
+from specdec.strategies.sources.successors import Successors
 from specdec.target import Target
-from tests import families
+from tests.support import families
 
 FIRST = 3
 

@@ -7,7 +7,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec import Generator, ModelError
 from specdec.probes.switching import why_not_switchable
-from tests import families
+from tests.support import families
 
 NO_INTERFACE = "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
 

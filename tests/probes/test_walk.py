@@ -18,7 +18,7 @@ from specdec.masks.exact.regions import Region, with_regions
 from specdec.masks.split.compiler import SplitCompiler
 from specdec.probes.walk import WrongLayout, fault_of, walk
 from specdec.target import Target
-from tests import families, planted
+from tests.support import families, planted
 
 LENGTH = 5
 SEES = {0: [0], 1: [0, 1], 2: [0, 2], 3: [0, 2, 3]}  # node -> its lineage in the tree below

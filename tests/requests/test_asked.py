@@ -10,8 +10,8 @@ from transformers import StoppingCriteria, TextIteratorStreamer
 
 from specdec import Generator, RequestError, ToyModel
 from specdec.requests.asked import asked
-from tests import families
-from tests.byte_tokenizer import trained
+from tests.support import families
+from tests.support.byte_tokenizer import trained
 
 
 def refusal(prompt: Any = None, **given: Any) -> str:

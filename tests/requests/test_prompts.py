@@ -8,7 +8,7 @@ import torch
 
 from specdec import RequestError
 from specdec.requests.prompts import as_list, encode
-from tests.byte_tokenizer import trained
+from tests.support.byte_tokenizer import trained
 
 VOCAB = 10
 FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a tensor; one of these or a list of them"

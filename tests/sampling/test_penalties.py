@@ -7,7 +7,7 @@ import torch
 
 from specdec import Generator, RequestError, ToyModel
 from specdec.sampling.penalties import Bias, CountPenalty
-from tests.plain import keyed_gumbel
+from tests.support.plain import keyed_gumbel
 
 SETTINGS: list[dict[str, Any]] = [
     {"frequency_penalty": 0.7},

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from specdec.sampling.randomness import Randomness
-from tests.plain import keyed_gumbel
+from tests.support.plain import keyed_gumbel
 
 P = np.array([0.4, 0.25, 0.2, 0.1, 0.05, 0.0])
 NUM_SEEDS = 20_000

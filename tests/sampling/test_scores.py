@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specdec import Generator, ToyModel
-from specdec.decoding.record import StepRecord
+from specdec.record import StepRecord
 
 MODEL = ToyModel.random(vocab_size=6, order=2, seed=4)
 PROMPT = [1, 2, 3, 1, 2]

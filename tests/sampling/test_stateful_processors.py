@@ -7,7 +7,7 @@ import torch
 from transformers import SynthIDTextWatermarkLogitsProcessor
 
 from specdec import Generator, RequestError
-from tests import families
+from tests.support import families
 
 PROMPTS = [[5, 9, 2, 7], [1, 2, 3], [4, 4, 11, 60, 8]]
 STRATEGIES = ["autoregressive", "prompt_lookup:num_matches=2", "jacobi:n=4"]

@@ -18,7 +18,8 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from specdec import Generator, demo
-from specdec.serving import connection, running
+from specdec.serving import event_stream as connection
+from specdec.serving import process as running
 from specdec.serving.connections import Connection, Connections, Watched
 from specdec.serving.options import ServerOptions
 from specdec.serving.server import Server

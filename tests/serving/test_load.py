@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from specdec.cli import app
 from specdec.comparison.prompts import EvaluationPrompt
-from specdec.load.client import Address, Answered
-from specdec.load.figures import Goal, summary_of
-from specdec.load.run import Load, Ran, run
+from specdec.loadtest.client import Address, Answered
+from specdec.loadtest.figures import Goal, summary_of
+from specdec.loadtest.run import Load, Ran, run
 from tests.serving.serving import Served
 
 PROMPTS = [EvaluationPrompt("text", f"p{number}", f"prompt {number}") for number in range(5)]

@@ -12,15 +12,15 @@ from transformers import PreTrainedTokenizerFast
 
 from specdec import Generator, demo
 from specdec.backends.cache import RaggedLayer
-from specdec.serving import connection
+from specdec.serving import event_stream as connection
 from specdec.serving.admission import Admission
-from specdec.serving.calls import Call, Intake
-from specdec.serving.connection import ClientGone, EventStream
 from specdec.serving.engine import Engine, Job, Progress
 from specdec.serving.errors import ApiError
+from specdec.serving.event_stream import ClientGone, EventStream
 from specdec.serving.logprobs import TokenLogprob
+from specdec.serving.requests import Call, Intake
+from specdec.serving.responses import _by_text
 from specdec.serving.server import Server
-from specdec.serving.shapes import _by_text
 from specdec.serving.token_texts import TokenTexts
 from tests.serving.serving import Served, serving
 
@@ -57,7 +57,8 @@ def test_an_allocation_that_fails_costs_its_own_request(served: Served, monkeypa
 def test_a_backend_that_has_lost_count_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving() as broken:
         monkeypatch.setattr(
-            "specdec.open_batch.OpenBatch.check", lambda _: (_ for _ in ()).throw(RuntimeError("two rows are one"))
+            "specdec.runtime.open_batch.OpenBatch.check",
+            lambda _: (_ for _ in ()).throw(RuntimeError("two rows are one")),
         )
         statuses = [broken.post("/v1/completions", GOOD).status_code for _ in range(4)]
         assert statuses[-1] == 503
@@ -155,7 +156,7 @@ def test_encoding_waits_behind_admission(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_prompt_too_long_for_any_tokenizer_isnt_encoded(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.serving.calls.encode", lambda *_: pytest.fail("it was encoded"))
+    monkeypatch.setattr("specdec.serving.requests.encode", lambda *_: pytest.fail("it was encoded"))
     for path, field, value in (
         ("completions", "prompt", "a" * 1_000_000),
         ("chat/completions", "messages", [{"role": "user", "content": "a" * 1_000_000}]),

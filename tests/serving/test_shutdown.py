@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from specdec.serving.running import bind
+from specdec.serving.process import bind
 
 
 @pytest.fixture

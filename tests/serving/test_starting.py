@@ -9,7 +9,7 @@ import pytest
 from specdec import Generator, demo
 from specdec.errors import RequestError
 from specdec.serving.options import ServerOptions
-from specdec.serving.running import check_memory
+from specdec.serving.process import check_memory
 
 
 def served_tokens(max_cache_bytes: int | None, **options: int) -> None:

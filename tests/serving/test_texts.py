@@ -10,7 +10,7 @@ import pytest
 
 from specdec import Generator, ToyModel
 from tests.serving.serving import Served, serving
-from tests.tokenizers_of_kinds import CHANNEL, END, ids_of, llama
+from tests.support.tokenizers_of_kinds import CHANNEL, END, ids_of, llama
 
 NEW = "▁a", "bytes:🦙東", CHANNEL, "▁time", END
 

@@ -7,8 +7,8 @@ import pytest
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from specdec.serving.token_texts import TokenTexts
-from tests.byte_tokenizer import trained
-from tests.tokenizers_of_kinds import ids_of, llama, metaspace, wordpiece
+from tests.support.byte_tokenizer import trained
+from tests.support.tokenizers_of_kinds import ids_of, llama, metaspace, wordpiece
 
 
 def test_each_token_of_a_byte_level_vocabulary_has_the_bytes_that_it_is_spelled_by() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec.side_by_side.agreement import agreement
-from tests.plain import decode_model
+from tests.support.plain import decode_model
 
 PROMPT, NUM_TOKENS = [5, 6, 7, 8], 8
 

@@ -11,7 +11,7 @@ from specdec import Generator
 from specdec.side_by_side import contenders
 from specdec.side_by_side.contenders import Contender, SpecdecContender, Stopwatch, TransformersContender
 from specdec.side_by_side.questions import QUESTIONS, WARM_UP, Question, built_in_questions
-from tests.plain import decode_model
+from tests.support.plain import decode_model
 
 PROMPT = [5, 6, 7, 8]
 NUM_TOKENS = 12

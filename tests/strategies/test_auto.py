@@ -9,8 +9,8 @@ import pytest
 
 from specdec import Budget, DraftTree, Feedback, Generator, Request, ToyModel
 from specdec.costs import Costs
-from specdec.decoding.record import Outcome, StepRecord
-from specdec.decoding.sequence import TokenView
+from specdec.decoding.request_state import TokenView
+from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import AutoProposer
 from specdec.testing import toy_host

@@ -7,7 +7,7 @@ import pytest
 
 from specdec import Drafter, Generator, Host, Nodes, PluginError, Proposer, Request, ToyModel, What
 from specdec.strategies.base import Hidden, TopK
-from tests import families
+from tests.support import families
 
 
 class Bound(Proposer):

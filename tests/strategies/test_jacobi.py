@@ -1,7 +1,7 @@
 """Jacobi iteration against its definition: y_i <- f(x, y_1 … y_(i-1)), all at once."""
 
 from specdec import ROOT, Budget, Feedback, JacobiProposer, Nodes, Request, What
-from specdec.decoding.sequence import TokenView
+from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
 
 ROOMY = Budget(num_nodes=512, depth=512, num_tokens=512)

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from specdec import ROOT, Budget, DraftTree, Feedback, LookaheadProposer, Nodes, Request, Role, What
 from specdec.costs import Costs
-from specdec.decoding.sequence import TokenView
+from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Drafter
 from specdec.strategies.ngram_pool import NgramPool

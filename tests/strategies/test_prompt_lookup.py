@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import ROOT, Budget, DraftTree, PromptLookupProposer, Request
-from specdec.decoding.sequence import TokenView
+from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
 
 ROOMY = Budget(num_nodes=512, depth=512, num_tokens=512)

@@ -32,7 +32,7 @@ from specdec import (
 )
 from specdec.decoding.result import Chunk
 from specdec.settings import Settings
-from specdec.strategies.merged import MergedProposer
+from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import check_proposer, toy_tokenizer
 from specdec.verifiers.base import Verifier

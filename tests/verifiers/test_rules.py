@@ -15,7 +15,7 @@ from specdec.tree import Draw, merge
 from specdec.verifiers.rejection import RejectionVerifier
 from specdec.verifiers.traversal import TraversalVerifier
 from specdec.verifiers.typical import TypicalVerifier, entropy
-from tests.scripted import Scripted
+from tests.support.scripted import Scripted
 
 Q_RULES = ["rejection", "traversal"]
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from specdec.probes.rounds import Rounds, Timer
+from specdec.machine.timing import Rounds, Timer
 from specdec.weights.base import Kernel
 from specdec.weights.choice import Chosen, Timing, choose
 from specdec.weights.contest import Contest, num_shapes

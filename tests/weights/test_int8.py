@@ -6,9 +6,9 @@ from transformers import PreTrainedModel
 
 from specdec import Generator, RequestError, demo
 from specdec.auditing import audit
-from specdec.binding import Bound
+from specdec.runtime.binding import Bound
 from specdec.weights.int8 import Int8Kernel
-from tests import families
+from tests.support import families
 
 KERNEL = Int8Kernel()
 PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]

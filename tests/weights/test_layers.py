@@ -11,8 +11,8 @@ from specdec.weights.choice import grouped
 from specdec.weights.layers import given_the_same_rows, product_layers
 from specdec.weights.onednn import OneDNNKernel
 from specdec.weights.packing import pack
-from tests import families
-from tests.plain import decode_model
+from tests.support import families
+from tests.support.plain import decode_model
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from specdec import Generator, ModelError
 from specdec.probes.products import probe_products
 from specdec.weights.layers import is_quantised
 from specdec.weights.onednn import OneDNNKernel
-from tests import families
-from tests.plain import decode_model
+from tests.support import families
+from tests.support.plain import decode_model
 
 PROMPT = [5, 9, 2, 7, 1, 8, 3, 5, 9, 2]
 DRAFTING = "prompt_lookup", "lookahead:N=3,W=3,G=3", "jacobi"

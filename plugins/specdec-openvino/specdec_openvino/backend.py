@@ -9,11 +9,11 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import ModelError
-from specdec.backends.architecture import attention_kinds, name_of, position_limit, shapes_of
 from specdec.backends.base import Backend, BackendOptions, Output
 from specdec.layout import Compiler, Layout, Shapes
-from specdec.loading import ModelSource
 from specdec.masks.dense import DenseCompiler
+from specdec.models.architecture import attention_kinds, name_of, position_limit, shapes_of
+from specdec.models.loading import ModelSource
 from specdec.probes.selftest import probe
 from specdec.target import Target
 from specdec_openvino import loading

@@ -18,10 +18,10 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from specdec import ModelError
-from specdec.backends.architecture import name_of
 from specdec.errors import in_one_line
+from specdec.models.architecture import name_of
+from specdec.models.state import lock_of
 from specdec.probes.experts import batched_experts
-from specdec.probes.findings import lock_of
 from specdec.weights.packing import packed_weights, unpack
 from specdec_openvino import attention
 from specdec_openvino.attention import ROWS, LayerShape, Tracing

@@ -13,12 +13,12 @@ from transformers.utils import cached_file
 from transformers.utils.logging import tqdm
 
 from specdec import ModelError
-from specdec.backends.architecture import name_of, shapes_of
-from specdec.cache_folder import cache_folder
-from specdec.loading import ModelSource, is_gguf, load_pretrained, load_pretrained_tokenizer, must_be_cached
+from specdec.machine.cache_folder import cache_folder
+from specdec.models.architecture import name_of, shapes_of
+from specdec.models.fingerprint import fingerprint_of
+from specdec.models.loading import ModelSource, is_gguf, load_pretrained, load_pretrained_tokenizer, must_be_cached
+from specdec.models.state import notes_of
 from specdec.probes.examination import why_fixed
-from specdec.probes.findings import notes_of
-from specdec.probes.fingerprint import fingerprint_of
 from specdec_openvino.conversion import Converted, convert, refusal
 from specdec_openvino.engine import Graphs
 from specdec_openvino.kept import Conversion, path_in, remove_others

@@ -9,7 +9,7 @@ import torch
 from transformers.utils import cached_file
 
 from specdec import ModelError
-from specdec.loading import ModelSource, is_gguf, must_be_cached
+from specdec.models.loading import ModelSource, is_gguf, must_be_cached
 from specdec_openvino.loading import check_dtype
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"

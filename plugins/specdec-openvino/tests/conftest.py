@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-_FAMILIES = Path(__file__).parents[3] / "tests" / "families.py"
+_FAMILIES = Path(__file__).parents[3] / "tests" / "support" / "families.py"
 _REFUSED = {"gemma2", "llama4"}
 _MORE = {
     "granite": ("GraniteConfig", {}),

@@ -14,7 +14,7 @@ from specdec_openvino.model import OpenVINOModel
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError
-from specdec.loading import ModelSource
+from specdec.models.loading import ModelSource
 
 Make = Callable[[str], PreTrainedModel]
 PROMPT = [5, 9, 2, 7, 1, 8]

@@ -8,12 +8,12 @@ import numpy as np
 
 from specdec import Budget, DraftTree, Feedback, Proposer, Request
 from specdec.costs import Costs, group_of
-from specdec.decoding.record import Outcome, StepRecord
 from specdec.errors import ModelError, PluginError
 from specdec.plugins.registry import load_plugins
+from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Host
-from specdec.strategies.merged import MergedProposer
+from specdec.strategies.merging.merged import MergedProposer
 from specdec.tree import ROOT
 from specdec_vllm.rows import Text
 

@@ -12,10 +12,10 @@ from specdec_vllm.drafting import Drafting
 from specdec_vllm.rows import Rows, Text
 
 from specdec import Budget, Drafter, DraftTree, Feedback, PluginError
-from specdec.decoding.record import StepRecord
+from specdec.record import StepRecord
 from specdec.strategies.base import Engine
-from specdec.strategies.merged import MergedEngine
-from specdec.strategies.packed_prices import PackedPrices
+from specdec.strategies.merging.merged import MergedEngine
+from specdec.strategies.merging.packed_prices import PackedPrices
 
 VOCAB, LONGEST, NUM_TOKENS = 32, 200, 6
 

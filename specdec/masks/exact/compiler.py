@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
 from specdec.masks.exact.regions import ATTENTION, OPEN, Region, closed_region, regions_of, with_regions
-from specdec.masks.kept import KeptMasks, Marks
+from specdec.masks.mask_cache import KeptMasks, Marks
 from specdec.masks.visibility import visibility, within
 from specdec.tree import DraftTree
 

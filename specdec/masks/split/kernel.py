@@ -21,7 +21,7 @@ from transformers.utils import is_flash_attn_2_available
 
 from specdec.errors import ModelError
 from specdec.masks.split.parts import ATTENTION, SplitMask
-from specdec.one_call import one_call
+from specdec.models.leaf_call import one_call
 
 
 class _Part(NamedTuple):

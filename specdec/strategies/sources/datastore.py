@@ -12,8 +12,8 @@ from pydantic import Field
 
 from specdec.errors import ModelError, RequestError
 from specdec.strategies.base import Engine, Host, Request
-from specdec.strategies.rates import Rate, Rates
-from specdec.strategies.sources.base import Candidate, Source, SourceProposer
+from specdec.strategies.merging.acceptance_rates import Rate, Rates
+from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.sources.index.lookup import Index, Match
 
 _MOST_NAMED, _MOST_RUNS = 6, 3  # candidates; runs that are asked for them

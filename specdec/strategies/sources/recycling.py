@@ -15,11 +15,11 @@ from pydantic import Field
 
 from specdec.errors import RequestError
 from specdec.strategies.base import Engine, Feedback, Host, Nodes, Request, Signal, TopLogits
-from specdec.strategies.rates import Rates
-from specdec.strategies.sources.base import Candidate, Source, SourceProposer
+from specdec.strategies.merging.acceptance_rates import Rates
+from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors
-from specdec.successors import Successors as Vocabulary
+from specdec.strategies.sources.successors import Successors as Vocabulary
 
 _GAPS = 6  # classes of the distance to the best of the others, a unit of log-probability each
 

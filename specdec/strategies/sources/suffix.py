@@ -9,8 +9,8 @@ from collections.abc import Hashable, Sequence
 from pydantic import Field
 
 from specdec.strategies.base import Engine, Host, Request
-from specdec.strategies.rates import Rate, Rates
-from specdec.strategies.sources.base import Candidate, Source, SourceProposer
+from specdec.strategies.merging.acceptance_rates import Rate, Rates
+from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.sources.trie import BREAK, Match, SuffixTrie
 from specdec.tree import Budget
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from specdec import Budget, Generator, ModelError, PluginError, Request, RequestError, ToyModel
-from specdec.decoding.sequence import TokenView
+from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.merged import MergedProposer
+from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.datastore import DatastoreEngine, DatastoreProposer
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.index.building import build_index
@@ -17,7 +17,7 @@ from specdec.strategies.sources.index.lookup import Index, Match
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import check_proposer, toy_host
 from specdec.tree import DraftTree
-from tests.byte_tokenizer import trained
+from tests.support.byte_tokenizer import trained
 
 ROOMY = Budget(99, 99, 99)
 MODEL = ToyModel.random(6, order=2, sharpness=3.0, seed=5)

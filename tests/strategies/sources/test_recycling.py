@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specdec import Budget, DraftTree, Feedback, Request
-from specdec.decoding.sequence import TokenView
+from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Nodes, TopLogits
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer

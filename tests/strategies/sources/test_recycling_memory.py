@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Budget, Generator, ModelError, Request, RequestError, ToyModel
-from specdec.decoding.sequence import TokenView
+from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
 from specdec.strategies.sources.recycling_memory import RecyclingMemory
 from specdec.testing import toy_host
-from tests.byte_tokenizer import trained
+from tests.support.byte_tokenizer import trained
 
 MODEL = ToyModel.random(6, order=2, sharpness=3.0, seed=5)
 ROOMY = Budget(99, 99, 99)

@@ -3,7 +3,7 @@
 import pytest
 
 from specdec import Budget, Drafter, Engine, Request
-from specdec.decoding.sequence import TokenView
+from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.sources.suffix import SuffixEngine, SuffixProposer
 from specdec.testing import toy_host

@@ -1,0 +1,1 @@
+"""How do servers and their clients fare?"""

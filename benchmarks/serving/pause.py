@@ -1,0 +1,257 @@
+"""The longest pause of requests that stream while another one's long prompt is read.
+
+    python -m benchmarks pause [--model FOLDER] [--dtype bfloat16] [--threads 2] [--tokens 4000] [--streams 4]
+    python -m benchmarks pause --model smollm2 --dtype float32 --numerics fast
+
+Some requests stream side by side; then one with a long prompt is added to the same scheduler, and the time between two
+commits of each streaming request is taken until all have made a step together. The longest is held against a pass over
+one chunk of that prompt with nothing beside it (the median, and the largest of its chunks) and the streaming requests'
+own step before the other came (the median), all of the same run. At most 1.5 times the two together is wanted: then the
+prompt is read in pieces, and nothing else that takes long lies between two commits. The last pause is told apart, as it
+is another matter: it has the long request's first step, with its draft, and a step behind its context.
+
+Each run is made anew, behind one that isn't counted. Last come the passes of its longest pause with their milliseconds,
+rows, nodes of each and slots that the longest row sees; what the records of these passes don't have is "beside".
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, pairwise
+
+from benchmarks.machine import facts
+from benchmarks.models import add_model_options, description, load_model
+from benchmarks.speed.overhead import text_of
+from benchmarks.tables import table
+from specdec import Generator
+from specdec.decoding.request_state import Sequence as Request
+from specdec.decoding.scheduler import Scheduler
+from specdec.errors import RequestError, SpecdecError
+from specdec.record import StepRecord
+from specdec.requests.asked import Asked
+from specdec.runtime.binding import Bound
+
+PROPOSERS = ("autoregressive", "lookahead:N=5,W=7,G=7", "draft_model:layers=2")
+OWN_PROMPT, WARM_UP, OWN_STEPS = 128, 8, 24  # tokens of a streaming request's prompt; steps before and in the median
+NEW_TOKENS = 16  # of the long prompt's request: it decodes beside the others when its prompt is read
+MOST_AT_ONCE = 12  # tokens of a step, on the average: streaming requests have room for so many
+MOST = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """One call of the scheduler: the record of its pass, and when it began and ended."""
+
+    record: StepRecord
+    began: float
+    ended: float
+
+    @property
+    def seconds(self) -> float:
+        """The whole call's."""
+        return self.ended - self.began
+
+    @property
+    def committed(self) -> list[Request]:
+        """The requests that have new tokens."""
+        return [outcome.request for outcome in self.record.outcomes if outcome.tokens]
+
+    def __str__(self) -> str:
+        record = self.record
+        size = f"{record.num_rows} x {record.width} nodes, {record.num_positions} slots"
+        return f"{record.kind} ({size}) {1e3 * record.total_seconds:.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The time between two commits of a request, and the calls of the scheduler in it."""
+
+    seconds: float
+    calls: tuple[Advance, ...]
+
+    def has(self, kind: str) -> bool:
+        """Return True if a pass of some kind lies in it."""
+        return any(call.record.kind == kind for call in self.calls)
+
+    def __str__(self) -> str:
+        beside = self.seconds - sum(call.record.total_seconds for call in self.calls)
+        return f"{' + '.join(map(str, self.calls))} + beside {1e3 * beside:.1f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The seconds of chunks alone and of the streaming requests' own steps, and their pauses while the prompt is read.
+
+    ``last`` is the long request's first step with nothing beside it: the rest of its prompt, with its first draft.
+    """
+
+    chunks: tuple[float, ...]
+    last: float
+    steps: tuple[float, ...]
+    pauses: tuple[Pause, ...]
+
+    @property
+    def longest(self) -> Pause:
+        """The longest pause of any request."""
+        return max(self.pauses, key=lambda pause: pause.seconds)
+
+    @property
+    def longest_with_chunk(self) -> Pause:
+        """The longest of the pauses in which a chunk was read."""
+        return max((pause for pause in self.pauses if pause.has("chunk")), key=lambda pause: pause.seconds)
+
+    def over(self, pause: Pause, chunk: float) -> float:
+        """A pause over the time of a chunk and of the requests' own step."""
+        return pause.seconds / (chunk + statistics.median(self.steps))
+
+
+def advances(scheduler: Scheduler) -> Iterator[Advance]:
+    """Let a scheduler go on, pass by pass."""
+    while True:
+        began = time.perf_counter()
+        record = scheduler.advance()
+        if record is None:
+            return
+        yield Advance(record, began, time.perf_counter())
+
+
+def pauses(calls: Sequence[Advance], requests: Sequence[Request]) -> list[Pause]:
+    """The times between successive commits of each request, its first one among them."""
+    found = []
+    for request in requests:
+        places = [place for place, call in enumerate(calls) if request in call.committed]
+        for before, after in pairwise(places):
+            passed = calls[after].ended - calls[before].ended
+            found.append(Pause(passed, tuple(calls[before + 1 : after + 1])))
+    return found
+
+
+def alone(bound: Bound, prompt: Sequence[int]) -> tuple[tuple[float, ...], float]:
+    """The seconds of a prompt's chunks and of its request's first step, with nothing beside them."""
+    scheduler = scheduler_of(bound)
+    (request,) = requests_of(bound, [prompt], new_tokens=1)
+    scheduler.add(request)
+    calls = list(advances(scheduler))
+    if request.error is not None:
+        raise request.error
+    return tuple(call.seconds for call in calls if call.record.kind == "chunk"), calls[-1].seconds
+
+
+def beside(
+    bound: Bound, prompts: Sequence[Sequence[int]], long_prompt: Sequence[int]
+) -> tuple[list[Pause], list[Pause]]:
+    """The pauses of streaming requests before a long prompt comes, and from then on until all make a step together."""
+    scheduler = scheduler_of(bound)
+    num_steps = WARM_UP + OWN_STEPS + len(long_prompt) // bound.target.shapes.chunk + 4
+    streaming = requests_of(bound, prompts, num_steps * MOST_AT_ONCE)
+    (long,) = requests_of(bound, [long_prompt], NEW_TOKENS)
+    for request in streaming:
+        scheduler.add(request)
+    try:
+        calls = advances(scheduler)
+        while not all(request.stats.steps >= WARM_UP for request in streaming):
+            next(calls)
+        own = list(islice(calls, 1 + OWN_STEPS))
+        scheduler.add(long)
+        reading = own[-1:]
+        while not (long.stats.steps and streaming[0] in reading[-1].committed):
+            reading.append(next(calls))
+            for request in (long, *streaming):
+                if request.is_finished:
+                    raise request.error or RequestError("a streaming request ended before the long prompt was read")
+    finally:
+        scheduler.close()
+    return pauses(own, streaming), pauses(reading, streaming)
+
+
+def scheduler_of(bound: Bound) -> Scheduler:
+    """A scheduler as a generator makes it, with room for any number of requests."""
+    flags_ties = bound.driven.numerics.noise > 0.0
+    return Scheduler(bound.target, bound.fallback, max_batch_size=sys.maxsize, flags_ties=flags_ties)
+
+
+def requests_of(bound: Bound, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[Request]:
+    """Requests that write so many tokens with the generator's own strategy.
+
+    Raises:
+        RequestError: for a prompt that leaves the model no room for them.
+    """
+    settings = {"max_new_tokens": new_tokens, "eos_token_id": (), "seed": 0}
+    made = []
+    question = Asked([list(prompt) for prompt in prompts], settings)
+    for request in bound.intake.sequences(question, [bound.strategies.own]):
+        if isinstance(request, Exception):
+            raise request
+        made.append(request)
+    return made
+
+
+def measure(generator: Generator, tokens: Sequence[int], num_streams: int, repeats: int) -> Iterator[Run]:
+    """Runs with a prompt of some tokens, of which each streaming request has a short piece; one more isn't counted."""
+    prompts = [tokens[start : start + OWN_PROMPT] for start in range(num_streams)]
+    with generator._attached.alone() as bound:  # a server would hold it so
+        for repeat in range(1 + repeats):
+            chunks, last = alone(bound, tokens)
+            own, reading = beside(bound, prompts, tokens)
+            if repeat:
+                yield Run(chunks, last, tuple(pause.seconds for pause in own), tuple(reading))
+
+
+def line(name: str, run: Run) -> list[str]:
+    """A run's row of the table."""
+    middle, largest = statistics.median(run.chunks), max(run.chunks)
+    cells = [
+        f"`{name}`",
+        f"{1e3 * statistics.median(run.steps):.1f}",
+        f"{1e3 * middle:.1f} / {1e3 * largest:.1f}",
+        f"{1e3 * run.last:.1f}",
+    ]
+    for pause in (run.longest_with_chunk, run.longest):
+        over = f"{run.over(pause, middle):.2f} / {run.over(pause, largest):.2f}"
+        cells.append(f"{1e3 * pause.seconds:.1f}: {over}")
+    return [*cells, str(run.longest)]
+
+
+HEADING = (
+    "strategy",
+    "own step, ms",
+    "a chunk alone, ms: median / largest",
+    "first step alone, ms",
+    "longest pause with a chunk, ms: over median / largest chunk and own step",
+    "longest pause of all",
+    "what that one has, ms",
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_options(parser)
+    parser.add_argument("--numerics", choices=("auto", "exact", "fast"), default="auto")
+    parser.add_argument("--proposers", nargs="+", default=PROPOSERS)
+    parser.add_argument("--tokens", type=int, default=4000, help="of the long prompt")
+    parser.add_argument("--streams", type=int, default=4, help="requests that stream")
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    model, tokenizer = load_model(arguments)
+    tokens = text_of(tokenizer, arguments.tokens)
+    print(f"{facts()}\n\n{description(model)}\n")
+    print(
+        f"{arguments.streams} requests stream; then one comes with {arguments.tokens} tokens. Wanted: at most {MOST}.\n"
+    )
+    print(table(HEADING, []), flush=True)
+    try:
+        for proposer in arguments.proposers:
+            with Generator(model, proposer=proposer, numerics=arguments.numerics) as generator:
+                told = f"{generator.numerics}; weights {generator.weights}; chunks of {generator.shapes.chunk} tokens"
+                for run in measure(generator, tokens, arguments.streams, arguments.repeats):
+                    print(f"| {' | '.join(line(proposer, run))} |", flush=True)
+        print(f"\nNumerics: {told}")
+    except SpecdecError as error:
+        raise SystemExit(str(error)) from None
+
+
+if __name__ == "__main__":
+    main()

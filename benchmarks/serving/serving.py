@@ -1,0 +1,217 @@
+"""Servers under load: specdec's with and without drafting beside vLLM's and transformers', at the same arrivals.
+
+    python -m benchmarks serving --prompts FILE --out benchmarks/results/serving_float32.json
+    python -m benchmarks serving --prompts FILE --contender off --contender auto --streams 1 --rounds 5
+
+The model is SmolLM2-135M-Instruct (``make real-model``), and prompts are a JSON Lines file's, sent as chat messages.
+Each round gives every contender the same loads one after another, with prompts that no earlier round had; servers that
+aren't asked are stopped (SIGSTOP) meanwhile. Peers' environments are those of ``python -m benchmarks environments``.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environments import pythons
+from benchmarks.machine import facts
+from specdec.comparison.prompts import EvaluationPrompt, load_prompts
+from specdec.demo import smollm2
+from specdec.loadtest.client import Address
+from specdec.loadtest.figures import Goal, Summary, summary_of
+from specdec.loadtest.run import Load, run
+
+_GOAL = Goal(first=2.0, per_token=0.2)
+_LONGEST = 600  # words of a prompt; the model has 8,192 positions, and peers' defaults less
+_START = 300.0  # seconds
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A server, by its command, and what requests to it say besides the prompt."""
+
+    name: str
+    server: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+CONTENDERS = {
+    each.name: each
+    for each in (
+        # a server each: on one, whoever is asked second finds the first's prompts computed
+        Contender("off", "specdec-off", {"proposer": "off"}),
+        Contender("auto", "specdec-auto", {"proposer": "auto"}),
+        Contender("off-fast", "specdec-off-fast", {"proposer": "off"}),
+        Contender("auto-fast", "specdec-auto-fast", {"proposer": "auto"}),
+        Contender("openvino-off", "specdec-openvino-off", {"proposer": "off"}),
+        Contender("openvino", "specdec-openvino", {"proposer": "auto"}),
+        Contender("openvino-fast", "specdec-openvino-fast", {"proposer": "auto"}),
+        Contender("vllm", "vllm"),
+        Contender("vllm-ngram", "vllm-ngram"),
+        Contender("vllm-suffix", "vllm-suffix"),
+        Contender("vllm-specdec", "vllm-specdec"),
+        Contender("transformers", "transformers"),
+    )
+}
+
+
+VLLM_DRAFTS: dict[str, dict[str, Any]] = {
+    "vllm-ngram": {"method": "ngram", "num_speculative_tokens": 10, "prompt_lookup_max": 3},
+    "vllm-suffix": {"method": "suffix", "suffix_decoding_max_cached_requests": 0},
+    "vllm-specdec": {"method": "custom_class", "model": "specdec_vllm.Proposer", "num_speculative_tokens": 10},
+}
+
+
+def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[str], dict[str, str]]:
+    """The command that starts a server, and its environment's own variables."""
+    model, own = str(smollm2.checkpoint(dtype)), {"OMP_NUM_THREADS": str(threads)}
+    if server.startswith("specdec"):
+        options = ["--model", "smollm2", "--dtype", dtype, "--port", str(port), "--threads", str(threads)]
+        options += ["--numerics", "fast"] * server.endswith("-fast")
+        options += ["--backend", "openvino"] * ("openvino" in server)  # `make openvino` installs the plug-in
+        return [sys.executable, "-m", "specdec", "serve", *options, "--log-level", "warning"], own
+    if server.startswith("vllm"):
+        options = ["--dtype", dtype, "--port", str(port), "--max-num-seqs", "32", "--max-model-len", "4096"]
+        if server in VLLM_DRAFTS:
+            options += ["--speculative-config", json.dumps(VLLM_DRAFTS[server])]
+        python = Path(pythons()["vllm"])
+        own |= {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "KMP_BLOCKTIME": "5"}
+        openmp = python.parents[1] / "lib" / "libiomp5.so"  # vLLM recommends Intel's
+        if openmp.exists():
+            own["LD_PRELOAD"] = str(openmp)
+        return [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", model, *options], own
+    program = str(Path(pythons()["serving"]).with_name("transformers"))
+    return [program, "serve", "--port", str(port), "--dtype", dtype, "--device", "cpu", model], own
+
+
+@contextmanager
+def started(server: str, dtype: str, threads: int, log: Path) -> Iterator[tuple[str, int]]:
+    """Start a server; its address, and its process group, which is stopped until it is asked."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command, own = command_of(server, dtype, threads, port)
+    with log.open("w") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env={**os.environ, **own}, start_new_session=True)
+    try:
+        url, began = f"http://127.0.0.1:{port}", time.monotonic()
+        while not is_up(f"{url}/health"):
+            if process.poll() is not None or time.monotonic() - began > _START:
+                raise SystemExit(f"{server} has not started:\n{log.read_text()[-3000:]}")
+            time.sleep(0.5)
+        yield url, process.pid
+    finally:
+        with suppress(ProcessLookupError):
+            for sent in (signal.SIGCONT, signal.SIGTERM):
+                os.killpg(process.pid, sent)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def is_up(url: str) -> bool:
+    """True for a server that answers."""
+    try:
+        return bool(urllib.request.urlopen(url, timeout=2).status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def short(prompts: list[EvaluationPrompt]) -> list[EvaluationPrompt]:
+    """Prompts that every server takes."""
+    return [each for each in prompts if isinstance(each.prompt, str) and len(each.prompt.split()) <= _LONGEST]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--contender", action="append", choices=[*CONTENDERS], help="all without this")
+    parser.add_argument("--streams", action="append", type=int, help="so many at a time; 1, 4, 16 and 32 without this")
+    parser.add_argument("--rate", action="append", type=float, help="… or requests a second, at random")
+    parser.add_argument("--requests", type=int, default=16, help="of each load, or twice the streams if that is more")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--logs", type=Path, default=Path("build"))
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    contenders = [CONTENDERS[name] for name in given.contender or CONTENDERS]
+    streams = given.streams or ([] if given.rate else [1, 4, 16, 32])
+    loads = [(None, count) for count in streams] + [(rate, None) for rate in given.rate or []]
+    prompts, found = short(load_prompts(given.prompts)), dict[str, list[dict[str, Any]]]()
+    with ExitStack() as running:
+        addresses = {}
+        for server in dict.fromkeys(each.server for each in contenders):
+            url, group = running.enter_context(
+                started(server, given.dtype, given.threads, given.logs / f"serving-{server}.log")
+            )
+            os.killpg(group, signal.SIGSTOP)
+            addresses[server] = url, group
+        used = 0
+        for round_number in range(given.rounds):
+            for rate, count in loads:
+                num_requests = max(given.requests, 2 * (count or 0))
+                chosen = [prompts[(used + number) % len(prompts)] for number in range(num_requests)]
+                used += num_requests
+                order = contenders[round_number % len(contenders) :] + contenders[: round_number % len(contenders)]
+                for contender in order:
+                    load = Load(rate, count, num_requests, seed=round_number)
+                    address, most = addresses[contender.server], given.max_tokens
+                    name = "smollm2" if contender.server.startswith("specdec") else str(smollm2.checkpoint(given.dtype))
+                    summary = asyncio.run(asked(contender, address, load, chosen, most, name))
+                    found.setdefault(f"{contender.name} {load}", []).append(summary.as_dict())
+                    print(round_number, contender.name, line(summary), flush=True)
+                    if given.out is not None:
+                        given.out.write_text(
+                            json.dumps({"machine": facts(), "args": vars(given), "runs": found}, default=str)
+                        )
+    print(facts())
+    for name, summaries in found.items():
+        rates = [each["tokens_per_second"] for each in summaries]
+        firsts = [each["first"]["p50"] for each in summaries if each["first"]]
+        print(f"{name:24} {statistics.median(rates):7.1f} tok/s  ({min(rates):.1f} to {max(rates):.1f})  {firsts}")
+
+
+async def asked(
+    contender: Contender,
+    address: tuple[str, int],
+    load: Load,
+    prompts: list[EvaluationPrompt],
+    max_tokens: int,
+    name: str,
+) -> Summary:
+    """Put one load on one contender's server, which runs meanwhile."""
+    url, group = address
+    os.killpg(group, signal.SIGCONT)
+    try:
+        fields = {"model": name, "max_tokens": max_tokens, "temperature": 0, **contender.fields}
+        ran = await run(Address(url, True, fields), load, prompts, 600.0, lambda: None)
+        return summary_of(ran, _GOAL)
+    finally:
+        os.killpg(group, signal.SIGSTOP)
+
+
+def line(summary: Summary) -> str:
+    """One load's figures."""
+    first, token = (each.as_dict() or {} for each in (summary.first, summary.per_token))
+    told = f"{summary.load:11} {summary.num_succeeded}/{summary.num_requests} {summary.tokens_per_second:7.1f} tok/s"
+    waits = f"first {first.get('p50')} p99 {first.get('p99')}, token {token.get('p50')} p99 {token.get('p99')}"
+    return f"{told}, {waits} {summary.failures or ''}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""The default strategy on machines that aren't here: recorded texts under a simulated c(T), beside every fixed setting.
+
+    python -m benchmarks simulated --model smollm2 --dtype float32 --chat --per-category 3 \\
+        --prompts spec_bench.jsonl --texts build/texts.json
+
+A model's greedy texts are written once, with the likeliest successors at each place. Decoding them again is then a
+matter of which drafts were right, and a pass costs whatever c(T) says. ``auto`` knows that c(T), and nothing of the
+future. The fixed settings draft from the same sources and rates: so many nodes at most, each at least so likely, at
+every step; the best of them is found by trying all. Token recycling hears of accepted nodes only here, since nobody
+asked the model about the others. Batches are of that many texts side by side: a row that ends makes way for the next.
+"""
+
+import argparse
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.models import add_model_options, load_model
+from benchmarks.prompts import add_prompt_options, encoded_prompts
+from benchmarks.tables import table
+from specdec import ROOT, Budget, DraftTree, Feedback, Generator, Nodes, Request
+from specdec.costs import Costs
+from specdec.decoding.request_state import TokenView
+from specdec.probes.successors import NUM_SUCCESSORS, work_out_successors
+from specdec.record import Outcome, StepRecord
+from specdec.sampling.randomness import Randomness
+from specdec.strategies.auto import AutoProposer
+from specdec.strategies.base import Engine, Host, TopLogits
+from specdec.strategies.merging.budget import Account
+from specdec.strategies.merging.drafter import Part
+from specdec.strategies.merging.growth import Growth
+from specdec.strategies.merging.merged import MergedEngine
+from specdec.strategies.merging.padded_prices import PaddedPrices
+from specdec.strategies.sources.successors import Successors
+from specdec.testing import toy_host
+
+SIGNAL = Nodes.ALL, TopLogits(6)
+MACHINES = {
+    "flat to 100 nodes, as on a GPU": Costs((1, 100, 200, 1000), (1.0, 1.02, 1.3, 5.0), 1.0),
+    "this project's CPU in float32": Costs(
+        (1, 2, 6, 8, 12, 16, 24, 33, 128), (1.0, 1.02, 1.1, 1.22, 1.39, 1.6, 1.95, 2.25, 7.2), 1.0
+    ),
+    "each further node costs a tenth": Costs((1, 101), (1.0, 11.0), 1.0),
+    "steep: stock weights": Costs((1, 2, 4, 8, 16, 64), (1.0, 1.5, 2.4, 4.2, 8.0, 32.0), 1.0),
+    "a node costs as much as a pass": Costs((1, 64), (1.0, 64.0), 1.0),
+}
+NUM_NODES = 1, 2, 3, 5, 7, 10, 14, 20, 32, 64
+LEAST_CHANCES = 0.005, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.8
+
+
+@dataclass(frozen=True)
+class Text:
+    """A prompt, its greedy continuation, and at each place of that the likeliest tokens with their logits."""
+
+    prompt: list[int]
+    tokens: list[int]
+    successors: list[list[tuple[int, float]]]
+
+
+@dataclass(frozen=True)
+class World:
+    """All that is known of a model without it."""
+
+    texts: Sequence[Text]
+    vocabulary: Successors
+    eos: frozenset[int]
+
+    def host(self, costs: Costs) -> Host:
+        """A generator's side, on a machine of such costs."""
+        host = toy_host(len(self.vocabulary.tokens), reads_q=False)
+        for name, value in {"costs": lambda: costs, "successors": lambda _: self.vocabulary}.items():
+            object.__setattr__(host, name, value)
+        return host
+
+
+class FixedAccount(Account):
+    """Spends as told, whatever it brings."""
+
+    def __init__(self, num_nodes: int, chance: float) -> None:
+        super().__init__(PaddedPrices(Costs((1, 2), (1.0, 1.0), 1.0), 2, learns=False), loss=0.0)
+        self._num_nodes, self._chance = num_nodes, chance
+
+    def rests(self, num_rows: int) -> bool:
+        return False
+
+    def least_chance(self, num_rows: int) -> float:
+        return self._chance
+
+    def grow(
+        self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int | None = None
+    ) -> tuple[list[int], bool]:
+        for growth, limit in zip(growths, limits, strict=True):
+            while len(growth) <= min(self._num_nodes, limit) and growth.next_chance:
+                growth.take()
+        return [len(growth) for growth in growths], False
+
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        pass
+
+
+def auto(world: World, costs: Costs) -> Engine:
+    return AutoProposer(clock=False).bind(world.host(costs))
+
+
+def fixed(world: World, num_nodes: int, chance: float) -> Engine:
+    host = world.host(Costs((1, 2), (1.0, 1.0), 1.0))
+    parts = list[Part]()
+    for proposer in AutoProposer().merged().proposers:
+        parts.append(Part.of(proposer, host, [part.name for part in parts]))
+    return MergedEngine(parts, FixedAccount(num_nodes, chance), num_nodes, takes_trees=True)
+
+
+class Row:
+    """A text that is being decoded again."""
+
+    def __init__(self, text: Text, engine: Engine, world: World) -> None:
+        self.text, self.done = text, 0
+        self.tokens = list(text.prompt)
+        rng = Randomness(0).stream("simulated")
+        request = Request(TokenView(self.tokens), len(self.tokens), len(world.vocabulary.tokens), world.eos, 0.0, rng)
+        self.drafter = engine.start(request)
+
+    @property
+    def num_left(self) -> int:
+        return len(self.text.tokens) - self.done
+
+    def verify(self, tree: DraftTree) -> Outcome:
+        """Accept what the text goes on with, and let the drafter hear of it."""
+        path, following = [ROOT], self.text.tokens[self.done :]
+        for token in following[:-1]:
+            child = tree.child(path[-1], token)
+            if child is None:
+                break
+            path.append(child)
+        told = {node: self.text.successors[self.done + place] for place, node in enumerate(path)}
+        tokens = tuple(following[: len(path)])
+        self.tokens.extend(tokens)
+        self.done += len(tokens)
+        self.drafter.observe(Feedback(tree, tuple(path), tokens, {SIGNAL: told}))
+        request: Any = None  # the engine asks nothing of it
+        return Outcome(request, tree=tree, path=tuple(path), tokens=tokens, num_nodes=len(tree))
+
+
+def decode(world: World, engine: Engine, batch: int) -> list[tuple[int, int, int]]:
+    """Decode all texts again; of each pass its rows, its nodes per row, and the tokens that it brought."""
+    waiting, rows, passes = deque(world.texts), list[Row](), list[tuple[int, int, int]]()
+    while rows or waiting:
+        while waiting and len(rows) < batch:
+            rows.append(Row(waiting.popleft(), engine, world))
+        trees = engine.propose_many([row.drafter for row in rows], [Budget(512, 1000, row.num_left) for row in rows])
+        grown = [tree for tree in trees if isinstance(tree, DraftTree)]
+        outcomes = tuple(row.verify(tree) for row, tree in zip(rows, grown, strict=True))
+        width = max(map(len, grown))
+        engine.learn(StepRecord("step", outcomes, width=width), outcomes)
+        passes.append((len(rows), width, sum(len(outcome.tokens) for outcome in outcomes)))
+        for row in rows:
+            if not row.num_left:
+                row.drafter.stop()
+        rows = [row for row in rows if row.num_left]
+    return passes
+
+
+def speed(passes: Iterable[tuple[int, int, int]], costs: Costs) -> float:
+    """Tokens for the time of a plain step of one row."""
+    told = list(passes)
+    return sum(tokens for *_, tokens in told) / sum(costs.relative_at(rows * width) for rows, width, _ in told)
+
+
+def in_pool(world: World, engines: Iterable[Callable[[World], Engine]], batch: int) -> list[list[tuple[int, int, int]]]:
+    """``decode`` with each engine, in as many processes as torch has threads."""
+    with Pool(torch.get_num_threads()) as pool:
+        return pool.map(partial(_decoded, world=world, batch=batch), list(engines), chunksize=4)
+
+
+def _decoded(engine: Callable[[World], Engine], world: World, batch: int) -> list[tuple[int, int, int]]:
+    return decode(world, engine(world), batch)
+
+
+def report(world: World, sizes: Sequence[int]) -> str:
+    """For each machine and batch: what ``auto`` did, and the best fixed setting."""
+    lines = []
+    for batch in sizes:
+        settings = list(product(NUM_NODES, LEAST_CHANCES))
+        engines = [partial(fixed, num_nodes=num_nodes, chance=chance) for num_nodes, chance in settings]
+        tried = dict(zip(settings, in_pool(world, engines, batch), strict=True))
+        [plain] = in_pool(world, [partial(fixed, num_nodes=0, chance=1.0)], batch)
+        chosen = in_pool(world, [partial(auto, costs=costs) for costs in MACHINES.values()], batch)
+        for (name, costs), passes in zip(MACHINES.items(), chosen, strict=True):
+            best = max(settings, key=lambda setting: speed(tried[setting], costs))
+            base, own = speed(plain, costs), speed(passes, costs)
+            bound = max(speed(tried[best], costs), base)
+            setting = "plain" if bound == base else f"{best[0]} nodes from {best[1]:g}"
+            nodes = sum(rows * width for rows, width, _ in passes) / sum(rows for rows, *_ in passes)
+            tau = sum(tokens for *_, tokens in passes) / sum(rows for rows, *_ in passes)
+            cells = f"{tau:.2f}", f"{nodes:.1f}", f"{own / base:.2f}", setting, f"{bound / base:.2f}"
+            lines.append([name, str(batch), *cells, f"{own / bound:.3f}"])
+    heading = (
+        "machine",
+        "batch",
+        "tokens/step",
+        "nodes/step",
+        "times plain",
+        "best fixed setting",
+        "times plain",
+        "share",
+    )
+    return table(list(heading), lines)
+
+
+def record(arguments: argparse.Namespace) -> World:
+    """Write the model's texts, or read them where that was done before."""
+    model, tokenizer = load_model(arguments)
+    generator = Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
+    target = generator.open_target()
+    comma = int(tokenizer.encode(",", add_special_tokens=False)[-1])
+    vocabulary = work_out_successors(target, comma, float("inf"))
+    target.close()
+    if not arguments.texts.exists():
+        texts = []
+        for prompt in encoded_prompts(arguments, tokenizer):
+            tokens = list(generator.generate(prompt.ids, max_new_tokens=arguments.max_new_tokens).token_ids)
+            with torch.inference_mode():
+                logits = model(torch.tensor([prompt.ids + tokens[:-1]])).logits[0, len(prompt.ids) - 1 :]
+            likeliest = logits.float().topk(NUM_SUCCESSORS)
+            pairs = zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+            texts.append([prompt.ids, tokens, [list(zip(*pair, strict=True)) for pair in pairs]])
+        arguments.texts.parent.mkdir(parents=True, exist_ok=True)
+        arguments.texts.write_text(json.dumps(texts), encoding="utf-8")
+    generator.close()
+    held = json.loads(arguments.texts.read_text("utf-8"))
+    ends = model.generation_config.eos_token_id
+    eos = frozenset([ends] if isinstance(ends, int) else ends or ())
+    cut = SIGNAL[1].k
+    return World(
+        [
+            Text(prompt, tokens, [[(token, logit) for token, logit in place[:cut]] for place in places])
+            for prompt, tokens, places in held
+        ],
+        vocabulary,
+        eos,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_model_options(parser)
+    add_prompt_options(parser)
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--texts", type=Path, default=Path("build/texts.json"), help="written if it isn't there")
+    arguments = parser.parse_args()
+    world = record(arguments)
+    print(f"{len(world.texts)} texts, {sum(len(text.tokens) for text in world.texts)} tokens\n")
+    print(report(world, arguments.batch))
+
+
+if __name__ == "__main__":
+    from benchmarks.speed import simulated
+
+    simulated.main()

@@ -1,0 +1,93 @@
+"""The figures of a load: throughput, goodput and percentiles of what senders waited."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specdec.loadtest.run import Ran
+
+PERCENTILES = 50, 90, 99
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The times, in seconds, that an answer must keep to count as good."""
+
+    first: float
+    per_token: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Percentiles, in seconds; None of nothing."""
+
+    values: tuple[float, ...] | None
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Spread":
+        """The percentiles of some times."""
+        return cls(tuple(float(np.percentile(seconds, place)) for place in PERCENTILES) if seconds else None)
+
+    def as_dict(self) -> dict[str, float] | None:
+        """By name, such as "p50"."""
+        if self.values is None:
+            return None
+        return {f"p{place}": round(value, 5) for place, value in zip(PERCENTILES, self.values, strict=True)}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one load.
+
+    Attributes:
+        tokens_per_second, requests_per_second: of answers that succeeded, over the whole run.
+        goodput: requests a second that kept the goal.
+        first, per_token, gaps, whole: to the first text, for each token behind it, between parts, to the end.
+        failures: the reasons, and how often.
+    """
+
+    load: str
+    rate: float | None
+    streams: int | None
+    num_requests: int
+    num_succeeded: int
+    seconds: float
+    tokens_per_second: float
+    requests_per_second: float
+    goodput: float
+    first: Spread
+    per_token: Spread
+    gaps: Spread
+    whole: Spread
+    failures: dict[str, int]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: value.as_dict() if isinstance(value, Spread) else value for name, value in found.items()}
+
+
+def summary_of(ran: Ran, goal: Goal) -> Summary:
+    """The figures of a load that was run."""
+    good = [each for each in ran.answers if each.has_succeeded]
+    kept = [each for each in good if each.first <= goal.first and (each.per_token or 0.0) <= goal.per_token]
+    failed = Counter(each.error or "no text" for each in ran.answers if not each.has_succeeded)
+    return Summary(
+        load=str(ran.load),
+        rate=ran.load.rate,
+        streams=ran.load.streams,
+        num_requests=len(ran.answers),
+        num_succeeded=len(good),
+        seconds=ran.seconds,
+        tokens_per_second=sum(each.num_tokens for each in good) / ran.seconds,
+        requests_per_second=len(good) / ran.seconds,
+        goodput=len(kept) / ran.seconds,
+        first=Spread.of([each.first for each in good]),
+        per_token=Spread.of([each.per_token for each in good if each.per_token is not None]),
+        gaps=Spread.of([gap for each in good for gap in each.gaps]),
+        whole=Spread.of([each.seconds for each in good]),
+        failures=dict(failed),
+    )

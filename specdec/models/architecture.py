@@ -1,0 +1,148 @@
+"""Facts that a model's configuration gives: positions, kinds of attention, and reasons that need no trying."""
+
+import inspect
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec.errors import ModelError, plural
+from specdec.layout import Shapes, Window
+from specdec.weights.layers import is_quantised
+
+# The self-test walks shorter texts, too, but tells less of a model the fewer positions there are.
+_LEAST_POSITIONS = 11
+_WINDOWED: dict[str, Literal["sliding", "chunked"]] = {"sliding_attention": "sliding", "chunked_attention": "chunked"}
+_KEEP_NOTHING = {"moe", "mlp"}
+_COMPRESSED = (
+    "attention to blocks of tokens that are compressed as they fill, which a rejected draft can't be taken out of"
+)
+_SELECTED = (
+    "sparse attention: an indexer selects each query's keys in the pass, by keys of its own that drafts aren't kept in"
+)
+_FOREIGN = {
+    "linear_attention": "a recurrent state, which a rejected draft can't be taken out of",
+    "hybrid": "a recurrent or convolutional state beside attention, which a rejected draft can't be taken out of",
+    "conv": "a convolution over the tokens in the order of the cache, where a tree's branches lie side by side",
+    "indexed_attention": _SELECTED,
+    "minimax_m3_sparse": _SELECTED,
+    "compressed_sparse_attention": _COMPRESSED,
+    "heavily_compressed_attention": _COMPRESSED,
+    "reference_sliding_attention": "a window over generated tokens alone, which goes by where the prompt ended",
+    "window_attention": "attention inside separate windows in both directions, which isn't causal",
+}
+_FOREIGN["hybrid_sliding"] = _FOREIGN["hybrid"]
+# transformers has renamed it in 5.24; models whose code is in a hub's repository keep the older name.
+CACHE_ARGUMENTS = "cache", "past_key_values"
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    """The argument that a model's forward takes its key-value cache by.
+
+    Raises:
+        ModelError: where it takes none.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    for name in CACHE_ARGUMENTS:
+        if name in parameters:
+            return name
+    raise ModelError(f"{name_of(model)} takes no key-value cache in its forward: use a model that does")
+
+
+def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
+    """The shapes that a model's configuration gives, trees allowed.
+
+    Raises:
+        ModelError: for a model that can't be driven, with the reason.
+    """
+    name, config = name_of(model), model.config.get_text_config()
+    if model.config.is_encoder_decoder:
+        raise ModelError(f"{name} is an encoder-decoder model; specdec drives decoder-only models")
+    if any(map(_drops_out, model.modules())):
+        raise ModelError(f"{name} is in training mode, where dropout changes its logits: call model.eval()")
+    attention = attention_kinds(config, name)
+    cache_argument(model)  # refuses a model that has none
+    head = model.get_output_embeddings()
+    if head is None:
+        raise ModelError(f"{name} has no language-model head: load it with AutoModelForCausalLM")
+    limit = position_limit(config)
+    if limit is not None and limit < _LEAST_POSITIONS:
+        raise ModelError(
+            f"{name} has {plural(limit, 'position')}, too few to try it out: specdec needs {_LEAST_POSITIONS}"
+        )
+    return Shapes(
+        vocab_size=_num_outputs(head),
+        max_positions=limit,
+        takes_trees=True,
+        attention=attention,
+        dtype=model.dtype,
+        device=model.device,
+        widths=widths,
+        num_layers=config.num_hidden_layers,
+    )
+
+
+def _num_outputs(head: torch.nn.Module) -> int:
+    """Return the number of a head's logits; a quantised weight may have any shape."""
+    counted: Any = head
+    return int(counted.out_features if is_quantised(head) else counted.weight.shape[0])
+
+
+def _drops_out(module: torch.nn.Module) -> bool:
+    """True for a module in training mode that drops out, or may, by a function; a lone matrix, say, doesn't."""
+    is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
+    return module.training and (is_dropout or any(True for _ in module.children()))
+
+
+def position_limit(config: Any) -> int | None:
+    """The number of positions that the model can be driven to; None where it names no limit.
+
+    Rotary frequencies of the kind ``longrope`` switch with the longest position of a pass, so that beyond their
+    original length a token's logits depend on what else is in the pass: the limit is that length. So it is with the
+    dynamic masks of Doge beyond their ``keep_window_size``.
+    """
+    names = ("max_position_embeddings", "max_seq_len", "n_positions")
+    limits = [limit for name in names if (limit := getattr(config, name, None)) is not None][:1]
+    rope = getattr(config, "rope_parameters", None) or {}
+    for parameters in [rope, *(value for value in rope.values() if isinstance(value, dict))]:
+        if parameters.get("rope_type") == "longrope":
+            original = getattr(config, "original_max_position_embeddings", None)
+            limits.append(parameters.get("original_max_position_embeddings") or original or limits[0])
+    limits += [window] if (window := getattr(config, "keep_window_size", None)) else []
+    return min(limits, default=None)
+
+
+def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
+    """The kinds of attention layer in a text configuration, each with its window.
+
+    Layers that look at one token at a time and keep nothing, such as Nemotron-H's experts, are none.
+
+    Raises:
+        ModelError: for layers that keep or read something other than keys and values.
+    """
+    sizes = {
+        "sliding": getattr(config, "sliding_window", None),
+        "chunked": getattr(config, "attention_chunk_size", None),
+    }
+    kinds = set(getattr(config, "layer_types", None) or ()) - _KEEP_NOTHING
+    if not kinds:
+        is_windowed = sizes["sliding"] is not None and getattr(config, "use_sliding_window", True)
+        kinds = {"sliding_attention" if is_windowed else "full_attention"}
+    foreign = sorted(kinds - {"full_attention", *_WINDOWED})
+    if foreign:
+        reasons = "; ".join(f"{kind} ({_FOREIGN.get(kind, 'unknown to specdec')})" for kind in foreign)
+        raise ModelError(
+            f"{name} can't be driven for its layers of kind {reasons}: use a model with attention throughout"
+        )
+    windows: dict[str, Window | None] = {"full_attention": None} if "full_attention" in kinds else {}
+    for kind in sorted(kinds - {"full_attention"}):
+        size = sizes[_WINDOWED[kind]]
+        if size is None:
+            raise ModelError(f"{name} has {kind} layers but its configuration gives no size for their window")
+        windows[kind] = Window(_WINDOWED[kind], size)
+    return windows
+
+
+def name_of(model: PreTrainedModel) -> str:
+    """The model's class and family, as messages name it."""
+    return f"{type(model).__name__} ({model.config.model_type})"

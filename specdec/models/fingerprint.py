@@ -1,0 +1,130 @@
+"""What a model computes just now, as a short value: the one notion of "the same model".
+
+Whatever was computed with a model and is kept, such as keys and values, a converted graph or a probe's findings, is
+kept with a fingerprint, and used only while the model has the same one. A fingerprint is made of three things, of which
+any change to what a model computes changes one:
+
+- its structure: classes and attributes of all modules, names, shapes and dtypes of all tensors;
+- its numbers: a checksum of each tensor's bits;
+- its answers: the bits of the logits of its own forward for a fixed text. They tell what stands outside of its
+  modules: a hook's closure, a function that was patched, a library or a number of threads that rounds otherwise.
+
+It costs about as much as a plain decoding step or two.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain
+from typing import Any
+
+import torch
+
+from specdec.models import state as findings
+from specdec.models.own_forward import own_logits
+from specdec.models.sharding import is_sharded_tensor
+from specdec.models.state import lock_of, notes_of
+from specdec.models.structure import described, facts_of
+from specdec.weights.checksum import checksum_of
+from specdec.weights.layers import is_sharded
+from specdec.weights.tensor import PackedWeight
+
+_TEXT = 17, 5, 11, 2, 7, 13, 3, 19  # token ids, taken modulo the vocabulary
+_SEED = 1203  # of a model in training mode, whose dropout shall drop the same
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Digests of a model's structure, numbers and answers; equal ones mean that it computes the same.
+
+    Processes that hold shards of a model would have to answer together, so those have no answers.
+    """
+
+    structure: str
+    numbers: str
+    answers: str
+
+    @property
+    def tells(self) -> bool:
+        """False for an object that doesn't say what it stands for."""
+        return bool(self.structure)
+
+
+def fingerprint_of(model: object) -> Fingerprint:
+    """Return a model's present fingerprint; while it is ``unchanging``, one that was made before for its structure.
+
+    An object that is no torch module can't change. One that stands for a checkpoint says which by a text in its
+    attribute ``fingerprint``, such as a digest of its files.
+    """
+    if not isinstance(model, torch.nn.Module):
+        return Fingerprint(str(getattr(model, "fingerprint", "")), "", "")
+    with lock_of(model):  # passes set the configured attention
+        facts = facts_of([*model.modules()])
+        structure = _digest(chain(map(described, facts), _names(model)))
+        known = notes_of(model).fingerprints
+        if known is not None and (structure, torch.get_num_threads()) in known:
+            made: Fingerprint = known[structure, torch.get_num_threads()]
+            return made
+        made = Fingerprint(structure, _digest(_numbers(model, facts)), "" if is_sharded(model) else _answers(model))
+        if known is not None:
+            known[structure, torch.get_num_threads()] = made
+        return made
+
+
+@contextmanager
+def unchanging(model: object) -> Iterator[None]:
+    """Promise that nobody writes to the model meanwhile, as while a generator is made: its numbers are read once."""
+    notes = notes_of(model)
+    before, notes.fingerprints = notes.fingerprints, {} if notes.fingerprints is None else notes.fingerprints
+    try:
+        yield
+    finally:
+        notes.fingerprints = before
+
+
+def _names(model: torch.nn.Module) -> Iterator[str]:
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        yield f"{name} {type(tensor).__name__} {findings.facts_of(tensor)}"
+
+
+def _numbers(model: torch.nn.Module, facts: Sequence[object]) -> Iterator[str]:
+    """Yield each tensor's checksum, those of attributes that are no buffers as well."""
+    others = (fact for fact in facts if isinstance(fact, torch.Tensor))
+    for tensor in chain(model.parameters(), model.buffers(), others):
+        yield from _checksums(tensor)
+
+
+def _checksums(tensor: torch.Tensor) -> Iterator[str]:
+    if isinstance(tensor, PackedWeight):
+        yield tensor.checksum()
+    elif is_sharded_tensor(tensor):
+        yield checksum_of(tensor.to_local())
+    elif hasattr(tensor, "__tensor_flatten__"):  # a subclass that is made of plain tensors
+        inner: Any = tensor
+        for name in inner.__tensor_flatten__()[0]:
+            yield from _checksums(getattr(tensor, name))
+    elif tensor.layout is torch.strided and tensor.device.type != "meta":
+        yield checksum_of(tensor)
+
+
+def _answers(model: Any) -> str:
+    """Return a digest of the logits of a fixed text, or of the error that the forward raises."""
+    devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
+    try:
+        with torch.random.fork_rng(sorted(device.index for device in devices)):
+            if model.training:
+                torch.manual_seed(_SEED)
+            vocab_size = model.get_output_embeddings().weight.shape[0]
+            logits = own_logits(model, [[token % vocab_size for token in _TEXT]])
+    except Exception as error:  # third-party modelling code, which the self-test refuses
+        return f"{type(error).__name__}: {error}"
+    return checksum_of(logits)
+
+
+def _digest(texts: Iterator[str]) -> str:
+    digest = blake2b(digest_size=16)
+    for text in texts:
+        digest.update(text.encode())
+        digest.update(b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,37 @@
+"""Running a model without gradients: in inference mode, unless one of its quantised layers can't be run in that."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specdec.models.state import remembered
+from specdec.weights.layers import is_quantised
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@contextmanager
+def without_gradients(is_inference: bool = True) -> Iterator[None]:
+    """Record nothing for gradients, whatever surrounds it; inference mode is faster by a twentieth of a step."""
+    with torch.inference_mode(is_inference), torch.no_grad():
+        yield
+
+
+def runs_in_inference_mode(model: "PreTrainedModel") -> bool:
+    """Return True where each kind of quantised layer in the model runs in inference mode; tried once for a model."""
+    return remembered(model, "inference mode", lambda: _runs_in_inference_mode(model))
+
+
+def _runs_in_inference_mode(model: "PreTrainedModel") -> bool:
+    quantised = filter(is_quantised, model.modules())
+    kinds: dict[object, Any] = {(type(module), type(getattr(module, "weight", None))): module for module in quantised}
+    with without_gradients():
+        try:
+            for module in kinds.values():
+                module(torch.ones(1, module.in_features, dtype=model.dtype, device=model.device))
+        except Exception:  # a third party's tensors
+            return False
+    return True

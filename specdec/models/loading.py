@@ -1,0 +1,292 @@
+"""Loading of a model's weights and tokenizer from a folder or hub."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Self
+
+from specdec.errors import ModelError, RequestError, in_one_line, nearest, plural
+
+_SECONDS_TO_ANSWER = 5.0
+_OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
+_MOST_OF_A_REASON = 300
+_REMEDY = "Give a folder with safetensors weights, or a hub name"
+_DTYPES = "bfloat16", "float16", "float32", "float64"
+_SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
+_FOR_GGUF = "gguf", "accelerate"  # what transformers reads such files with
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model given by name, and how it is to be loaded; made by ``of``, which checks it.
+
+    Attributes:
+        name: a folder, a GGUF file, or a hub name.
+        device: a torch device; "" where none was asked for.
+        dtype: the name of a torch dtype; "auto" for the checkpoint's own.
+    """
+
+    name: str
+    device: str = ""
+    dtype: str = "auto"
+
+    @classmethod
+    def of(cls, name: str, device: object = None, dtype: object = None) -> Self:
+        """The source of a model, with a device and dtype as a user gives them: by name, as torch's objects, or not.
+
+        Raises:
+            RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
+            ModelError: for a path that holds no model.
+        """
+        source = cls(name, checked_device(device), checked_dtype(dtype))
+        return cls(checked_name(name), source.device, source.dtype)
+
+    @property
+    def torch_device(self) -> str:
+        """The device on which torch computes: by default a GPU, if there is one."""
+        import torch
+
+        return self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def refuse_for_loaded(model: object, device: object, dtype: object) -> None:
+    """Refuse a device and a dtype for a model that is loaded already.
+
+    Raises:
+        RequestError: with the remedy.
+    """
+    what = "is for a model given by its path or hub name, and this"
+    if device is not None:
+        raise RequestError(
+            f"device={device!r} {what} {type(model).__name__} is loaded already: move it with model.to({str(device)!r})"
+        )
+    if dtype is not None:
+        raise RequestError(
+            f"dtype={dtype!r} {what} {type(model).__name__} is loaded already: load it with "
+            "AutoModelForCausalLM.from_pretrained(…, dtype=…)"
+        )
+
+
+def checked_dtype(given: object) -> str:
+    """Return the name of a dtype that was given by name or as torch's; "auto" for none.
+
+    Raises:
+        RequestError: for one that models aren't loaded in.
+    """
+    name = str(given).removeprefix("torch.")
+    if given is None or name == "auto":
+        return "auto"
+    if name not in _DTYPES:
+        near = [_SHORT[name]] if name in _SHORT else nearest(name, _DTYPES)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise RequestError(f"dtype={given!r}: {hint}it must be {', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}")
+    return name
+
+
+def checked_device(given: object) -> str:
+    """Return the name of a device that was given by name or as torch's; "" for none.
+
+    Raises:
+        RequestError: for one that torch doesn't have here.
+    """
+    import torch
+
+    if given is None or given == "auto":
+        return ""
+    try:
+        device = torch.device(given)  # type: ignore[call-overload]  # whatever it takes
+        torch.empty(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError, TypeError, ValueError) as error:  # by the kind of device
+        raise RequestError(f"device={given!r} can't be used here: {str(error).splitlines()[0][:200]}") from error
+    return str(device)
+
+
+def checked_name(name: str) -> str:
+    """A path, or a hub name, that may well be a model's; ``~`` is the user's folder.
+
+    Raises:
+        ModelError: for a path where there is neither a folder nor a GGUF file, and for such a file without the
+            libraries that read it.
+    """
+    name = os.path.expanduser(name)
+    path = Path(name)
+    if is_gguf(name):
+        if not path.is_file():
+            raise ModelError(f"can't load {name!r}: there is no such file. Give the path of a GGUF file that is here")
+        if missing := [library for library in _FOR_GGUF if find_spec(library) is None]:
+            raise ModelError(
+                f"can't load {name!r}: a GGUF file is read with {' and '.join(_FOR_GGUF)}: pip install "
+                f"{' '.join(missing)}"
+            )
+        return name
+    if path.is_file():
+        raise ModelError(
+            f"can't load {name!r}: it is a file. Give the folder that has the model's config.json and safetensors "
+            "weights, or a GGUF file"
+        )
+    is_a_path = name.startswith((".", "/")) or name.count("/") > 1  # hubs name owner/model
+    if is_a_path and not path.is_dir():
+        raise ModelError(f"can't load {name!r}: there is no such folder. {_REMEDY}")
+    return name
+
+
+def is_gguf(name: str) -> bool:
+    """Return True for the name of a GGUF file."""
+    return name.lower().endswith(".gguf") and not Path(name).is_dir()
+
+
+def must_be_cached(name: str) -> bool:
+    """Return True for a hub's name whose files have to come from the hub's cache, as the hub doesn't answer.
+
+    Asked first, since transformers would try again for half a minute.
+
+    Raises:
+        ModelError: for one that isn't there, either.
+    """
+    if Path(name).exists():
+        return False
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+
+    try:
+        HfApi().model_info(name, timeout=_SECONDS_TO_ANSWER)
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled):  # an answer, which loading tells in full
+        return False
+    except Exception as error:  # of whatever library makes the connection
+        from transformers.utils import cached_file
+
+        if cached_file(name, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False):
+            return True
+        raise ModelError(
+            f"can't load {name!r}: there is no such folder here, it isn't in the hub's cache, and the hub can't be "
+            f"reached ({in_one_line(error)}). {_REMEDY}"
+        ) from error
+    return False
+
+
+def load_pretrained(
+    name: str, tokenizer: Any | None = None, dtype: str = "auto", device: str = "", **others: Any
+) -> tuple[Any, Any]:
+    """A model and its tokenizer from a path or hub name: safetensors or a GGUF file, no remote code.
+
+    A GGUF file's weights are written out in the dtype: the model is the one that they stand for.
+
+    Args:
+        tokenizer: in place of the model's own.
+        dtype: the name of a torch dtype; "auto" for the checkpoint's own.
+        device: a torch device; "" leaves the model where transformers puts it.
+        others: further arguments of transformers' ``from_pretrained``.
+
+    Raises:
+        ModelError: with what went wrong.
+    """
+    name = checked_name(name)
+    place, where = _place(name)
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **where, **others
+        )
+        loaded = _read_tokenizer(name) if tokenizer is None else tokenizer
+    except ModelError:
+        raise
+    except Exception as error:  # damaged files raise whatever their readers like
+        if _is_adapter(Path(name)) and find_spec("peft") is None:
+            raise ModelError(f"can't load {name!r}: it is an adapter, which needs peft: pip install peft") from error
+        here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
+        raise ModelError(f"can't load {name!r}: {here}{_reason(error)}. {_remedy(name)}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would go on with random numbers in their place
+        saved_as = ", ".join(model.config.architectures or ["a model of no name"])
+        raise ModelError(
+            f"can't load {name!r} as a causal language model: it was saved as {saved_as}, and of the weights of "
+            f"{type(model).__name__} {len(missing)} are missing from it, among them {missing[0]}"
+        )
+    return _moved(model.eval(), name, device), loaded
+
+
+def load_pretrained_tokenizer(name: str) -> Any:
+    """A tokenizer from a path or hub name, without remote code.
+
+    Raises:
+        ModelError: with what went wrong.
+    """
+    return _read_tokenizer(checked_name(name))
+
+
+def _read_tokenizer(name: str) -> Any:
+    place, where = _place(name)
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(place, **where)
+    except Exception as error:  # damaged files raise whatever their readers like
+        folder = Path(name)
+        if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):
+            whose = "its base model's" if _is_adapter(folder) else "the model's"
+            raise ModelError(
+                f"{name!r} has no tokenizer: save {whose} into the folder with tokenizer.save_pretrained({name!r}), or "
+                f"pass it: Generator({name!r}, tokenizer)"
+            ) from error
+        reason = " ".join(str(error).split()).rstrip(".")[:_MOST_OF_A_REASON] or type(error).__name__
+        raise ModelError(
+            f"can't load the tokenizer of {name!r}: {reason}. Give a model's folder or hub name"
+        ) from error
+
+
+def _place(name: str) -> tuple[str, Mapping[str, Any]]:
+    """What transformers takes for a name, and with which arguments.
+
+    Raises:
+        ModelError: for a hub's name that can't be had.
+    """
+    if is_gguf(name):
+        return str(Path(name).absolute().parent), {"gguf_file": Path(name).name}
+    return name, {"local_files_only": must_be_cached(name)}
+
+
+def _moved(model: Any, name: str, device: str) -> Any:
+    """The model on a device, where transformers may have put it already."""
+    import torch
+
+    wanted = torch.device(device) if device else model.device
+    if wanted.type == model.device.type and wanted.index in {None, model.device.index}:
+        return model
+    try:
+        return model.to(device)
+    except (RuntimeError, ValueError, AssertionError) as error:  # such as for want of memory
+        raise ModelError(f"{name!r} can't be moved to {device}: {_reason(error)}. Give device='cpu'") from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+def _remedy(name: str) -> str:
+    """What to give in place of a name that couldn't be loaded: a folder may have a GGUF file alone."""
+    files = sorted(file for file in Path(name).glob("*") if is_gguf(file.name)) if Path(name).is_dir() else []
+    return f"It has a GGUF file: give {str(files[0])!r}" if files else _REMEDY
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / "adapter_config.json").is_file()
+
+
+def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
+    """Raises ModelError for what is no tokenizer, or another model's."""
+    if tokenizer is None:
+        return
+    if not callable(tokenizer) or not hasattr(tokenizer, "decode") or not hasattr(tokenizer, "__len__"):
+        raise ModelError(
+            f"tokenizer={tokenizer!r} is not a transformers tokenizer: it must encode when called, have decode and a "
+            "length"
+        )
+    if len(tokenizer) > vocab_size:
+        raise ModelError(
+            f"the tokenizer has {plural(len(tokenizer), 'id')} but the model's vocabulary is {vocab_size}: "
+            "is it another model's? Load it from the same path as the model"
+        )

@@ -1,0 +1,144 @@
+"""Which backend drives a model: the one that was asked for, one that its name suits, or one for what was loaded."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from specdec.backends.base import Backend, BackendOptions
+from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line
+from specdec.layout import Compiler
+from specdec.models.loading import ModelSource, load_pretrained, must_be_cached
+from specdec.models.unwrapping import remedy_for
+from specdec.plugins.registry import Plugin, Registry
+from specdec.strategies.base import Hidden, Proposer
+
+NOTHING_FAILED: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenBackend:
+    """A backend with its options."""
+
+    cls: type[Backend]
+    options: BackendOptions
+
+    def load(self, model: object, compiler: Compiler) -> Backend:
+        """The backend driving a model with layouts of a compiler."""
+        backend = self.cls.load(model, compiler, self.options)
+        backend.options = self.options
+        return backend
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model that was read by its name.
+
+    Attributes:
+        engine: the name of the backend that was preferred to torch; "" where none was.
+        passed_over: the backends that are preferred to torch where they can, by name, each with why it wasn't taken.
+        failed: True if one of them tried and failed, which took its time.
+    """
+
+    model: Any
+    tokenizer: Any
+    engine: str = ""
+    passed_over: tuple[tuple[str, str], ...] = ()
+    failed: bool = False
+
+    @property
+    def note(self) -> str:
+        """What decodes and why, in a line; "" where there was no choice."""
+        if self.engine:
+            return f"decoding with {self.engine}; backend='hf' decodes with torch"
+        return "; ".join(f"decoding with torch, not with {name}: {why}" for name, why in self.passed_over)
+
+
+def why_torch(weights: str, mask: object | None, strategies: Iterable[Proposer]) -> str:
+    """Return why a generator needs a model whose layers torch runs, or ""."""
+    if weights != "auto":
+        return f"weights={weights!r} is about torch's layers"
+    if mask is not None:
+        return "a mask is about torch's attention"
+    for strategy in strategies:
+        if strategy.reads_layers:
+            return f"{type(strategy).__name__} drafts with the model's own layers"
+        with suppress(Exception):  # a third party's code, which may want to be bound first
+            if any(isinstance(what, Hidden) for _, what in strategy.wants()):
+                return f"{type(strategy).__name__} reads hidden states"
+    return ""
+
+
+def read_model(
+    registry: Registry,
+    backend: str,
+    source: ModelSource,
+    tokenizer: Any | None,
+    why: str = "",
+    failed: Mapping[str, str] = NOTHING_FAILED,
+) -> Opened:
+    """Read a model by its name, as the backend that will drive it takes it.
+
+    With "auto", backends that are preferred to torch are tried first.
+
+    Args:
+        why: why none of those will do, or "".
+        failed: those that have failed to drive the model since they read it, by name, with the reason.
+
+    Raises:
+        PluginError: for a backend that isn't known, or options that are refused.
+        ModelError: with what went wrong.
+    """
+    if backend != "auto":
+        cls, options = registry.backend(backend)
+        return Opened(*cls.read(source, tokenizer, options))
+    must_be_cached(source.name)  # says what is wrong with a hub's name before anything is tried
+    reasons, has_failed = dict[str, str](), bool(failed)
+    for plugin in preferred(registry):
+        name = registry.name_of(plugin)
+        reasons[name] = why or failed.get(name) or _why_not(plugin, source)
+        if not reasons[name]:
+            try:
+                cls, options = registry.backend(name)
+                return Opened(*cls.read(source, tokenizer, options), engine=name)
+            except Exception as error:  # whatever goes wrong there, torch is tried
+                reasons[name], has_failed = why_failed(error), True
+    loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device)
+    return Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed)
+
+
+def preferred(registry: Registry) -> list[Plugin]:
+    """Return the installed backends that read models by themselves where they can."""
+    return [plugin for plugin in registry.of_kind("backends") if plugin.cls.is_preferred]  # type: ignore[attr-defined]  # checked to be a Backend when it registered
+
+
+def _why_not(plugin: Plugin, source: ModelSource) -> str:
+    try:
+        return str(plugin.cls.declines(source))  # type: ignore[attr-defined]  # as above
+    except Exception as error:  # a third party's code
+        return why_failed(error)
+
+
+def why_failed(error: Exception) -> str:
+    """Return why a backend doesn't drive a model, in a line, by the error that it raised."""
+    return str(error).splitlines()[0] if isinstance(error, SpecdecError) and str(error) else in_one_line(error)
+
+
+def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
+    """The backend that a text such as ``"openvino:device=CPU"`` names; for "auto" the first that accepts the model.
+
+    Raises:
+        PluginError: for a name that isn't known, or options that are refused.
+        ModelError: for a model that no backend accepts.
+    """
+    if not isinstance(given, str):
+        raise PluginError(f"backend={given!r}: give a backend's name, or 'auto'")
+    if given != "auto":
+        return ChosenBackend(*registry.backend(given))
+    for plugin in registry.of_kind("backends"):
+        if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # as above
+            return ChosenBackend(plugin.cls, plugin.cls.Options())  # type: ignore[attr-defined]
+    remedy = remedy_for(model) or (
+        "give a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
+    )
+    raise ModelError(f"no backend drives a {type(model).__name__}: {remedy}{registry.faults()}")

@@ -1,0 +1,155 @@
+"""A server's process: HTTP until a signal, then what was accepted to its end, and no more."""
+
+import logging
+import math
+import signal
+import socket
+import sys
+import threading
+from types import FrameType
+
+import uvicorn
+
+from specdec.errors import RequestError
+from specdec.generator import Generator
+from specdec.serving.app import application
+from specdec.serving.connections import Connections, Process
+from specdec.serving.json_log import log_to
+from specdec.serving.open_files import connections_that_fit
+from specdec.serving.options import ServerOptions
+from specdec.serving.server import Server
+from specdec.serving.strategy_aliases import OFF
+
+_LONGEST_READING = 60  # seconds for clients to take what was written, once the server ends
+
+
+class DrainingProcess(Process):
+    """A server's process, which ends once what was accepted is done."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections, server: Server) -> None:
+        super().__init__(config, connections)
+        self._server = server
+
+    def drain(self, sig: int, frame: FrameType | None) -> None:
+        """Refuse what comes from now on, and end once nothing is under way; called again, end at once."""
+        admission = self._server.admission
+        if admission.is_closed:
+            self.should_exit = self.force_exit = True
+            self._server.engine.stop()
+        admission.is_closed = True
+        logging.getLogger("specdec.serving").info("draining", extra={"event": "draining", "signal": sig})
+
+    async def on_tick(self, counter: int) -> bool:
+        """uvicorn's own housekeeping, ten times a second; True to end."""
+        if self._server.admission.is_closed and not self._server.admission.num_texts:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def prepared(generator: Generator, options: ServerOptions, strategy: str) -> Server:
+    """A server whose usual strategies are ready.
+
+    What strategies load and measure can't be done while anything is decoded, or would keep everybody waiting.
+
+    Args:
+        strategy: the text that named the generator's own.
+
+    Raises:
+        RequestError: where the memory for keys and values doesn't hold a single answer.
+    """
+    server = Server(generator, options, strategy)
+    generator.costs()
+    generator.generate([0, 0], proposer=server.offers.proposer(OFF), max_new_tokens=2)  # shows what a token takes
+    check_memory(generator, options)
+    for proposer in server.offers.usual:
+        generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
+    return server
+
+
+def check_memory(generator: Generator, options: ServerOptions) -> None:
+    """Refuse to start a server that has to refuse answers of the default length for want of memory.
+
+    Raises:
+        RequestError: with the tokens that have room, and the least memory that works.
+    """
+    needed = min(options.default_max_tokens, generator.shapes.max_positions or options.default_max_tokens)
+    with generator.open_batch(max_prefix_bytes=options.max_prefix_bytes) as batch:
+        most, num_bytes = batch.most_tokens, batch.bytes_for(needed)
+    if most is None or most >= needed:
+        return
+    least = math.ceil(num_bytes / (1 << 20))
+    raise RequestError(
+        f"the memory for keys and values has room for {most} tokens, and an answer of the default length takes "
+        f"{needed}: give --cache-mb {least} at least, or less to --prefix-mb where --cache-mb isn't given"
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address, and doesn't listen yet.
+
+    Raises:
+        RequestError: for an address that can't be had.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # asyncio has each part of a stream sent at once only where TCP is named; else some wait for 40 ms.
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        raise RequestError(
+            f"{host}:{port} can't be listened on ({error.strerror}): give another --host or --port"
+        ) from None
+    return bound
+
+
+def http_process(server: Server, bound: socket.socket) -> DrainingProcess:
+    """The HTTP side of a server that is to serve on a bound socket.
+
+    Raises:
+        RequestError: where the limit of open files leaves too few for connections.
+    """
+    options = server.options
+    connections = Connections(
+        connections_that_fit(options.max_connections), options.header_timeout, options.idle_timeout
+    )
+    server.metrics.connections.set_function(lambda: connections.num_open)
+    config = uvicorn.Config(
+        application(server, bound.getsockname()[0]),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        http="h11",
+        ws="none",
+        timeout_keep_alive=math.ceil(options.idle_timeout),
+        timeout_graceful_shutdown=_LONGEST_READING,
+    )
+    return DrainingProcess(config, connections, server)
+
+
+def serve(server: Server, bound: socket.socket, log_level: str) -> str:
+    """Serve on a bound socket until a signal comes; this thread decodes, and HTTP has one of its own.
+
+    Returns:
+        The fault that has ended it, or "".
+    """
+    log_to(sys.stderr, log_level)
+    process = http_process(server, bound)
+
+    def speak() -> None:
+        try:
+            process.run(sockets=[bound])
+        finally:
+            server.engine.stop()
+
+    speaking = threading.Thread(target=speak, name="specdec-http")
+    handled = {each: signal.signal(each, process.drain) for each in (signal.SIGINT, signal.SIGTERM)}
+    speaking.start()
+    try:
+        server.engine.run()
+    finally:
+        process.should_exit = True
+        speaking.join()
+        for each, before in handled.items():
+            signal.signal(each, before)
+    return server.engine.fault or ("" if process.started else "HTTP can't be served: the log has the reason")

@@ -1,0 +1,263 @@
+"""From a request's body to a call: prompts as token ids, and settings, checked against the model and the bounds."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from specdec.errors import RequestError
+from specdec.generator import Generator
+from specdec.requests.model_defaults import OwnSettings
+from specdec.requests.prompts import encode
+from specdec.requests.special_tokens import special_tokens
+from specdec.serving.errors import ApiError
+from specdec.serving.options import ServerOptions
+from specdec.serving.schemas import ChatBody, CompletionBody, Sampling
+from specdec.serving.strategy_aliases import Offers
+from specdec.serving.text_ends import TextEnds
+from specdec.serving.tool_arguments import with_parsed_arguments
+from specdec.strategies.base import Proposer
+from specdec.verifiers.base import Verifier
+
+_COMPLETION_TOKENS = 16  # OpenAI's, where nothing is said
+_HINTS = "reasoning_effort", "verbosity"  # by which templates that know them write
+_ROLES = {"developer": "system"}  # of which templates don't know
+# Options of transformers' apply_chat_template that aren't the template's own.
+_NOT_THE_TEMPLATES = {
+    "chat_template", "conversation", "tokenize", "tools", "documents", "add_generation_prompt",
+    "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
+    "return_assistant_tokens_mask", "tokenizer_kwargs",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request, ready to be decoded.
+
+    Attributes:
+        prompts: token ids, each ``num_samples`` times, one behind another.
+        settings: of all of them, by their names in ``Settings``.
+        seeds: one for each.
+        strategy: the strategy as the request, or the server's operator, named it.
+        proposer, verifier: None for the server's own.
+        num_logprobs: the likeliest tokens to tell of beside each; None where no log-probabilities are wanted.
+        tells_steps: each step's draft is wanted as well.
+    """
+
+    prompts: Sequence[list[int]]
+    num_samples: int
+    settings: Mapping[str, Any]
+    seeds: Sequence[int]
+    strategy: str
+    proposer: Proposer | None
+    verifier: Verifier | None
+    num_logprobs: int | None
+    tells_steps: bool
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompts, each counted once."""
+        return sum(map(len, self.prompts[:: self.num_samples]))
+
+
+class Intake:
+    """Turns bodies into calls.
+
+    Args:
+        generator: whose model and strategy serve.
+        tokenizer: one that no other thread uses.
+        offers: the strategies that a request may name.
+        options: the server's bounds.
+        own_strategy: the name of the generator's.
+    """
+
+    def __init__(
+        self, generator: Generator, tokenizer: Any, offers: Offers, options: ServerOptions, own_strategy: str
+    ) -> None:
+        self._generator, self._tokenizer = generator, tokenizer
+        self._offers, self._options, self._own_strategy = offers, options, own_strategy
+        self._shapes = generator.shapes
+        self._longest_piece = max(map(len, tokenizer.get_vocab()))
+        self._special = special_tokens(tokenizer)
+
+    def check(self, body: Sampling) -> None:
+        """Refuse what is wrong at first sight, before anything is spent on it.
+
+        Raises:
+            ApiError: with the field.
+        """
+        self._check_bounds(body)
+        self._ends(body).check()
+        if isinstance(body, CompletionBody):
+            self._check_completion(body)
+        elif isinstance(body, ChatBody):
+            _check_chat(body)
+
+    def completion(self, body: CompletionBody) -> Call:
+        """The call of a completion that was checked; raises ApiError where it is refused."""
+        prompts = [self._encoded(prompt, "prompt") for prompt in body.prompt]
+        most = body.max_tokens or _COMPLETION_TOKENS
+        return self._call(body, prompts, most, body.logprobs, "max_tokens" if body.max_tokens else "prompt")
+
+    def chat(self, body: ChatBody) -> Call:
+        """The call of a chat answer that was checked; raises ApiError where it is refused."""
+        messages = [
+            with_parsed_arguments(message.model_dump(exclude_none=True), index)
+            | {"content": message.content or "", "role": _ROLES.get(message.role, message.role)}
+            for index, message in enumerate(body.messages)
+        ]
+        prompt = self._encoded(messages, "messages", _template_options(body))
+        asked = body.max_completion_tokens or body.max_tokens
+        room = self._most_positions() - len(prompt)
+        most = asked or max(1, min(self._options.default_max_tokens, room))
+        num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if asked else "messages"
+        return self._call(body, [prompt], most, num_logprobs, named)
+
+    def _check_bounds(self, body: Sampling) -> None:
+        options, count = self._options, body.n or 1
+        if body.model != options.name:
+            message = f"The model `{body.model}` does not exist: this server has `{options.name}`."
+            raise ApiError(404, message, "model", "model_not_found")
+        if count > options.max_n:
+            raise ApiError(400, f"n={count} is above this server's limit of {options.max_n}.", "n", "invalid_value")
+        if body.num_texts > options.max_texts:
+            message = f"{body.num_prompts} prompts, n={count}: {body.num_texts} texts are above {options.max_texts}."
+            raise ApiError(400, message, "prompt", "invalid_value")
+        unknown = [token for token in body.logit_bias or () if token >= self._shapes.vocab_size]
+        if unknown:
+            message = f"logit_bias: {unknown[0]} is outside the vocabulary of {self._shapes.vocab_size}."
+            raise ApiError(400, message, "logit_bias", "invalid_value")
+        if body.stream_options is not None and any(body.stream_options.model_dump().values()) and not body.stream:
+            raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
+        if body.include_steps and not body.stream:
+            raise ApiError(400, "include_steps needs stream to be true.", "include_steps", "invalid_value")
+
+    def _check_completion(self, body: CompletionBody) -> None:
+        if body.best_of not in (None, body.n or 1):
+            raise ApiError(400, "best_of must equal n: specdec ranks no texts.", "best_of", "unsupported_value")
+        most = self._most_prompt_tokens()  # before each id is looked at
+        longest = max((len(prompt) for prompt in body.prompt if isinstance(prompt, list)), default=0)
+        if longest > most:
+            whose = "this server takes" if self._options.max_prompt_tokens else "the model's maximum context length is"
+            message = f"The prompt has {longest} tokens, and {whose} {most}."
+            raise ApiError(400, message, "prompt", "context_length_exceeded")
+
+    def _ends(self, body: Sampling) -> TextEnds:
+        own = OwnSettings.of(self._generator.model, self._shapes.vocab_size).eos_token_ids
+        # Where special tokens show in the text, one that is to stop it is a string like others.
+        special = {} if body.skip_special_tokens is False else self._special
+        return TextEnds.of(body, own, special, self._shapes.vocab_size)
+
+    def _encoded(self, prompt: Any, param: str, template: Mapping[str, Any] | None = None) -> list[int]:
+        most = self._most_prompt_tokens()
+        size, longest = _size_of(prompt), most * self._longest_piece
+        if size > longest:  # encoding it would take seconds
+            message = f"The prompt has {size} characters, and none of {most} tokens has more than {longest}."
+            raise ApiError(400, message, param, "context_length_exceeded")
+        try:
+            ids = encode(prompt, self._tokenizer, self._shapes.vocab_size, template or {})
+        except RequestError as error:
+            at_fault = _template_field(template) if template and self._is_taken_bare(prompt) else param
+            raise ApiError(400, str(error), at_fault, "invalid_value") from None
+        if self._options.max_prompt_tokens is not None and len(ids) > self._options.max_prompt_tokens:
+            message = f"The prompt has {len(ids)} tokens, and this server takes {self._options.max_prompt_tokens}."
+            raise ApiError(400, message, param, "context_length_exceeded")
+        return ids
+
+    def _is_taken_bare(self, messages: Any) -> bool:
+        """True where the template takes messages without options."""
+        try:
+            encode(messages, self._tokenizer, self._shapes.vocab_size)
+        except RequestError:
+            return False
+        return True
+
+    def _most_positions(self) -> int:
+        return self._shapes.max_positions or 1 << 30
+
+    def _most_prompt_tokens(self) -> int:
+        return min(self._options.max_prompt_tokens or self._most_positions(), self._most_positions())
+
+    def _call(self, body: Sampling, prompts: list[list[int]], most: int, num_logprobs: int | None, param: str) -> Call:
+        longest, positions = max(map(len, prompts)), self._most_positions()
+        if longest + most > positions:
+            message = (
+                f"This model's maximum context length is {positions} tokens. However, you requested {longest + most} "
+                f"tokens ({longest} in the prompt, {most} in the completion)."
+            )
+            raise ApiError(400, message, param, "context_length_exceeded")
+        if (body.min_tokens or 0) > most:
+            message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
+            raise ApiError(400, message, "min_tokens", "invalid_value")
+        count = body.n or 1
+        seed = secrets.randbits(48) if body.seed is None else body.seed % 2**62
+        repeated = [prompt for prompt in prompts for _ in range(count)]
+        settings = self._settings(body) | {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
+        return Call(
+            prompts=repeated,
+            num_samples=count,
+            settings=settings,
+            seeds=[seed + number for number in range(len(repeated))],
+            strategy=body.proposer or self._own_strategy,
+            proposer=None if body.proposer is None else self._offers.proposer(body.proposer),
+            verifier=None if body.verifier is None else self._offers.verifier(body.verifier),
+            num_logprobs=num_logprobs,
+            tells_steps=bool(body.include_steps),
+        )
+
+    def _settings(self, body: Sampling) -> dict[str, Any]:
+        temperature = 1.0 if body.temperature is None else body.temperature  # OpenAI's, where nothing is said
+        settings: dict[str, Any] = {
+            "temperature": temperature,
+            "skip_special_tokens": body.skip_special_tokens is not False,
+            **self._ends(body).settings,
+            "logit_bias": dict(body.logit_bias or {}),
+            "frequency_penalty": body.frequency_penalty or 0.0,
+            "presence_penalty": body.presence_penalty or 0.0,
+            "repetition_penalty": body.repetition_penalty or 1.0,
+        }
+        if temperature < 1e-6 or body.top_p == 0:  # what is left is the likeliest token
+            return settings | {"temperature": 0.0}
+        if body.top_k is not None and body.top_k > 0:
+            settings["top_k"] = body.top_k
+        return settings | {"top_p": body.top_p or None, "min_p": body.min_p or None}
+
+
+def _template_options(body: ChatBody) -> dict[str, Any]:
+    """What the chat template is given besides the messages."""
+    options: dict[str, Any] = {name: value for name in _HINTS if (value := getattr(body, name)) is not None}
+    options |= body.chat_template_kwargs or {}
+    if body.tools and body.tool_choice != "none":
+        options["tools"] = body.tools
+    begins, goes_on = body.add_generation_prompt, body.continue_final_message
+    if begins is not None or goes_on is not None:  # the last message's role decides no more
+        options["add_generation_prompt"] = not goes_on if begins is None else begins
+        options["continue_final_message"] = bool(goes_on)
+    return options
+
+
+def _template_field(options: Mapping[str, Any]) -> str:
+    """The field of a request whose options the template has refused."""
+    known = {*_HINTS, "tools", "add_generation_prompt", "continue_final_message"}
+    return next(iter(options)) if options.keys() <= known else "chat_template_kwargs"
+
+
+def _check_chat(body: ChatBody) -> None:
+    if body.add_generation_prompt and body.continue_final_message:
+        message = "add_generation_prompt and continue_final_message are both true: give one."
+        raise ApiError(400, message, "continue_final_message", "invalid_value")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError(400, "top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
+    if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
+        raise ApiError(400, "max_tokens and max_completion_tokens differ: give one.", "max_tokens", "invalid_value")
+    if refused := sorted(_NOT_THE_TEMPLATES & set(body.chat_template_kwargs or ())):
+        message = f"{', '.join(refused)}: not an option of the template's own."
+        raise ApiError(400, message, "chat_template_kwargs", "invalid_value")
+
+
+def _size_of(prompt: Any) -> int:
+    """Characters of a text, or of all messages; 0 for token ids."""
+    if isinstance(prompt, str):
+        return len(prompt)
+    return sum(len(each["content"]) for each in prompt if isinstance(each, Mapping))

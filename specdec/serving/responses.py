@@ -1,0 +1,178 @@
+"""The shapes of answers, as OpenAI's API reference gives them, for completions and for chat."""
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from specdec.serving.engine import Progress
+from specdec.serving.logprobs import TokenLogprob
+from specdec.serving.requests import Call
+from specdec.serving.usage import Figures
+
+_FINISHED = {"stop": "stop", "length": "length", "time": "length", "cancelled": "length"}
+
+
+class Shape(ABC):
+    """The shape of one answer; ``name`` is the model's.
+
+    Where it ``keeps_texts`` it can give the whole answer at the end.
+    """
+
+    prefix: ClassVar[str]
+    whole: ClassVar[str]  # the kind of object that an answer is
+    part: ClassVar[str]  # … and a part of a streamed one
+
+    def __init__(self, call: Call, name: str, fingerprint: str, keeps_texts: bool) -> None:
+        self._call, self._keeps_texts = call, keeps_texts
+        self._head = {
+            "id": f"{self.prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": name,
+            "system_fingerprint": fingerprint,
+        }
+        self._texts = [""] * len(call.prompts)
+        self._logprobs: list[list[TokenLogprob]] = [[] for _ in call.prompts]
+        self._finish: list[str | None] = [None] * len(call.prompts)
+        self._figures: dict[int, Figures] = {}  # of the texts that have ended
+        self._num_tokens = 0
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts so far."""
+        return self._texts
+
+    def note(self, progress: Progress) -> None:
+        """Take what a step brought."""
+        if self._keeps_texts:
+            self._texts[progress.index] += progress.text
+            self._logprobs[progress.index] += progress.logprobs
+        self._num_tokens += len(progress.token_ids)
+        if progress.result is not None:
+            self._finish[progress.index] = progress.result.finish_reason
+        if progress.figures is not None:
+            self._figures[progress.index] = progress.figures
+
+    def usage(self) -> dict[str, Any]:
+        """The tokens, and the figures of speculation."""
+        figures, every = Figures.of(self._figures.values()), self._call.num_samples
+        num_prompt = self._call.num_prompt_tokens
+        num_copied = sum(each.num_copied for index, each in self._figures.items() if index % every == 0)
+        return {
+            "prompt_tokens": num_prompt,
+            "completion_tokens": self._num_tokens,
+            "total_tokens": num_prompt + self._num_tokens,
+            "prompt_tokens_details": {"cached_tokens": num_copied},
+            "speculation": {
+                "strategy": self._call.strategy,
+                **figures.as_dict(),
+                "seed": self._call.seeds[0],
+                "ended_by": [*self._finish],
+            },
+        }
+
+    def answer(self) -> dict[str, Any]:
+        """The whole answer."""
+        choices = [
+            {"index": index, **self._whole_choice(text, logprobs), "finish_reason": _FINISHED[reason or "length"]}
+            for index, (text, logprobs, reason) in enumerate(
+                zip(self._texts, self._logprobs, self._finish, strict=True)
+            )
+        ]
+        return {**self._head, "object": self.whole, "choices": choices, "usage": self.usage()}
+
+    def beginning(self) -> list[dict[str, Any]]:
+        """The parts before the first text."""
+        return []
+
+    def chunk(self, progress: Progress) -> dict[str, Any]:
+        """The part of a streamed answer that a step brought."""
+        reason = None if progress.result is None else _FINISHED[progress.result.finish_reason]
+        choice = {"index": progress.index, **self._part(progress), "finish_reason": reason}
+        part = self._chunk([choice])
+        return part if progress.step is None else part | {"step": progress.step.as_dict()}
+
+    def end(self) -> dict[str, Any]:
+        """The part with the usage."""
+        return self._chunk([]) | {"usage": self.usage()}
+
+    def _chunk(self, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        return {**self._head, "object": self.part, "choices": choices}
+
+    @abstractmethod
+    def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """A choice, without its index and end."""
+
+    @abstractmethod
+    def _part(self, progress: Progress) -> dict[str, Any]:
+        """A choice of a part, likewise."""
+
+
+class ChatShape(Shape):
+    """Of /v1/chat/completions."""
+
+    prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
+
+    def beginning(self) -> list[dict[str, Any]]:
+        return [
+            self._chunk([{"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+            for index in range(len(self._texts))
+        ]
+
+    def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        message = {"role": "assistant", "content": text, "refusal": None}
+        return {"message": message, "logprobs": self._told(logprobs)}
+
+    def _part(self, progress: Progress) -> dict[str, Any]:
+        delta = {"content": progress.text} if progress.text else {}
+        return {"delta": delta, "logprobs": self._told(progress.logprobs)}
+
+    def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        if self._call.num_logprobs is None:
+            return None
+        content = [_entry(each) | {"top_logprobs": [_entry(other) for other in each.top]} for each in logprobs]
+        return {"content": content, "refusal": None}
+
+
+class CompletionShape(Shape):
+    """Of /v1/completions."""
+
+    prefix, whole, part = "cmpl", "text_completion", "text_completion"
+
+    def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return {"text": text, "logprobs": self._told(logprobs)}
+
+    def _part(self, progress: Progress) -> dict[str, Any]:
+        return {"text": progress.text, "logprobs": self._told(progress.logprobs)}
+
+    def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        if self._call.num_logprobs is None:
+            return None
+        return {
+            "tokens": [each.text for each in logprobs],
+            "token_logprobs": [_finite(each.logprob) for each in logprobs],
+            "top_logprobs": [_by_text(each) for each in logprobs],
+            "text_offset": [each.offset for each in logprobs],
+        }
+
+
+def _entry(told: TokenLogprob) -> dict[str, Any]:
+    """A token as chat completions report it."""
+    coded = None if told.coded is None else [*told.coded]
+    return {"token": told.text, "logprob": _finite(told.logprob), "bytes": coded}
+
+
+def _by_text(told: TokenLogprob) -> dict[str, float]:
+    """The likeliest tokens, and the emitted one; those whose text another has already go by their ids."""
+    found: dict[str, float] = {}
+    emitted = () if told.token in {other.token for other in told.top} else (told,)
+    for other in (*told.top, *emitted):
+        name = f"token_id:{other.token}" if other.text in found else other.text
+        found[name] = _finite(other.logprob)
+    return found
+
+
+def _finite(logprob: float) -> float:
+    """A log-probability that JSON can say; OpenAI's own word for next to none is -9999."""
+    return max(logprob, -9999.0)

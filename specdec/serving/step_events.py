@@ -1,0 +1,69 @@
+"""A step as a page shows it: the draft tree by its texts, who proposed each node, and what was accepted."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from specdec.record import Outcome, StepRecord
+from specdec.serving.token_texts import TokenTexts
+from specdec.tree import ROOT, DraftTree, Role
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTold:
+    """A candidate of a draft.
+
+    Attributes:
+        parent: its place among the nodes; None for the root, the token before the draft.
+        by: the strategies that proposed it.
+    """
+
+    text: str
+    parent: int | None
+    by: tuple[str, ...]
+    is_accepted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepTold:
+    """A step of one text.
+
+    Attributes:
+        tokens: the texts of the tokens that it brought; the last is the model's own.
+        num_texts: that shared the pass.
+        nodes: the draft's candidates, the root first.
+        num_others: nodes that were forwarded for the strategy alone, such as a lookahead window's.
+    """
+
+    tokens: tuple[str, ...]
+    seconds: float
+    num_texts: int
+    nodes: tuple[NodeTold, ...]
+    num_others: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields, for JSON."""
+        return asdict(self)
+
+
+def tell(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepTold:
+    """A step's record for one of its texts."""
+    tree = outcome.tree or DraftTree(outcome.request.tokens[-1])
+    candidates = [ROOT, *(node for node in tree.nodes_with(Role.CANDIDATE) if node != ROOT)]
+    place, accepted = {node: number for number, node in enumerate(candidates)}, {*outcome.path}
+    strategy = outcome.request.plan.strategy.name
+    nodes = tuple(
+        NodeTold(
+            text=texts.of(tree.tokens[node]),
+            parent=None if node == ROOT else place[tree.parents[node]],
+            by=() if node == ROOT else tree.named_by.get(node, (strategy,)),
+            is_accepted=node in accepted,
+        )
+        for node in candidates
+    )
+    return StepTold(
+        tokens=tuple(map(texts.of, outcome.tokens)),
+        seconds=record.total_seconds,
+        num_texts=record.num_rows,
+        nodes=nodes,
+        num_others=len(tree) - len(candidates),
+    )

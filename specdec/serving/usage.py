@@ -1,0 +1,70 @@
+"""The figures of speculation for one text, by position: how often a draft went so deep, and how often it was right."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from specdec.record import Outcome
+from specdec.tree import Role
+
+
+@dataclass(slots=True)
+class Figures:
+    """Counts of one text's steps, or of several texts'.
+
+    Attributes:
+        drafted: by position behind the last token, the steps whose draft had a candidate there.
+        accepted: likewise, those in which one was accepted.
+        num_copied: tokens of the prompt whose keys and values were kept from other requests.
+    """
+
+    num_steps: int = 0
+    num_tokens: int = 0
+    num_copied: int = 0
+    drafted: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+
+    def note(self, outcome: Outcome) -> None:
+        """Add a step."""
+        if not outcome.tokens:
+            return
+        self.num_steps += 1
+        self.num_tokens += len(outcome.tokens)
+        self.num_copied = outcome.request.stats.num_reused
+        _count(self.drafted, depth_of(outcome))
+        _count(self.accepted, len(outcome.path) - 1)
+
+    @classmethod
+    def of(cls, several: Iterable[Self]) -> Self:
+        """The figures of several texts together."""
+        total = cls()
+        for one in several:
+            total.num_steps += one.num_steps
+            total.num_tokens += one.num_tokens
+            total.num_copied += one.num_copied
+            for sums, counts in ((total.drafted, one.drafted), (total.accepted, one.accepted)):
+                sums.extend([0] * (len(counts) - len(sums)))
+                for position, count in enumerate(counts):
+                    sums[position] += count
+        return total
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as an answer's usage has them."""
+        return {
+            "steps": self.num_steps,
+            "tokens_per_step": round(self.num_tokens / self.num_steps, 4) if self.num_steps else 0.0,
+            "drafted_by_position": self.drafted,
+            "accepted_by_position": self.accepted + [0] * (len(self.drafted) - len(self.accepted)),
+        }
+
+
+def depth_of(outcome: Outcome) -> int:
+    """The deepest position of a draft's candidates; 0 without any."""
+    tree = outcome.tree
+    return 0 if tree is None else max((tree.depths[node] for node in tree.nodes_with(Role.CANDIDATE)), default=0)
+
+
+def _count(counts: list[int], depth: int) -> None:
+    counts.extend([0] * (depth - len(counts)))
+    for position in range(depth):
+        counts[position] += 1

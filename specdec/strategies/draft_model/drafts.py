@@ -1,0 +1,268 @@
+"""Drafts in the making: what a drafter is to forward next, and what becomes of what it answers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from specdec.errors import NumericsError
+from specdec.sampling.target import Rows
+from specdec.strategies.base import Request, softmax
+from specdec.strategies.draft_model.vocabulary import TextVocabulary, Vocabulary
+from specdec.tree import ROOT, DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLaw:
+    """The drafter's distribution over the target's vocabulary.
+
+    ``samples``: candidates are to be drawn from it, since the acceptance rule reads q; else the likeliest are chosen.
+    """
+
+    request: Request
+    vocabulary: Vocabulary
+    samples: bool
+
+    def at(self, drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor | None:
+        """The distribution behind some drafted tokens, ``(vocab,)``; None where the settings allow no token or fail.
+
+        What fails on a path that may never be written is no fault: the draft ends there.
+
+        Where the noise of the position is known it is that of the target's draw: softmax(log q + g), whose likeliest
+        token is the drafter's own draw with the target's noise (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
+        """
+        check_logits(logits)
+        try:
+            q = self.request.warp(drafted, self.vocabulary.logits(logits))
+        except Exception:  # a caller's own processor
+            return None
+        if not q.isfinite().all():
+            return None
+        if self.samples or self.request.noise is None:
+            return q
+        position = len(self.request.tokens) + len(drafted)
+        return (q.log() + self.request.noise(position).to(q.device)).softmax(-1)
+
+
+class Draft(ABC):
+    """One request's draft while it is written.
+
+    Attributes:
+        trunk: the drafter's ids that its row lacks before the root; they go along with the first pass, and stay.
+        asked: the drafter's ids to forward next, below the root.
+        keeps: the path of ``asked`` that the drafter may commit.
+    """
+
+    keeps: Sequence[int] = ()
+
+    def __init__(self, request: Request, pending: Sequence[int], num_tokens: int) -> None:
+        self.is_done = num_tokens < 1
+        self.trunk = pending[:-1]
+        self.asked = _root(pending[-1] if pending else 0)
+        self._request = request
+        self._num_left = num_tokens
+
+    @abstractmethod
+    def hear(self, rows: Rows) -> None:
+        """Go on with the drafter's logits at the wanted nodes of ``asked``."""
+
+    @abstractmethod
+    def tree(self) -> DraftTree:
+        """The finished draft, in the target's ids."""
+
+
+def _root(token: int) -> DraftTree:
+    """A tree whose root's logits alone are wanted."""
+    tree = DraftTree(token)
+    tree.wanted = [ROOT]
+    return tree
+
+
+class ChainDraft(Draft):
+    """One candidate behind another, each cached by the drafter as soon as it is fed."""
+
+    keeps = (ROOT,)
+
+    def __init__(
+        self,
+        request: Request,
+        pending: Sequence[int],
+        num_tokens: int,
+        law: DraftLaw | None = None,
+        confidence: float = 0.0,
+    ) -> None:
+        super().__init__(request, pending, num_tokens)
+        self._law = law
+        self._confidence = confidence
+        self._tree = DraftTree(request.root)
+
+    def hear(self, rows: Rows) -> None:
+        assert self._law is not None, "a draft that is written on has a distribution"
+        last = len(self._tree) - 1
+        law = self._law.at(self._tree.path(last), rows.logits(ROOT))
+        if law is None:
+            self.is_done = True
+            return
+        token = self._request.draw(law) if self._law.samples else int(law.argmax())
+        self._tree.add(last, token, q=law if self._law.samples else None)
+        self._num_left -= 1
+        # Whether to go on is decided by a token that stays: a draw that was discarded would leave its q untrue.
+        is_weak = float(law[token]) < self._confidence
+        draft_id = self._law.vocabulary.to_draft(token)
+        self.is_done = self._num_left == 0 or is_weak or token in self._request.eos_token_ids or draft_id is None
+        if draft_id is not None:
+            self.asked = _root(draft_id)
+
+    def tree(self) -> DraftTree:
+        return self._tree
+
+
+class TextDraft(Draft):
+    """A chain of the drafter's own likeliest tokens, which become the target's by way of their text."""
+
+    keeps = (ROOT,)
+
+    def __init__(
+        self,
+        request: Request,
+        pending: Sequence[int],
+        num_tokens: int,
+        vocabulary: TextVocabulary,
+        context: Sequence[int],
+        confidence: float,
+    ) -> None:
+        super().__init__(request, pending, num_tokens)
+        self._vocabulary = vocabulary
+        self._context = context
+        self._confidence = confidence
+        self._drafted: list[int] = []
+        self._most = num_tokens
+
+    def hear(self, rows: Rows) -> None:
+        logits = rows.logits(ROOT)
+        check_logits(logits)
+        self._drafted.append(int(logits.argmax()))
+        self._num_left -= 1
+        self.is_done = self._num_left == 0 or float(softmax(logits).max()) < self._confidence
+        self.asked = _root(self._drafted[-1])
+
+    def tree(self) -> DraftTree:
+        tree = DraftTree(self._request.root)
+        tokens = self._vocabulary.to_target(self._request.tokens, self._context, self._drafted)
+        tree.add_chain(ROOT, self._request.until_eos(tokens[: self._most]))
+        return tree
+
+
+@dataclass(frozen=True, slots=True)
+class BeamOptions:
+    """The options of a beam: width, most nodes, least confidence, and what stands beside a sampled candidate."""
+
+    width: int
+    num_nodes: int
+    confidence: float
+    siblings: Literal["chosen", "without_replacement", "with_replacement"]
+
+
+class BeamDraft(Draft):
+    """A tree: at each level the likeliest nodes are written on, each by several candidates.
+
+    Chosen candidates: the procedure of EAGLE-2, Li et al. 2024, arXiv 2406.16858, section 4, for any drafter: a beam by
+    cumulative probability, of whose nodes the best are kept. Sampled ones: none is dropped, since a rule that reads q
+    must see every draw, and what is written on is decided by tokens that are there already. Beside a sampled token
+    stand the likeliest ones, tried after it (the order that attains the optimum for fixed guesses and one draw: Hu et
+    al. 2025, arXiv 2502.18779), or further draws.
+    """
+
+    def __init__(
+        self, request: Request, pending: Sequence[int], num_tokens: int, law: DraftLaw, options: BeamOptions
+    ) -> None:
+        super().__init__(request, pending, num_tokens)
+        self._law = law
+        self._options = options
+        self._tree = DraftTree(request.root)
+        self._likelihood = {ROOT: 1.0}
+        self._level = [ROOT]  # the nodes to write on
+        self._fed = {ROOT: ROOT}  # where in ``asked`` nodes are
+
+    def hear(self, rows: Rows) -> None:
+        children: list[int] = []
+        for node in self._level:
+            law = self._law.at(self._tree.path(node), rows.logits(self._fed[node]))
+            if law is not None and self._has_room():
+                children += self._write_below(node, law)
+        self._num_left -= 1
+        children.sort(key=self._likelihood.__getitem__, reverse=True)
+        self._level = [
+            node
+            for node in children[: self._options.width]
+            if self._tree.tokens[node] not in self._request.eos_token_ids
+            and self._law.vocabulary.to_draft(self._tree.tokens[node]) is not None
+        ]
+        self.is_done = self._num_left == 0 or not self._level or not self._has_room()
+        if not self.is_done:
+            self._ask_next()
+
+    def _has_room(self) -> bool:
+        """A sampled tree keeps all its nodes, so it must stop in time; of a chosen one the best are taken."""
+        return not self._law.samples or len(self._tree) - 1 + self._options.width <= self._options.num_nodes
+
+    def _write_below(self, node: int, law: torch.Tensor) -> list[int]:
+        """Add a node's candidates; those of them that were not there and are likely enough to be written on."""
+        known = len(self._tree)
+        for token, q in self._candidates(law):
+            child = self._tree.add(node, token, q=q)
+            self._likelihood.setdefault(child, self._likelihood[node] * float(law[token]))
+        return [
+            child
+            for child in range(known, len(self._tree))
+            if law[self._tree.tokens[child]] >= self._options.confidence
+        ]
+
+    def _candidates(self, law: torch.Tensor) -> list[tuple[int, torch.Tensor | None]]:
+        """Tokens in the order in which a rule is to try them, each with the distribution it was drawn from."""
+        width = min(self._options.width, int((law > 0).sum()))
+        if not self._law.samples:
+            return [(token, None) for token in law.topk(width).indices.tolist()]
+        if self._options.siblings == "chosen":
+            likeliest = law.topk(width - 1).indices
+            q = without(law, likeliest)
+            return [(self._request.draw(q), q), *((token, None) for token in likeliest.tolist())]
+        drawn: list[tuple[int, torch.Tensor | None]] = []
+        for _ in range(width if self._options.siblings == "without_replacement" else self._options.width):
+            token = self._request.draw(law)
+            drawn.append((token, law))
+            if self._options.siblings == "without_replacement" and len(drawn) < width:
+                law = without(law, torch.tensor([token], device=law.device))
+        return drawn
+
+    def _ask_next(self) -> None:
+        """All nodes written on so far, below the root: the drafter has none of them in its cache.
+
+        Feeding them again at each level costs a small model little, and needs no cache with branches.
+        """
+        for node in self._level:
+            draft_id = self._law.vocabulary.to_draft(self._tree.tokens[node])
+            assert draft_id is not None, "nodes that the drafter can't be told are not written on"
+            self._fed[node] = self.asked.add(self._fed[self._tree.parents[node]], draft_id)
+        self.asked.wanted = sorted({self._fed[node] for node in self._level})
+
+    def tree(self) -> DraftTree:
+        if self._law.samples or len(self._tree) - 1 <= self._options.num_nodes:
+            return self._tree
+        # Likelihood falls along a path, so that the best nodes hang together; of equals the nearer come first.
+        best = sorted(range(1, len(self._tree)), key=self._likelihood.__getitem__, reverse=True)
+        return self._tree.part(sorted(best[: self._options.num_nodes]))
+
+
+def without(law: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """A distribution conditional on other tokens than these."""
+    rest = law.index_fill(0, tokens, 0.0)
+    return rest / rest.sum()
+
+
+def check_logits(logits: torch.Tensor) -> None:
+    """Raises NumericsError where a drafter's logits are no numbers."""
+    if not logits.max().isfinite():
+        raise NumericsError("the draft model's logits are NaN or infinite: check its weights and dtype")

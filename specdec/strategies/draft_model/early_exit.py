@@ -1,0 +1,63 @@
+"""The first layers of a model as a model of its own, sharing its weights."""
+
+import copy
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec.errors import ModelError, plural
+from specdec.models.state import share_lock
+
+
+def first_layers(model: object, num_layers: int) -> PreTrainedModel:
+    """A model of the first layers, final norm and head of another; no weight is copied.
+
+    Early exit without training: Zhang et al. 2023, "Draft & Verify", arXiv 2309.08168; with: LayerSkip, Elhoushi et al.
+    2024, arXiv 2404.16710.
+
+    Raises:
+        ModelError: for what isn't a transformers model, has no such layers, or no single list of them.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise ModelError(
+            f"layers={num_layers}: early exit needs a transformers model that torch drives, not a "
+            f"{type(model).__name__}: give the generator backend='hf'"
+        )
+    depth = model.config.get_text_config().num_hidden_layers
+    if not 1 <= num_layers < depth:
+        raise ModelError(f"layers={num_layers}: the model has {plural(depth, 'layer')}, so give 1 to {depth - 1}")
+    paths = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.ModuleList) and len(module) == depth
+    ]
+    if len(paths) != 1:
+        raise ModelError(
+            f"layers={num_layers}: {type(model).__name__} has {plural(len(paths), 'list')} of layers, not one"
+        )
+    shallow = _copy(model)
+    share_lock(model, shallow)
+    config = copy.deepcopy(model.config)
+    text_config = config.get_text_config()
+    text_config.num_hidden_layers = num_layers
+    if getattr(text_config, "layer_types", None):
+        text_config.layer_types = text_config.layer_types[:num_layers]
+    own_configs = {id(model.config): config, id(model.config.get_text_config()): text_config}
+    shallow.config = config
+    holder: torch.nn.Module = shallow
+    *parents, last = paths[0].split(".")
+    for name in parents:
+        inner = _copy(getattr(holder, name))
+        if id(getattr(inner, "config", None)) in own_configs:
+            inner.config = own_configs[id(inner.config)]
+        holder._modules[name] = inner
+        holder = inner
+    holder._modules[last] = torch.nn.ModuleList(list(getattr(holder, last))[:num_layers]).train(model.training)
+    return shallow
+
+
+def _copy(module: torch.nn.Module) -> torch.nn.Module:
+    """The same submodules and parameters in another object."""
+    copied = copy.copy(module)
+    copied._modules = dict(module._modules)
+    return copied

@@ -1,0 +1,270 @@
+"""A draft model: a smaller model writes ahead, the target checks.
+
+Leviathan et al. 2022, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from specdec.errors import ModelError, plural
+from specdec.models.unwrapping import unwrapped
+from specdec.sampling.target import Rows
+from specdec.strategies.base import BatchDrafter, Drafter, Engine, Host, Proposer, Request, Tunable
+from specdec.strategies.draft_model.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
+from specdec.strategies.draft_model.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
+from specdec.target import Row, Target
+from specdec.tree import Budget, DraftTree
+
+
+class DraftModelProposer(Proposer):
+    """Drafts by a smaller model with a cache of its own.
+
+    Under a rule that reads q (``rejection``, ``traversal``) and at a temperature above 0, candidates are drawn from the
+    drafter's distribution, warped as the target's is; otherwise they are its likeliest tokens. Under ``match`` the
+    drafter is given the noise of each position, so that it guesses what the target will *draw*; ``confidence`` is then
+    about that guess.
+    """
+
+    tunable: ClassVar[Tunable] = {
+        "num_tokens": (1, 2, 3, 4, 5, 7, 10, 15, 20),
+        "confidence": (0.0, 0.2, 0.4, 0.6, 0.8),
+    }
+
+    model: Any = Field(default=None, description="draft model, or its folder or hub name; none with layers", repr=False)
+    tokenizer: Any = Field(default=None, description="the drafter's, where it isn't the target's", repr=False)
+    layers: int | None = Field(default=None, ge=1, description="draft with the target's own first layers (early exit)")
+    num_tokens: int = Field(default=5, ge=1, description="depth of the draft")
+    width: int = Field(default=1, ge=1, description="candidates per node, and nodes expanded per level; 1: a chain")
+    num_nodes: int = Field(default=24, ge=1, description="most nodes of a tree: best of chosen, first of sampled")
+    siblings: Literal["chosen", "without_replacement", "with_replacement"] = Field(
+        default="chosen", description="beside a sampled candidate: the likeliest tokens, or further draws"
+    )
+    confidence: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        description="write no further behind a less likely token",
+    )
+    vocabulary: Literal["same", "shared", "text"] = Field(
+        default="same", description="what drafter and target have in common: ids, token strings, or text alone"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.model is None) == (self.layers is None):
+            raise ValueError("give a draft model (model=PATH), or the target's first layers (layers=2): one of the two")
+        if self.layers is not None and self.vocabulary != "same":
+            raise ValueError(
+                f"vocabulary={self.vocabulary!r} is for another model's tokenizer; layers share the target's"
+            )
+        if self.layers is not None and self.tokenizer is not None:
+            raise ValueError("tokenizer is for another model; layers share the target's")
+        if self.vocabulary == "text" and self.width != 1:
+            raise ValueError("vocabulary='text' drafts chains: leave width at 1")
+        if self.width > self.num_nodes:
+            raise ValueError(
+                f"width={self.width} is above num_nodes={self.num_nodes}, which leaves no room for a level"
+            )
+        for name in ("num_nodes", "siblings"):
+            if self.width == 1 and name in self.model_fields_set:
+                raise ValueError(f"{name} is for trees: set width above 1, or leave {name} out")
+        return self
+
+    @property
+    def reads_layers(self) -> bool:
+        return self.layers is not None
+
+    def bind(self, host: Host) -> Engine:
+        model, tokenizer = _drafter(self, host)
+        target = host.open(model)
+        if self.width > 1 and not target.shapes.takes_trees:
+            raise ModelError(
+                f"width={self.width}: the drafter, a {type(model).__name__}, takes chains only; use width=1"
+            )
+        return _DraftModelEngine(self, host, target, _vocabulary(self, host, target.shapes.vocab_size, tokenizer))
+
+
+class _ModelDrafter(BatchDrafter):
+    """One request's row of the drafter's cache, and the ids in it."""
+
+    def __init__(self, request: Request, engine: "_DraftModelEngine") -> None:
+        super().__init__(request, engine)
+        self._engine = engine
+        self.row: Row | None = None
+        self.cached: list[int] = []
+        self.num_agreed = 0  # of these, how many are known to be the text's
+
+    def read(self, num_tokens: int, budget: Budget) -> None:
+        self._engine.read(self, num_tokens, budget)
+
+    def stop(self) -> None:
+        self._engine.release(self)
+
+
+class _DraftModelEngine(Engine):
+    """The drafter, with a row of its cache for each request, drafting for the whole batch at once."""
+
+    def __init__(
+        self, config: DraftModelProposer, host: Host, target: Target, vocabulary: Vocabulary | TextVocabulary
+    ) -> None:
+        self._config = config
+        self._reads_q = host.reads_q
+        self._target = target
+        self._vocabulary = vocabulary
+
+    def start(self, request: Request) -> Drafter:
+        return _ModelDrafter(request, self)
+
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        """Begin a draft for each request, write on until all are done; a request that fails fails alone."""
+        drafts: dict[_ModelDrafter, Draft] = {}
+        failed: dict[Drafter, Exception] = {}
+        for drafter, budget in zip(drafters, budgets, strict=True):
+            assert isinstance(drafter, _ModelDrafter), "drafters were started here"
+            try:
+                drafts[drafter] = self._begin(drafter, budget)
+            except Exception as error:  # a model's own code
+                failed[drafter] = error
+        while writing := {drafter: draft for drafter, draft in drafts.items() if not draft.is_done}:
+            outputs = self._forward(writing)
+            for drafter, draft in writing.items():
+                try:
+                    draft.hear(outputs[drafter])
+                except Exception as error:  # broken weights: they fail their own request
+                    failed[drafter], draft.is_done = error, True
+        return [failed[each] if each in failed else _tree(drafts[each]) for each in drafters]  # type: ignore[index]  # as above
+
+    def read(self, drafter: _ModelDrafter, num_tokens: int, budget: Budget) -> None:
+        """Read the first tokens of a prompt, as far as they are whole chunks."""
+        tokens = drafter.request.tokens
+        if drafter.row is None:
+            whole = self._vocabulary.context(tokens)
+            if self._num_free(whole) < 1 or not self._knows(whole):
+                return  # nothing will be drafted
+            drafter.row = self._target.open(len(whole) + budget.num_tokens)
+        self._synchronise(drafter, drafter.row, self._vocabulary.context(tokens[: num_tokens + 1]))
+
+    def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft:
+        """Bring the drafter's row to the committed text, but for the tokens that the first pass will feed."""
+        config, request = self._config, drafter.request
+        context = self._vocabulary.context(request.tokens)
+        num_tokens = min(config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
+        num_tokens = min(num_tokens, self._num_free(context))
+        if num_tokens < 1 or len(context) < 2 or not self._knows(context[min(drafter.num_agreed, len(context)) :]):
+            return ChainDraft(request, [], 0)
+        if drafter.row is None:
+            drafter.row = self._target.open(len(context) + budget.num_tokens)
+        pending = self._synchronise(drafter, drafter.row, context)
+        if isinstance(self._vocabulary, TextVocabulary):
+            return TextDraft(request, pending, num_tokens, self._vocabulary, context, config.confidence)
+        law = DraftLaw(request, self._vocabulary, samples=self._reads_q and request.temperature > 0.0)
+        if config.width == 1:
+            return ChainDraft(request, pending, num_tokens, law, config.confidence)
+        num_nodes = min(config.num_nodes, budget.num_nodes)
+        options = BeamOptions(config.width, num_nodes, config.confidence, config.siblings)
+        return BeamDraft(request, pending, num_tokens, law, options)
+
+    def _num_free(self, context: Sequence[int]) -> int:
+        """Return how many positions the drafter has behind a text."""
+        most = self._target.shapes.max_positions
+        return sys.maxsize if most is None else most - len(context)
+
+    def _knows(self, tokens: Sequence[int]) -> bool:
+        """Return True if the drafter has these ids: those of the target's padding say nothing to it."""
+        return all(token < self._target.shapes.vocab_size for token in tokens)
+
+    def _synchronise(self, drafter: _ModelDrafter, row: Row, context: Sequence[int]) -> Sequence[int]:
+        """Roll the row back to where it agrees with the text, and read on; the ids that are left, at least one."""
+        cached = drafter.cached
+        common = drafter.num_agreed if isinstance(self._vocabulary, SameVocabulary) else 0
+        while common < min(len(cached), len(context) - 1) and cached[common] == context[common]:
+            common += 1
+        if common < len(cached):
+            self._target.rollback(row, common)
+            del cached[common:]
+        while chunk := self._target.chunk_behind(row, context):
+            self._target.read(row, chunk)
+            cached += chunk
+        drafter.num_agreed = len(cached)
+        return context[len(cached) :]
+
+    def _forward(self, drafts: Mapping[_ModelDrafter, Draft]) -> Mapping[_ModelDrafter, Rows]:
+        """One pass of the drafter over what each draft asks."""
+        rows = {drafter: drafter.row for drafter in drafts if drafter.row is not None}
+        planned = self._target.compile(
+            {row: drafts[drafter].asked for drafter, row in rows.items()},
+            {row: drafts[drafter].trunk for drafter, row in rows.items()},
+        )
+        answers = self._target.forward(planned)
+        outputs = {drafter: answers[row] for drafter, row in rows.items()}
+        wanted = [outputs[each].place(node) for each, draft in drafts.items() for node in draft.asked.nodes_wanted()]
+        next(iter(outputs.values())).output.fetch(wanted)
+        self._target.keep(planned, {row: drafts[drafter].keeps for drafter, row in rows.items()})
+        for drafter, draft in drafts.items():
+            drafter.cached += [*draft.trunk, *(draft.asked.tokens[node] for node in draft.keeps)]
+            draft.trunk = ()
+        return outputs
+
+    def release(self, drafter: _ModelDrafter) -> None:
+        """Close a request's row."""
+        if drafter.row is not None:
+            self._target.release(drafter.row)
+            drafter.row = None
+
+
+def _tree(draft: Draft) -> DraftTree | Exception:
+    try:
+        return draft.tree()
+    except Exception as error:  # a tokenizer's own code
+        return error
+
+
+def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
+    """The draft model and its tokenizer; the target's own where none is named."""
+    if config.layers is not None:
+        from specdec.strategies.draft_model.early_exit import first_layers
+
+        return first_layers(host.model, config.layers), host.tokenizer
+    if isinstance(config.model, str):
+        return host.load(config.model, config.tokenizer)
+    return unwrapped(config.model), config.tokenizer if config.tokenizer is not None else host.tokenizer
+
+
+def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: Any) -> Vocabulary | TextVocabulary:
+    """Raises ModelError where drafter and target can't be brought together in the way that was asked for."""
+    if tokenizer is not None and tokenizer is not host.tokenizer and len(tokenizer) > size:
+        raise ModelError(
+            f"the drafter's tokenizer has {plural(len(tokenizer), 'id')} but its vocabulary is {size}: is it its own?"
+        )
+    is_shared = tokenizer is not None and tokenizer is host.tokenizer
+    has_same_ids = is_shared and (config.tokenizer is not None or size == host.vocab_size)
+    if config.vocabulary != "same" and not has_same_ids:
+        if host.tokenizer is None or tokenizer is None or tokenizer is host.tokenizer:
+            raise ModelError(
+                f"vocabulary={config.vocabulary!r} needs both tokenizers: Generator(model, tokenizer, "
+                "proposer=DraftModelProposer(model=…, tokenizer=…))"
+            )
+        if config.vocabulary == "text":
+            return TextVocabulary(host.tokenizer, tokenizer)
+        return SharedVocabulary(host.tokenizer, tokenizer, host.vocab_size)
+    _check_same(host, size, tokenizer)
+    return SameVocabulary(host.vocab_size, size)
+
+
+def _check_same(host: Host, size: int, tokenizer: Any) -> None:
+    """Refuse a drafter whose ids aren't the target's."""
+    are_both_known = tokenizer is not None and host.tokenizer is not None
+    if are_both_known and tokenizer is not host.tokenizer and tokenizer.get_vocab() != host.tokenizer.get_vocab():
+        raise ModelError(
+            "the drafter's tokenizer is another than the target's: vocabulary='shared' drafts their common tokens, "
+            "vocabulary='text' encodes drafts anew"
+        )
+    is_padded = are_both_known and len(tokenizer) <= min(size, host.vocab_size)
+    if size != host.vocab_size and not is_padded:
+        raise ModelError(
+            f"the drafter's vocabulary is {size}, the target's {host.vocab_size}: give both tokenizers and "
+            "vocabulary='shared' (their common tokens) or 'text' (drafts are encoded anew)"
+        )

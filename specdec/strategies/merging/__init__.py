@@ -1,0 +1,1 @@
+"""Several sources of draft tokens in one tree, of the size that pays."""

@@ -1,0 +1,139 @@
+"""Prices of drafted steps where rows are packed: a pass takes what its nodes take, whosever they are.
+
+So the passes of all steps tell one c(T): plain ones of many rows what drafts of few would cost. Numbers of nodes are
+counted in groups (``costs.py``). A group that was seen of late costs what its faster passes took; between groups c(T)
+is linear, and beyond the last it goes on as steeply, to twice the nodes. The group above each that was seen is believed
+cheaper than the line until it is seen itself: costs rise in stairs.
+"""
+
+import statistics
+from bisect import bisect_right
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+
+from specdec.costs import Costs, group_of
+from specdec.strategies.merging.prices import Prices, Table
+from specdec.strategies.merging.rounds import PackedRounds
+
+_MOST, _FEWEST = 5, 2  # passes of a group that count, and that have to be seen
+_MOST_SEARCHES = 15
+_LAST = 256  # steps that count: contexts grow, and what seems too dear to be tried is tried again
+_REFRESH = 48  # steps within which passes have to be seen that tell what a plain step takes
+_EVERY = 8  # steps, after which tables are made anew
+_MOST_ROUNDS = 512  # so that a table is made in a millisecond
+_BEYOND = 8  # nodes more than twice the most that were seen: two or four would be too few to begin with
+_NEAR = 1.25  # times the nodes: passes that tell what a plain step takes
+_DOUBT = 1.1  # times what a larger pass takes: the machine has become faster
+_FAR = 1.5  # times the nodes: a slope between sizes that are nearer is mostly noise
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass that was seen: the step's number, and its seconds without the search for drafts."""
+
+    step: int
+    seconds: float
+
+
+class PackedPrices(Prices):
+    """Prices by the nodes of all rows together.
+
+    Args:
+        costs: those at first; only their proportions count.
+        num_nodes: of a row's draft at most.
+        learns: False keeps to those costs.
+    """
+
+    rounds = PackedRounds
+
+    def __init__(self, costs: Costs, num_nodes: int, learns: bool = True) -> None:
+        self._first = self._costs = costs
+        self._num_nodes, self._learns = num_nodes, learns
+        self._passes: defaultdict[range, deque[Pass]] = defaultdict(lambda: deque(maxlen=_MOST))  # by group
+        self._doubtful: set[range] = set()  # groups of which the last passes took longer than larger ones since
+        self._searching: deque[float] = deque(maxlen=_MOST_SEARCHES)  # seconds for each row
+        self._num_steps = 0
+        self._tables: dict[int, Table] = {}
+
+    def table(self, num_rows: int) -> Table:
+        if num_rows not in self._tables:
+            most = max(0, min(num_rows * self._num_nodes, self._costs.sizes[-1] - num_rows, _MOST_ROUNDS))
+            seconds = np.interp(np.arange(num_rows, num_rows + most + 1), self._costs.sizes, self._costs.seconds)
+            costs = (seconds + num_rows * self._search) / self.plain(num_rows)
+            self._tables[num_rows] = Table.of([0.0, *costs.tolist()])
+        return self._tables[num_rows]
+
+    def plain(self, num_rows: int) -> float:
+        return self._costs.at(num_rows)
+
+    def needs_plain(self, num_rows: int) -> bool:
+        near = [group for group in self._passes if 1 / _NEAR <= group[-1] / num_rows <= _NEAR]
+        num_recent = sum(each.step > self._num_steps - _REFRESH for group in near for each in self._passes[group])
+        return self._learns and (num_recent < _FEWEST or any(group in self._doubtful for group in near))
+
+    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> float | None:
+        if not self._learns:
+            return None
+        self._num_steps += 1
+        group = group_of(num_rows + place - 1)
+        passes = self._passes[group]
+        passes.append(Pass(self._num_steps, seconds - searching))
+        if not is_plain:
+            self._searching.append(searching / num_rows)
+        if len(passes) == _FEWEST or self._num_steps % _EVERY == 0 or group in self._doubtful:
+            self._believe()
+        if is_plain or self._costs is self._first:
+            return None
+        costs = self.table(num_rows).costs
+        return costs[min(place, len(costs) - 1)]  # a table that was made anew in this step may end before it
+
+    @property
+    def _search(self) -> float:
+        """Seconds that the search for a row's draft takes."""
+        return statistics.median_low(self._searching) if self._searching else 0.0
+
+    def _believe(self) -> None:
+        """Make c(T) anew of the passes that were seen of late."""
+        seen = dict[range, float]()
+        for group in sorted(self._passes, key=lambda group: group.start):
+            passes = self._passes[group]
+            while passes and passes[0].step <= self._num_steps - _LAST:
+                passes.popleft()
+            if len(passes) >= _FEWEST:  # the lower quartile: other programs only ever delay a pass
+                seen[group] = sorted(each.seconds for each in passes)[(len(passes) - 1) // 4]
+        self._tables.clear()
+        if not seen:
+            return
+        # No pass takes longer than one of more nodes: the slower one was delayed.
+        at_most = dict(zip(seen, list(accumulate(reversed(seen.values()), min))[::-1], strict=True))
+        self._doubtful = {group for group, seconds in seen.items() if seconds > _DOUBT * at_most[group]}
+        knots = {node: seconds for group, seconds in at_most.items() for node in (group[0], group[-1])}
+        known = Costs(tuple(knots), tuple(knots.values()), min(knots.values()))
+        self._costs = self._with_next(self._with_ends(known), at_most)
+
+    def _with_ends(self, known: Costs) -> Costs:
+        """Costs from one node on, and as far as is to be tried."""
+        first, last, taken = known.sizes[0], known.sizes[-1], known.seconds[-1]
+        sizes, seconds, most = known.sizes, known.seconds, 2 * last + _BEYOND
+        below = bisect_right(sizes, last / _FAR) - 1
+        if below >= 0:
+            rise = (taken - seconds[below]) / (last - sizes[below]) * (most - last)
+        else:
+            rise = taken * (self._first.at(most) / self._first.at(last) - 1.0)
+        if first > 1:
+            sizes, seconds = (1, *sizes), (seconds[0] * self._first.at(1) / self._first.at(first), *seconds)
+        return replace(known, sizes=(*sizes, most), seconds=(*seconds, taken + rise))
+
+    def _with_next(self, known: Costs, seen: dict[range, float]) -> Costs:
+        """Costs with a guess for the group above each that was seen: half-way between the line and the least."""
+        knots = dict(zip(known.sizes, known.seconds, strict=True))
+        for group, taken in seen.items():
+            above = group_of(group.stop)
+            if above not in seen:
+                least, line = taken * self._first.at(above[-1]) / self._first.at(group[-1]), known.at(above[-1])
+                knots[above[-1]] = (min(least, line) + line) / 2
+        sizes, seconds = zip(*sorted(knots.items()), strict=True)
+        return replace(known, sizes=sizes, seconds=seconds)

@@ -1,0 +1,166 @@
+"""The weights that a generator decodes with: shared by all generators of a model, and given back by the last."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from weakref import WeakSet
+
+import torch
+
+from specdec.errors import RequestError
+from specdec.models.state import notes_of
+from specdec.weights.base import Kernel
+from specdec.weights.layers import is_hooked_part
+from specdec.weights.laying_out import Weights, lay_out
+from specdec.weights.packing import packed_weights, unpack
+
+_WHERE = "_specdec_packing"
+
+
+@dataclass(slots=True)
+class _Packing:
+    """A model's packing, kept with the model, and the generators that decode with it."""
+
+    weights: Weights
+    holders: "WeakSet[Holding]" = field(default_factory=WeakSet)
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        """A copy of the model is nobody's yet."""
+        return type(None), ()
+
+
+def kernel_of(model: object) -> str:
+    """The name of the kernel that a model's weights are packed by just now; "" where they aren't."""
+    packing: _Packing | None = getattr(model, "__dict__", {}).get(_WHERE)
+    return "" if packing is None else packing.weights.kernel
+
+
+class Holding:
+    """The weights that one generator decodes with: its target's, and its draft models'.
+
+    Models are changed in place. A model's weights stay packed until the last generator that holds them gives them back.
+
+    Args:
+        requested: a mode, or a kernel's name.
+        kernels: the installed ones by name.
+
+    Attributes:
+        is_decoding: True while the generator decodes, when nobody else may lay the weights out anew.
+    """
+
+    def __init__(self, requested: str, kernels: Mapping[str, Kernel]) -> None:
+        self.is_decoding = False
+        self._requested, self._kernels = requested, kernels
+        self._models: list[torch.nn.Module] = []  # the target once, a draft model for each strategy
+
+    def lay_out(
+        self, model: torch.nn.Module, without: Collection[str] = (), why: str = "", requested: str = ""
+    ) -> Weights:
+        """Pack a target's weights, or leave them, as asked for; the model is left whole whatever happens.
+
+        ``without``: kernels that are not to be used, and ``why``. ``requested``: in place of the holding's own.
+
+        Raises:
+            ModelError: where "packed" or a kernel was asked for and no kernel serves.
+            RequestError: where another generator needs the weights laid out otherwise.
+        """
+        requested = requested or self._requested
+        with _alone(model):
+            packing: _Packing | None = vars(model).get(_WHERE)
+            others = self._others(model)
+            is_taken = any(other.is_decoding or other._requested != "auto" for other in others)
+            if packing is not None and _is_intact(model, packing.weights) and (is_taken or packing.weights.kernel):
+                if packing.weights.kernel not in without and _is_served_by(requested, packing.weights):
+                    return self._hold(model, packing)
+                if is_taken:
+                    raise RequestError(
+                        f"weights={requested!r} can't be had while another generator of this model has them "
+                        f"{packing.weights}: close() that one, or give each a model of its own"
+                    )
+            _restore(model)
+            kernels = {name: kernel for name, kernel in self._kernels.items() if name not in without}
+            packing = _Packing(lay_out(model, requested, kernels, why))
+            packing.holders.update(others)
+            vars(model)[_WHERE] = packing
+            return self._hold(model, packing)
+
+    def lay_out_draft(self, model: torch.nn.Module) -> Callable[[], None]:
+        """Do the same for a draft model, unless it is laid out already; what is returned gives it back.
+
+        Nothing is done to one that is made of the target's own layers, and says so by the packing that it shares.
+        """
+        if not isinstance(model, torch.nn.Module):
+            return lambda: None
+        with _alone(model):
+            packing: _Packing | None = vars(model).get(_WHERE)
+            if packing is None:
+                self.lay_out(model, requested="stock" if self._requested == "stock" else "auto")
+            elif self not in packing.holders:
+                self._hold(model, packing)
+            elif any(model is held for held in self._models):
+                self._models.append(model)
+            else:
+                return lambda: None
+        return lambda: self._give_back(model)
+
+    def is_shared(self, model: torch.nn.Module) -> bool:
+        """Return True where another generator holds the model's weights, too."""
+        return bool(self._others(model))
+
+    def give_back(self) -> None:
+        """Give all of it back; weights that nobody else holds are ordinary parameters again."""
+        while self._models:
+            self._give_back(self._models[-1])
+
+    def _give_back(self, model: torch.nn.Module) -> None:
+        """Give a model back once; as often as it was laid out, where it serves several."""
+        number = next((number for number, held in enumerate(self._models) if held is model), None)
+        if number is None:  # all were given back
+            return
+        del self._models[number]
+        if any(model is held for held in self._models):
+            return
+        with _alone(model):
+            packing: _Packing | None = vars(model).get(_WHERE)
+            if packing is not None:
+                packing.holders.discard(self)
+                if not packing.holders:
+                    _restore(model)
+
+    def _others(self, model: torch.nn.Module) -> list["Holding"]:
+        packing: _Packing | None = vars(model).get(_WHERE)
+        return [other for other in packing.holders if other is not self] if packing else []
+
+    def _hold(self, model: torch.nn.Module, packing: _Packing) -> Weights:
+        packing.holders.add(self)
+        if not any(model is held for held in self._models):
+            self._models.append(model)
+        return packing.weights
+
+
+@contextmanager
+def _alone(model: torch.nn.Module) -> Iterator[None]:
+    """Hold the model's lock, outside of inference mode: what is made in it can't be trained any more."""
+    with notes_of(model).lock, torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _restore(model: torch.nn.Module) -> None:
+    """Make a model's weights ordinary parameters, those of a copy of a packed model as well."""
+    unpack(model)
+    vars(model).pop(_WHERE, None)
+
+
+def _is_served_by(requested: str, weights: Weights) -> bool:
+    if weights.lossy:
+        return requested == weights.kernel
+    if requested in {"packed", "stock"}:
+        return bool(weights.kernel) == (requested == "packed")
+    return requested in {"auto", weights.kernel}
+
+
+def _is_intact(model: torch.nn.Module, weights: Weights) -> bool:
+    """True while nobody has replaced, cast, moved or hooked what was packed; a stock model always is what it was."""
+    if not weights.kernel:
+        return True
+    return len(packed_weights(model)) == weights.num_packed and not any(map(is_hooked_part, model.modules()))

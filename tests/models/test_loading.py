@@ -1,0 +1,181 @@
+"""Loading by name: of a hub the cache serves without a network, GGUF files load, and what isn't there is said."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+import torch
+import transformers
+import transformers.utils
+from huggingface_hub.errors import HFValidationError
+
+from specdec import Generator, ModelError
+from specdec.models import loading
+from specdec.models.loading import load_pretrained, load_pretrained_tokenizer, must_be_cached
+from tests.support import families
+from tests.support.byte_tokenizer import trained
+from tests.support.plain import decode_model
+
+
+@pytest.fixture
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def model_info(*_: Any, **__: Any) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each call of transformers was to look at local files alone."""
+    calls = list[bool]()
+
+    def from_pretrained(*_: Any, local_files_only: bool = False, **__: Any) -> None:
+        calls.append(local_files_only)
+        raise OSError("that is all")
+
+    for loader in (transformers.AutoModelForCausalLM, transformers.AutoTokenizer):
+        monkeypatch.setattr(loader, "from_pretrained", from_pretrained)
+    return calls
+
+
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.parametrize("load", [load_pretrained, load_pretrained_tokenizer])
+def test_a_name_that_is_nowhere_is_said_without_trying_again(load: Any, asked: list[bool]) -> None:
+    told = "it isn't in the hub's cache, and the hub can't be reached .ConnectionError: no route.. Give a folder"
+    with pytest.raises(ModelError, match=told):
+        load("owner/model-that-is-nowhere")
+    assert asked == []
+
+
+@pytest.mark.usefixtures("unreachable")
+@pytest.mark.parametrize("load", [load_pretrained, load_pretrained_tokenizer])
+def test_without_a_network_the_cache_serves(load: Any, asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers.utils, "cached_file", lambda *_, **__: "config.json")
+    with pytest.raises(ModelError, match="that is all"):
+        load("owner/model")
+    assert asked == [True]
+
+
+@pytest.mark.parametrize("answer", [None, HFValidationError("not a name")])
+def test_a_hub_that_answers_is_asked_by_transformers(
+    answer: Exception | None, asked: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model_info(*_: Any, **__: Any) -> None:
+        if answer is not None:
+            raise answer
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    with pytest.raises(ModelError, match="that is all"):
+        load_pretrained("owner/model")
+    assert asked == [False]
+
+
+@pytest.mark.usefixtures("unreachable")
+def test_a_folder_needs_no_hub(tmp_path: Any) -> None:
+    assert not must_be_cached(str(tmp_path))
+
+
+@pytest.fixture(name="gguf", scope="module")
+def _gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nothing in it but a GGUF file."""
+    pytest.importorskip("gguf")
+    pytest.importorskip("accelerate")
+    from tests.demo import tiny_gguf
+
+    path = tmp_path_factory.mktemp("quantised") / "Tiny.Q4_1.gguf"
+    tiny_gguf.write(path)
+    return path
+
+
+def test_a_gguf_file_is_loaded_as_transformers_loads_it(gguf: Path) -> None:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name).eval()
+    generator = Generator(str(gguf), proposer="prompt_lookup")
+    assert generator.shapes.dtype == torch.float32
+    ids = [3, 4, 5, 3, 4, 5, 3]
+    expected = decode_model(theirs, ids, 8, None, eos=())
+    assert list(generator.generate(ids, max_new_tokens=8, eos_token_id=()).token_ids) == expected
+    assert generator.tokenizer("abc")["input_ids"] == load_pretrained_tokenizer(str(gguf))("abc")["input_ids"]
+    assert next(load_pretrained(str(gguf), dtype="bfloat16")[0].parameters()).dtype == torch.bfloat16
+
+
+def test_a_folder_with_a_gguf_file_alone_names_it(gguf: Path) -> None:
+    with pytest.raises(ModelError, match=re.escape(f"It has a GGUF file: give '{gguf}'")):
+        load_pretrained(str(gguf.parent))
+
+
+@pytest.mark.parametrize("load", [load_pretrained, load_pretrained_tokenizer, Generator])
+def test_a_gguf_file_without_the_libraries_names_the_command(
+    load: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.GGUF"
+    path.write_bytes(b"GGUF")
+    monkeypatch.setattr(loading, "find_spec", lambda name: None if name == "gguf" else object())
+    with pytest.raises(ModelError, match=r"a GGUF file is read with gguf and accelerate: pip install gguf$"):
+        load(str(path))
+
+
+@pytest.mark.parametrize("load", [load_pretrained, load_pretrained_tokenizer, Generator])
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("model.safetensors", "it is a file. Give the folder that has the model's config.json"),
+        ("pytorch_model.bin", "it is a file. Give the folder"),
+        ("nowhere.gguf", "there is no such file. Give the path of a GGUF file"),
+        ("nowhere", "there is no such folder"),
+    ],
+)
+def test_a_path_without_a_model_is_answered_by_what_it_is(load: Any, name: str, fault: str, tmp_path: Path) -> None:
+    if not name.startswith("nowhere"):
+        (tmp_path / name).touch()
+    with pytest.raises(ModelError, match=re.escape(fault)):
+        load(str(tmp_path / name))
+
+
+def test_a_damaged_gguf_file_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    (tmp_path / "model.gguf").write_bytes(b"GGUF and then nothing")
+    with pytest.raises(ModelError, match=r"can't load '.*model\.gguf': .*") as caught:
+        load_pretrained(str(tmp_path / "model.gguf"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model's folder without a tokenizer."""
+    folder = tmp_path_factory.mktemp("model")
+    families.make(*families.TREES["llama"]).save_pretrained(folder)
+    return folder
+
+
+def test_a_folder_without_a_tokenizer_says_so_with_the_remedy(folder: Any, tmp_path: Any) -> None:
+    for load in (load_pretrained, load_pretrained_tokenizer):
+        with pytest.raises(ModelError) as caught:
+            load(str(folder))
+        assert str(caught.value) == (
+            f"'{folder}' has no tokenizer: save the model's into the folder with "
+            f"tokenizer.save_pretrained('{folder}'), or pass it: Generator('{folder}', tokenizer)"
+        )
+    assert load_pretrained(str(folder), trained())[1] is trained()
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "their/base"}')
+    with pytest.raises(ModelError, match="has no tokenizer: save its base model's into the folder"):
+        load_pretrained_tokenizer(str(tmp_path))
+
+
+def test_an_adapter_without_peft_says_what_to_install(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.models.loading.find_spec", lambda _: None)
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "their/base"}')
+    with pytest.raises(ModelError, match="it is an adapter, which needs peft: pip install peft"):
+        load_pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize("damage", [{"tokenizer.json": "{"}, {"tokenizer_config.json": '{"tokenizer_class": "None"}'}])
+def test_the_reason_of_a_damaged_tokenizer_is_whole(damage: dict[str, str], tmp_path: Any) -> None:
+    for name, text in damage.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ModelError, match="can't load the tokenizer of") as caught:
+        load_pretrained_tokenizer(str(tmp_path))
+    assert not re.search(r"[:,] ?\. Give", str(caught.value))
+    assert "of: ." not in str(caught.value)

@@ -1,0 +1,1 @@
+"""What several tests need: scripted strategies, model families, fresh processes."""
