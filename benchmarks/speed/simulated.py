@@ -263,6 +263,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from benchmarks.speed import simulated
+    from benchmarks.speed import simulated  # noqa: PLW0406 - worker processes import the classes by this name
 
     simulated.main()

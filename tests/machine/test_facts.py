@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specdec.machine.facts import facts as machine
+from specdec.machine import facts as machine
 
 CPU = torch.device("cpu")
 
