@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.serving.pause import Advance, Pause, Run, beside, pauses, requests_of
 from benchmarks.serving import pause
+from benchmarks.serving.pause import Advance, Pause, Run, beside, pauses, requests_of
 from specdec import Generator, ToyModel
 from specdec.errors import RequestError
 from specdec.record import Outcome, StepRecord
