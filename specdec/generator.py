@@ -459,7 +459,7 @@ class Generator:
                         on_step(record)
                     for outcome in record.outcomes:
                         tell(outcome.tokens)
-                        if record.kind != "chunk" or outcome.finish_reason is not None:
+                        if not outcome.is_chunk or outcome.finish_reason is not None:
                             yield batch.chunk(outcome)
 
     def _proposers(self, given: Strategic) -> list[Proposer]:

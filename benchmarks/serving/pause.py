@@ -27,7 +27,7 @@ from benchmarks.models import add_model_options, description, load_model
 from benchmarks.speed.overhead import text_of
 from benchmarks.tables import table
 from specdec import Generator
-from specdec.decoding.request_state import Sequence as Request
+from specdec.decoding.request_state import RequestState as Request
 from specdec.decoding.scheduler import Scheduler
 from specdec.errors import RequestError, SpecdecError
 from specdec.record import StepRecord

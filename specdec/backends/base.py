@@ -12,130 +12,17 @@ Laws:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from specdec.backends.output import Output
 from specdec.costs import Costs
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.models.loading import ModelSource, load_pretrained
-from specdec.sampling.topk import greatest_of
-
-
-class Output:
-    """The answers of one forward pass, on the model's device until they are asked for.
-
-    Attributes:
-        logits: (rows, columns, vocab), the columns as the layout wanted them.
-        hidden: by layer that the layout wanted, (rows, width, size).
-        num_top: greatest logits that are copied with the ids of the very greatest, as they will be asked for.
-    """
-
-    def __init__(
-        self, logits: torch.Tensor, columns: Sequence[int], hidden: Mapping[int, torch.Tensor] | None = None
-    ) -> None:
-        self.logits = logits
-        self.hidden = hidden or {}
-        self.column_of = {node: column for column, node in enumerate(columns)}
-        self.num_top = 0
-        self._ids: list[list[int]] | None = None
-        self._top: dict[int, tuple[list[Any], list[Any]]] = {}
-        self._top_logits: dict[int, tuple[list[Any], list[Any]]] = {}
-        self._fetched: dict[tuple[int, int], torch.Tensor] = {}
-
-    def greatest(self, row: int, node: int) -> int:
-        """The id of the greatest logit, the lowest of equals; its complement, below zero, where that is no number."""
-        if self._ids is None:  # the one copy to the host that a greedy step needs
-            greatest, ids = greatest_of(self.logits, 1)
-            ids = torch.where(greatest.isfinite(), ids, ~ids)
-            if self.num_top:
-                values, tokens = greatest_of(self.logits, self.num_top)
-                copied = torch.cat([part.double() for part in (ids, tokens, values)], -1).cpu()
-                ids, tokens, values = copied[..., :1], *copied[..., 1:].chunk(2, -1)
-                self._top_logits[self.num_top] = tokens.long().tolist(), values.tolist()
-            self._ids = ids[..., 0].long().tolist()
-        return self._ids[row][self.column_of[node]]
-
-    def top(self, k: int) -> tuple[list[Any], list[Any]]:
-        """The ids of the ``k`` greatest logits and their probabilities, (rows, columns, k) each; copied once a pass."""
-        if k not in self._top:
-            laws = self.logits.softmax(-1, dtype=torch.promote_types(self.logits.dtype, torch.float32))
-            self._top[k] = _copied(*greatest_of(laws, k))
-        return self._top[k]
-
-    def top_logits(self, k: int) -> tuple[list[Any], list[Any]]:
-        """The ids of the ``k`` greatest logits and these, (rows, columns, k) each; copied once a pass."""
-        if k not in self._top_logits:
-            self._top_logits[k] = _copied(*greatest_of(self.logits, k))
-        return self._top_logits[k]
-
-    def fetch(self, places: Sequence[tuple[int, int]]) -> None:
-        """Copy the logits of some (row, node) to the host, all at once, where they are read from then on."""
-        if self.logits.is_cpu or not places:
-            return
-        rows, nodes = zip(*places, strict=True)
-        copied = self.logits[list(rows), [self.column_of[node] for node in nodes]].cpu()
-        self._fetched.update(zip(places, copied, strict=True))
-
-    def at(self, row: int, node: int) -> torch.Tensor:
-        """The logits at a node, ``(vocab,)``: on the host where they were fetched, else on the model's device."""
-        fetched = self._fetched.get((row, node))
-        return self.logits[row, self.column_of[node]] if fetched is None else fetched
-
-
-def _copied(values: torch.Tensor, ids: torch.Tensor) -> tuple[list[Any], list[Any]]:
-    """Ids and values on the host, copied at once."""
-    both = torch.stack([ids.double(), values.double()]).cpu()
-    return both[0].long().tolist(), both[1].tolist()
-
-
-@dataclass(frozen=True, slots=True)
-class OutputRow:
-    """One row's part of an output, addressed by the nodes of its tree; ``trunk`` nodes were forwarded before them."""
-
-    output: Output
-    row: int
-    trunk: int = 0
-
-    def argmax(self, node: int) -> int:
-        """The id of the greatest logit at a node, the lowest of equals."""
-        found = self.output.greatest(self.row, node + self.trunk)
-        return found if found >= 0 else ~found
-
-    def is_finite(self, node: int) -> bool:
-        """Return True if the node's greatest logit is finite."""
-        return self.output.greatest(self.row, node + self.trunk) >= 0
-
-    def logits(self, node: int) -> torch.Tensor:
-        """The raw logits at a node, shape ``(vocab,)``."""
-        return self.output.at(self.row, node + self.trunk)
-
-    def likeliest(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
-        """The ``k`` likeliest next tokens at a node by the raw logits, likeliest first, each with its probability."""
-        ids, chances = self.output.top(k)
-        column = self.output.column_of[node + self.trunk]
-        return tuple(zip(ids[self.row][column], chances[self.row][column], strict=True))
-
-    def top_logits(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
-        """The ``k`` greatest raw logits at a node, greatest first, as pairs of token and logit."""
-        ids, logits = self.output.top_logits(k)
-        column = self.output.column_of[node + self.trunk]
-        return tuple(zip(ids[self.row][column], logits[self.row][column], strict=True))
-
-    def place(self, node: int) -> tuple[int, int]:
-        """The (row, node) of the output that a node of the tree is."""
-        return self.row, node + self.trunk
-
-    def hidden(self, node: int, layers: Sequence[int]) -> torch.Tensor:
-        """The hidden states of some layers at a node, (layers, size), on the model's device."""
-        return torch.stack([self.output.hidden[layer][self.row, node + self.trunk] for layer in layers])
-
-    def hidden_alone(self) -> "OutputRow":
-        """The same row without its logits, which takes less memory to keep."""
-        return replace(self, output=Output(self.output.logits.new_empty(0), (), self.output.hidden))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held, Output
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
+from specdec.backends.output import Output
 from specdec.costs import Costs
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout, Shapes

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field
 from transformers import PreTrainedModel
 
-from specdec.backends.base import Backend, BackendOptions, Held, Output
+from specdec.backends.base import Backend, BackendOptions, Held
+from specdec.backends.output import Output
 from specdec.distributed.group import ranks_of
 from specdec.distributed.loading import load
 from specdec.distributed.output import SpreadOutput

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from specdec.backends.base import Output
+from specdec.backends.output import Output
 from specdec.distributed.part import SPOILED, Place
 
 Ask = Callable[..., dict[Place, Any]]
@@ -24,7 +24,7 @@ class SpreadOutput(Output):
         super().__init__(own.logits, columns)
         self._num_rows, self._columns, self._ask = num_rows, columns, ask
 
-    def greatest(self, row: int, node: int) -> int:
+    def top_id(self, row: int, node: int) -> int:
         if self._ids is None:
             found = self._ask("ids", self.num_top)
             spoiled = {row for row, node in found if node == SPOILED}

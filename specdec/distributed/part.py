@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from specdec.backends.base import Held, Output
+from specdec.backends.base import Held
 from specdec.backends.hf import HFBackend
+from specdec.backends.output import Output
 from specdec.distributed.ranks import Ranks
 from specdec.distributed.shares import Share, shares_of
 from specdec.layout import Compiler, Layout
@@ -202,10 +203,10 @@ class Part:
         A row of which this rank's part is no numbers is named as well: its keys and values aren't, either.
         """
         self._last.num_top = num_top
-        found = {place: self._last.greatest(place[0], number) for place, number in self._own_places()}
+        found = {place: self._last.top_id(place[0], number) for place, number in self._own_places()}
         if not self._ranks.leads:
             spread = [row for row, shares in enumerate(self._shares) if len(shares) > 1]
-            found.update({(row, SPOILED): 1 for row in spread if self._last.greatest(row, ROOT) < 0})
+            found.update({(row, SPOILED): 1 for row in spread if self._last.top_id(row, ROOT) < 0})
         return found
 
     def top(self, k: int) -> dict[Place, tuple[Any, Any]]:

@@ -90,5 +90,5 @@ def _ask(target: Target, row: Row, first: int, tokens: Iterable[int], k: int) ->
     nodes: Sequence[int] = [tree.add(ROOT, token) for token in tokens]
     tree.wanted = nodes
     planned = target.compile({row: tree})
-    ids, logits = target.forward(planned)[row].output.top_logits(k)
+    ids, logits = target.forward(planned).rows[row].output.top_logits(k)
     return np.array(ids[0], np.int32), np.array(logits[0], np.float32)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import Plan, Strategy
-from specdec.decoding.request_state import Sequence
+from specdec.decoding.request_state import RequestState
 from specdec.errors import RequestError, in_one_line, plural
 from specdec.layout import Shapes
 from specdec.requests import prompts
@@ -38,7 +38,7 @@ class Intake:
 
     def sequences(
         self, question: Asked, strategies: ReadOnly[Strategy], wants_text: bool = False
-    ) -> list[Sequence | Exception]:
+    ) -> list[RequestState | Exception]:
         """A checked sequence per prompt, or why there is none; with one strategy for all, or one for each.
 
         Raises:
@@ -54,7 +54,7 @@ class Intake:
         held = [id(context) for context in contexts if context is not None]
         if len(held) != len({*held}):
             raise RequestError("a context was given for several prompts: each needs one of its own")
-        requests: list[Sequence | Exception] = []
+        requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
             plan = Plan(strategies[index], self.verifier, copies[index])
             try:
@@ -124,7 +124,7 @@ class Intake:
         processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
         return settings.model_copy(update={"logits_processor": processors})
 
-    def _sequence(self, ids: list[int], plan: Plan, index: int, wants_text: bool) -> Sequence:
+    def _sequence(self, ids: list[int], plan: Plan, index: int, wants_text: bool) -> RequestState:
         shapes, settings = self.shapes, plan.settings.behind(len(ids))
         plan = replace(plan, settings=settings)
         needed = len(ids) + settings.max_new_tokens
@@ -134,7 +134,7 @@ class Intake:
                 f"it to {needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
             )
         eos = frozenset(settings.eos_token_id or ())
-        return Sequence(
+        return RequestState(
             tokens=ids,
             plan=plan,
             eos_token_ids=eos,

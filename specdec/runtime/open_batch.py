@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import Self
 
 from specdec.decoding.prefix_cache import Prefixes
-from specdec.decoding.request_state import Sequence as Handle
+from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.result import Chunk, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.errors import RequestError
 from specdec.machine.facts import free_bytes
-from specdec.record import Outcome, StepRecord
+from specdec.record import Outcome, RequestHandle, StepRecord
 from specdec.requests.asked import Asked
 from specdec.runtime.binding import Bound
 from specdec.strategies.base import Proposer
@@ -130,7 +130,7 @@ class OpenBatch:
         """
         return bool(self.num_active or self.num_waiting) or self._bound.driven.use_idle_time(seconds)
 
-    def cancel(self, request: Handle) -> None:
+    def cancel(self, request: RequestHandle) -> None:
         """End a request before the next pass; one that has ended stays as it is."""
         self._scheduler.cancel(request)
 
@@ -145,13 +145,15 @@ class OpenBatch:
 
     def chunk(self, outcome: Outcome) -> Chunk:
         """The text and tokens that a step brought a request, with the result where that was the end."""
-        bound, rule = self._bound, outcome.request.plan.verifier
+        bound, request = self._bound, outcome.request
+        assert isinstance(request, Handle), "the batch's own records have its requests"
+        rule = request.plan.verifier
         return chunk_of(
             outcome,
             bound.intake.tokenizer,
             numerics=bound.driven.numerics_now(),
             lossless=rule.lossless and not bound.weights.lossy and not bound.target.backend.lossy,
-            notes=(*self._notes(bound), *outcome.request.notes) if outcome.finish_reason else (),
+            notes=(*self._notes(bound), *request.notes) if outcome.finish_reason else (),
         )
 
     def check(self) -> None:

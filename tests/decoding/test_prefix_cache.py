@@ -145,7 +145,7 @@ def test_copies_that_fail_cost_no_request(broken: str) -> None:
         other = [*prompt[::-1], *prompt]
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Target, broken, fail)
-            with pytest.warns(UserWarning, match="prefixes are not kept any more"):
+            with pytest.warns(UserWarning, match="the prefix cache is disabled"):
                 decode(batch, [other if broken == "hold" else prompt], max_new_tokens=4)
         assert (len(batch.prefixes), batch.prefixes.num_bytes) == (0, 0)
         assert decode(batch, [prompt], max_new_tokens=4) == [(expected, 0)]

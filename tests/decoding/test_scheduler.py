@@ -13,7 +13,7 @@ from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, R
 from specdec.backends import hf as hf_module
 from specdec.backends.hf import HFBackend
 from specdec.decoding.plan import Strategy
-from specdec.decoding.request_state import Sequence as Handle
+from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.scheduler import Scheduler
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
@@ -233,7 +233,7 @@ def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
     for _ in range(4):
         advance(scheduler)
     joining = scheduler.add(toy.request(long(15)))
-    while joining.is_reading:
+    while joining.is_prefilling:
         record = advance(scheduler)
         assert record is not None
         kinds.append(record.kind)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specdec import Generator, RequestError, ToyModel
-from specdec.decoding.request_state import Sequence as Handle
+from specdec.decoding.request_state import RequestState as Handle
 from specdec.plugins.registry import load_plugins
 from specdec.requests.asked import asked
 
