@@ -17,7 +17,7 @@ from specdec.record import Outcome, RequestHandle, StepRecord
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
-_MOST_PASSES = 4  # per chunk's worth of prompts: even the shortest pass has a cost
+_MOST_PROMPTS = 4  # per chunk's worth of tokens: a pass and a first draft have a cost, however short the prompt
 _CROWD = 4  # decoding requests for which a first draft, in a pass of its own, is no gain
 _MOST_CHUNKS = 8  # between two steps: about a second
 
@@ -25,9 +25,10 @@ _MOST_CHUNKS = 8  # between two steps: about a second
 class Scheduler:
     """Decodes requests until each has ended.
 
-    Prompts are read one after another, chunk by chunk. If the backend ``packs_rows``, a chunk or a first draft shares
-    the pass of the decoding requests. Otherwise rows are padded to the widest, so each has a pass of its own between
-    two steps: few enough that decoding requests never wait long, more if more requests prefill than decode.
+    Prompts are read first come, first served, chunk by chunk. If the backend ``packs_rows``, they share the passes of
+    the decoding requests, with up to a chunk's tokens per pass. Otherwise rows are padded to the widest, so each chunk
+    and each first draft has a pass of its own between two steps: few enough that decoding requests never wait long,
+    more if more requests prefill than decode.
 
     Args:
         target: used by this scheduler alone.
@@ -57,7 +58,7 @@ class Scheduler:
         self._arrived = deque[RequestState]()  # this and the next are written by other threads
         self._cancelled = deque[RequestHandle]()
         self._waiting: list[RequestState] = []
-        self._prefilling: RequestState | None = None
+        self._prefilling: list[RequestState] = []
         self._decoding: list[RequestState] = []
         self._num_read = 0  # tokens of prompts and nodes of first drafts since the last step
 
@@ -80,7 +81,7 @@ class Scheduler:
     @property
     def num_active(self) -> int:
         """Requests in the cache."""
-        return len(self._decoding) + (self._prefilling is not None)
+        return len(self._decoding) + len(self._prefilling)
 
     @property
     def num_waiting(self) -> int:
@@ -92,20 +93,10 @@ class Scheduler:
         self._take_arrivals()
         if ended := self._take_ended():
             return ended
-        if self._prefilling is None and self._waiting and self._has_room(self._waiting[0]):
-            self._announce_rows()
-            self._prefilling = self._waiting.pop(0)
-            begin(self._prefilling, self._target, self._contexts)
-            if ended := self._take_ended():
-                return ended
-        if self._prefilling is not None:
-            record = self._prefill(self._prefilling)
-            if record is not None:
-                return record
-        if not self._decoding:
-            return None
-        self._num_read = 0
-        return self._step(self._decoding)
+        prompts = self._next_prompts()
+        if ended := self._take_ended():  # a request that failed to begin
+            return ended
+        return self._step(prompts) if prompts or self._decoding else None
 
     def close(self) -> StepRecord | None:
         """Cancel all requests."""
@@ -114,37 +105,72 @@ class Scheduler:
         self._take_arrivals()
         return self._take_ended()
 
-    def _prefill(self, request: RequestState) -> StepRecord | None:
-        """Run a request's next chunk, or its first draft: with the decoding requests if the backend packs rows.
+    def _next_prompts(self) -> list[RequestState]:
+        """The requests whose prompts the next pass reads.
 
-        Otherwise return None if the decoding requests have waited long enough since their last step.
+        If the backend packs rows, these are as many as fit in a chunk. Otherwise it is one, or none if the decoding
+        requests have waited long enough since their last step.
         """
-        chunk, shapes = next_chunk(request, self._target), self._target.shapes
-        num_tokens = max(len(chunk) or len(request.uncached_prefix) + 1, shapes.chunk // _MOST_PASSES)
-        if not shapes.packs_rows and self._num_read and self._num_read + num_tokens > shapes.chunk * self._num_chunks():
-            return None
-        requests = [*self._decoding, request] if shapes.packs_rows else [request]
-        drops_drafts = len(requests) == 1 and len(self._decoding) >= _CROWD
-        if not chunk:
-            self._prefilling = None
-            self._decoding.append(request)
-        record = self._step(requests, drops_drafts)
-        if not chunk and request.row is not None and self._contexts.prefixes is not None:
-            self._contexts.prefixes.save(request.row, request.tokens)
-        self._num_read += max(num_tokens, record.width)  # the width includes the first draft
-        return record
+        shapes, found = self._target.shapes, list[RequestState]()
+        num_read = 0 if shapes.packs_rows else self._num_read
+        while shapes.packs_rows or not found:
+            if len(found) == len(self._prefilling) and not self._begin_next():
+                break
+            request = self._prefilling[len(found)]
+            if request.is_finished:
+                break
+            num_tokens = self._num_tokens(request)
+            if num_read and num_read + num_tokens > shapes.chunk * self._num_chunks():
+                break
+            num_read += num_tokens
+            found.append(request)
+        return found
+
+    def _begin_next(self) -> bool:
+        """Begin the first queued request; False if there is none, or no room."""
+        if not self._waiting or not self._has_room(self._waiting[0]):
+            return False
+        self._announce_rows()
+        self._prefilling.append(self._waiting.pop(0))
+        begin(self._prefilling[-1], self._target, self._contexts)
+        return True
+
+    def _num_tokens(self, request: RequestState) -> int:
+        """Tokens of the next pass over a request's prompt, counted as a fair share of a chunk at least."""
+        chunk = next_chunk(request, self._target)
+        return max(len(chunk) or len(request.uncached_prefix) + 1, self._target.shapes.chunk // _MOST_PROMPTS)
 
     def _num_chunks(self) -> float:
         """Chunks to read before the next step: more if more requests prefill than decode."""
+        if self._target.shapes.packs_rows:
+            return 1
         if not self._decoding:
             return math.inf
         num_prefilling = 1 + min(len(self._waiting), self._max_batch_size - self.num_active)
         return min(_MOST_CHUNKS, max(1, num_prefilling // len(self._decoding)))
 
-    def _step(self, requests: Sequence[RequestState], drops_drafts: bool = False) -> StepRecord:
-        contexts, ties = self._contexts, self._flags_ties
-        record = step(Batch(self._target, [*requests], self._fallback, contexts, ties, drops_drafts))
+    def _step(self, prompts: Sequence[RequestState]) -> StepRecord:
+        """Run one pass over some prompts, and over the decoding requests if there are no prompts or rows are packed."""
+        is_shared = not prompts or self._target.shapes.packs_rows
+        num_tokens = sum(map(self._num_tokens, prompts))
+        drafting = [request for request in prompts if not next_chunk(request, self._target)]
+        batch = Batch(
+            target=self._target,
+            requests=[*self._decoding, *prompts] if is_shared else prompts,
+            fallback=self._fallback,
+            contexts=self._contexts,
+            flags_ties=self._flags_ties,
+            drops_drafts=not is_shared and len(self._decoding) >= _CROWD,
+        )
+        self._prefilling = [request for request in self._prefilling if request not in drafting]
+        self._decoding += drafting
+        record = step(batch)
         self._drop(record)
+        for request in drafting:
+            if request.row is not None and self._contexts.prefixes is not None:
+                self._contexts.prefixes.save(request.row, request.tokens)
+        # The width includes the first draft.
+        self._num_read = 0 if is_shared else self._num_read + max(num_tokens, record.width)
         return record
 
     def _has_room(self, request: RequestState) -> bool:
@@ -176,7 +202,7 @@ class Scheduler:
             backend.expect(capacities)
 
     def _known(self) -> list[RequestState]:
-        return [*self._decoding, *([self._prefilling] if self._prefilling else []), *self._waiting]
+        return [*self._decoding, *self._prefilling, *self._waiting]
 
     def _take_arrivals(self) -> None:
         """Carry out ``add`` and ``cancel``."""
@@ -204,6 +230,5 @@ class Scheduler:
         """Forget the requests that have ended."""
         ended = {id(outcome.request) for outcome in record.outcomes if outcome.finish_reason is not None}
         self._decoding = [request for request in self._decoding if id(request) not in ended]
+        self._prefilling = [request for request in self._prefilling if id(request) not in ended]
         self._waiting = [request for request in self._waiting if id(request) not in ended]
-        if id(self._prefilling) in ended:
-            self._prefilling = None
