@@ -225,14 +225,9 @@ MUTATIONS = (
         (SCHEDULER,),
     ),
     Mutation(
-        "the last row in the place of one that leaves",
+        "the last row gets a closed row's number without its keys and values",
         "specdec/backends/cache.py",
-        (
-            (
-                "            for moved in range(row, last):\n                buffer[moved] = buffer[moved + 1]",
-                "            if row != last:\n                buffer[row] = buffer[last]",
-            ),
-        ),
+        (("layer.move(last, row, held)", "pass"),),
         (ROWS,),
     ),
     Mutation(
@@ -244,13 +239,13 @@ MUTATIONS = (
     Mutation(
         "a draft that the account can't bear to lose",
         "specdec/strategies/merging/budget.py",
-        ((" or costs[width + 1 + beside] - 1.0 > self.balance", ""),),
+        ((" or costs[place + 1 + beside] - 1.0 > self.balance", ""),),
         ("tests/strategies/merging/test_budget.py",),
     ),
     Mutation(
         "chances without their parents'",
         "specdec/strategies/merging/growth.py",
-        (("likelihood = chance * (", "likelihood = ("),),
+        (("likelihood = chance * rate.value", "likelihood = rate.value"),),
         ("tests/strategies/merging/test_growth.py",),
     ),
     Mutation(

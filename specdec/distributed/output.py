@@ -1,4 +1,4 @@
-"""The answers of a pass that ranks have shared, asked for as they are needed: ids mostly, which are few bytes."""
+"""The output of a pass shared by ranks, fetched when it is read: mostly ids, which are few bytes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ Ask = Callable[..., dict[Place, Any]]
 
 
 class SpreadOutput(Output):
-    """An output whose parts lie on several ranks.
+    """An output whose parts are on several ranks.
 
     Args:
-        own: rank 0's own part.
+        own: rank 0's part.
         num_rows, columns: of the whole pass.
-        ask: asks every rank for what a method of its part gives, and unites the answers.
+        ask: calls a method of every rank's part, and returns the united results.
     """
 
     def __init__(self, own: Output, num_rows: int, columns: Sequence[int], ask: Ask) -> None:
@@ -54,7 +54,7 @@ class SpreadOutput(Output):
         return self._fetched[row, node]
 
     def take_hidden(self, layers: Sequence[int], width: int) -> None:
-        """Bring the hidden states of some layers together, (rows, width, size) each."""
+        """Fetch the hidden states of some layers, ``(rows, width, size)`` each."""
         for layer in layers:
             found = self._ask("hidden", layer)
             any_state = next(iter(found.values()))
@@ -64,7 +64,7 @@ class SpreadOutput(Output):
             self.hidden = {**self.hidden, layer: states.to(self.logits.device)}
 
     def _whole(self, found: dict[Place, Any]) -> list[Any]:
-        """By row and column; None where a row has no such node."""
+        """By row and column; None if the row has no such node."""
         return [[found.get((row, node)) for node in self._columns] for row in range(self._num_rows)]
 
     def _both(self, found: dict[Place, tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:
