@@ -92,11 +92,6 @@ class Contexts:
         if self.prefixes is not None and before != self._model_now:
             self.prefixes.clear()
 
-    @property
-    def num_parked(self) -> int:
-        """Rows that wait for a request."""
-        return len(self._parked)
-
     def row_for(self, context: Context, tokens: Sequence[int]) -> Row | None:
         """Take a context's row for a text, cut to their common prefix; None if they have none.
 

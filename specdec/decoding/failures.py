@@ -1,21 +1,39 @@
-"""Whose failure a failure is: whatever a plug-in raises ends its own requests, and the error names the plug-in.
+"""Whose failure an error is: it ends that plug-in's requests, and names the plug-in.
 
-A proposer or verifier fails its own request. The backend and the mask compiler fail all requests of their pass. An
-engine fails the requests it drafts for. A logits processor fails its request if the text needs the node at which it
-raised; ``NodeDistributions.faults`` has its errors until then.
+A proposer or verifier fails its own request, an engine the requests that it drafts for, and the backend with its mask
+compiler all requests of the pass. A logits processor's error is in ``NodeDistributions.faults``, and fails its request
+only if the text reaches that node.
 """
 
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
+from specdec.decoding.plan import Strategy
 from specdec.decoding.request_state import RequestState
 from specdec.errors import SpecdecError, failure
+from specdec.target import Target
+from specdec.verifiers.base import Verifier
+
+
+def blame_backend(target: Target, requests: Iterable[RequestState]) -> AbstractContextManager[None]:
+    """End these requests if the block raises: in modelling code, a mask compiler, or for lack of memory."""
+    return _blame(target.author, requests)
+
+
+def blame_proposer(strategy: Strategy, requests: Iterable[RequestState]) -> AbstractContextManager[None]:
+    """End these requests if the block raises: in an engine or a drafter."""
+    return _blame(f"proposer {strategy.name}", requests)
+
+
+def blame_verifier(verifier: Verifier, request: RequestState) -> AbstractContextManager[None]:
+    """End a request if the block raises: in its acceptance rule."""
+    return _blame(f"verifier {type(verifier).__name__}", [request])
 
 
 @contextmanager
-def guard(author: str, requests: Iterable[RequestState]) -> Iterator[None]:
-    """End the unfinished ones of these requests by whatever is raised within; warn if all have finished."""
+def _blame(author: str, requests: Iterable[RequestState]) -> Iterator[None]:
+    """End those of the requests that have not ended; warn if all have."""
     try:
         yield
     except Exception as error:

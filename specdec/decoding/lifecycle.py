@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from specdec.decoding.contexts import Contexts
-from specdec.decoding.failures import guard
+from specdec.decoding.failures import blame_backend, blame_proposer
 from specdec.decoding.request_state import RequestState
 from specdec.target import Target
 
 
 def begin(request: RequestState, target: Target, contexts: Contexts) -> None:
     """Open a row for a request, or reuse its context's, and start its drafter."""
-    with guard(target.author, [request]):
+    with blame_backend(target, [request]):
         if request.context is not None or contexts.prefixes is not None:
             contexts.check_model()
         may_reuse = _may_reuse(request)
@@ -25,7 +25,7 @@ def begin(request: RequestState, target: Target, contexts: Contexts) -> None:
     if request.is_finished:
         return
     strategy = request.plan.strategy
-    with guard(strategy.author, [request]):
+    with blame_proposer(strategy, [request]):
         request.drafter = strategy.engine.start(request.for_drafter(target.shapes.vocab_size))
 
 
@@ -41,18 +41,18 @@ def leave(ended: Sequence[RequestState], target: Target, contexts: Contexts) -> 
     """
     row_bytes = 0
     if ended:
-        with guard(target.author, ended):
+        with blame_backend(target, ended):
             row_bytes = target.backend.row_bytes
     for request in ended:
         row, drafter = request.row, request.drafter
         request.row = request.drafter = None
-        with guard(target.author, [request]):
+        with blame_backend(target, [request]):
             if row is not None and request.error is None:
                 contexts.take_row(row, request.tokens, request.context)
             elif row is not None:
                 target.release(row)
         if drafter is not None:
-            with guard(request.plan.strategy.author, [request]):
+            with blame_proposer(request.plan.strategy, [request]):
                 drafter.stop()
             request.notes = drafter.notes
     return row_bytes

@@ -1,8 +1,7 @@
-"""The phases of a step and the clock that counts their seconds. This module doesn't import torch."""
+"""The phases of a step, and their seconds. This module doesn't import torch."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -12,42 +11,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class PhaseClock:
-    """The seconds of a step, by phase."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time of the block to a phase."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-
-
-class Clocked(Protocol):
-    """An object with a clock."""
+class Timed(Protocol):
+    """An object that counts seconds by phase."""
 
     @property
-    def clock(self) -> PhaseClock:
-        """Counts the seconds."""
+    def seconds(self) -> dict[str, float]:
+        """By phase."""
 
 
-C = TypeVar("C", bound=Clocked)
-Stage = Callable[Concatenate[C, P], R]
+T = TypeVar("T", bound=Timed)
 
 
-def timed(phase: str) -> Callable[[Stage[C, P, R]], Stage[C, P, R]]:
-    """Decorate a function whose first argument has a clock: its time counts as the phase's."""
+def timed(phase: str) -> Callable[[Callable[Concatenate[T, P], R]], Callable[Concatenate[T, P], R]]:
+    """Decorate a function: its time is added to the phase of its first argument's ``seconds``."""
 
-    def decorate(stage: Stage[C, P, R]) -> Stage[C, P, R]:
-        @wraps(stage)
-        def run(first: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
-            with first.clock.phase(phase):
-                return stage(first, *args, **kwargs)
+    def decorate(function: Callable[Concatenate[T, P], R]) -> Callable[Concatenate[T, P], R]:
+        @wraps(function)
+        def run(first: T, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            began = time.perf_counter()
+            try:
+                return function(first, *args, **kwargs)
+            finally:
+                first.seconds[phase] = first.seconds.get(phase, 0.0) + time.perf_counter() - began
 
         return run
 

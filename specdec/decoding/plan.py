@@ -17,7 +17,6 @@ class Strategy:
     Attributes:
         wants: the signals that its drafters observe.
         targets: other models that it drives, in the order in which they were opened; it may open more later.
-        author: the plug-in to name when it raises.
         about_trees, about_prompts: the signals of each kind.
         tree_layers, prompt_layers: the layers whose hidden states are signals of each kind.
         num_top: the largest ``k`` of its ``TopLogits`` about trees.
@@ -27,7 +26,6 @@ class Strategy:
     engine: Engine
     wants: frozenset[Signal]
     targets: Sequence[Target] = ()
-    author: str = field(init=False)
     about_trees: tuple[Signal, ...] = field(init=False)
     about_prompts: tuple[Signal, ...] = field(init=False)
     tree_layers: frozenset[int] = field(init=False)
@@ -37,7 +35,6 @@ class Strategy:
     def __post_init__(self) -> None:
         about_prompts = tuple(signal for signal in self.wants if signal[0] is Nodes.PROMPT)
         about_trees = tuple(self.wants.difference(about_prompts))
-        object.__setattr__(self, "author", f"proposer {self.name}")
         object.__setattr__(self, "about_prompts", about_prompts)
         object.__setattr__(self, "about_trees", about_trees)
         object.__setattr__(self, "prompt_layers", layers_of(about_prompts))

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import torch
 
 from specdec.decoding.contexts import Contexts
-from specdec.decoding.failures import guard
+from specdec.decoding.failures import blame_backend, blame_proposer, blame_verifier
 from specdec.decoding.lifecycle import leave
-from specdec.decoding.phases import PhaseClock, timed
+from specdec.decoding.phases import timed
 from specdec.decoding.prefill import keep_prompt_signals, next_chunk, tree_of_chunk
 from specdec.decoding.proposals import budget, checked, propose_all
 from specdec.decoding.request_state import RequestState
@@ -35,6 +35,7 @@ class Batch:
         fallback: the verifier for drafts without a true q under a rule that reads q; it doesn't read q itself.
         flags_ties: retain the two best scores of each token, since a pass of another shape might swap them.
         drops_drafts: feed roots alone where the text allows it: requests outside the pass wait for it.
+        seconds: by phase.
     """
 
     target: Target
@@ -43,7 +44,7 @@ class Batch:
     contexts: Contexts
     flags_ties: bool = False
     drops_drafts: bool = False
-    clock: PhaseClock = field(default_factory=PhaseClock)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ def step(batch: Batch) -> StepRecord:
     """
     reads_prompts = any(request.is_prefilling for request in batch.requests)
     turns, output = propose(batch), None
-    with guard(batch.target.author, batch.requests):
+    with blame_backend(batch.target, batch.requests):
         planned = compile_pass(batch, turns)
         output = forward(batch, turns, planned)
         while discard_spoiled(batch, turns, output):
@@ -112,7 +113,7 @@ def propose(batch: Batch) -> list[RequestTurn]:
         for request, limits, proposal in zip(own, budgets, propose_all(strategy, own, budgets), strict=True):
             root = DraftTree(request.tokens[-1])
             turn = turns[request] = RequestTurn(request, root, root)
-            with guard(strategy.author, [request]):
+            with blame_proposer(strategy, [request]):
                 proposed = checked(proposal, request, limits, batch.target.shapes.vocab_size)
                 tree = proposed if batch.target.shapes.takes_trees else proposed.longest_chain()
                 if batch.drops_drafts and request.plan.verifier.is_keyed:
@@ -168,7 +169,7 @@ def verify(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> No
         turn.target = NodeDistributions(turn.tree, outputs, request.tokens, request.warper, request.randomness)
         if verifier.reads_q and not turn.tree.has_true_laws:
             verifier, turn.has_fallen_back = batch.fallback, True
-        with guard(f"verifier {type(verifier).__name__}", [request]):
+        with blame_verifier(verifier, request):
             verdict = verifier.verify(turn.tree, turn.target, request.randomness)
             verdict.check(turn.tree)
             has_bonus = verdict.tokens[-1] != NO_TOKEN
@@ -236,7 +237,7 @@ def observe(batch: Batch, turns: Sequence[RequestTurn]) -> None:
         request, strategy, drafter = turn.request, turn.request.plan.strategy, turn.request.drafter
         if request.is_finished or drafter is None:
             continue
-        with guard(strategy.author, [request]):
+        with blame_proposer(strategy, [request]):
             if turn.is_chunk:
                 drafter.read(turn.row.length, budget(batch.target, request))
             elif turn.target is not None:
@@ -259,7 +260,7 @@ def record_of(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput | N
     record = StepRecord(
         kind="chunk" if all(turn.is_chunk for turn in turns) else "prompt" if reads_prompts else "step",
         outcomes=tuple(map(_outcome, turns)),
-        seconds=batch.clock.seconds,
+        seconds=batch.seconds,
         width=0 if output is None else max(output.planned.layout.num_nodes),
         num_positions=0 if output is None else output.planned.num_positions,
         is_settled=batch.target.is_settled,
@@ -290,9 +291,8 @@ def _outcome(turn: RequestTurn) -> Outcome:
 
 def learn(turns: Sequence[RequestTurn], record: StepRecord) -> None:
     """Pass the record to each engine that drafted in the step."""
-    outcomes = {turn.request: outcome for turn, outcome in zip(turns, record.outcomes, strict=True)}
-    drafting = [turn.request for turn in turns if not turn.is_chunk]
-    for strategy in dict.fromkeys(request.plan.strategy for request in drafting):
-        own = [request for request in drafting if request.plan.strategy is strategy]
-        with guard(strategy.author, own):
+    outcomes = {turn.request: each for turn, each in zip(turns, record.outcomes, strict=True) if not turn.is_chunk}
+    for strategy in dict.fromkeys(request.plan.strategy for request in outcomes):
+        own = [request for request in outcomes if request.plan.strategy is strategy]
+        with blame_proposer(strategy, own):
             strategy.engine.learn(record, [outcomes[request] for request in own])
