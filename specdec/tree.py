@@ -107,11 +107,7 @@ class DraftTree:
         return f"DraftTree(tokens={self.tokens}, parents={self.parents})"
 
     def add(self, parent: int, token: int, role: Role = Role.CANDIDATE, q: torch.Tensor | None = None) -> int:
-        """The node for ``token`` below ``parent``, new or existing; the draw of a candidate is recorded.
-
-        Raises:
-            IndexError: if there is no such parent.
-        """
+        """The node for ``token`` below an existing ``parent``, new or merged; the draw of a candidate is recorded."""
         node = self._place(parent, token, role)
         if role & Role.CANDIDATE:
             self.draws.setdefault(parent, []).append(Draw(node, q))
@@ -241,9 +237,7 @@ class DraftTree:
         if self.tokens[ROOT] != root:
             raise refuse(f"its root is token {self.tokens[ROOT]}, but the last committed token is {root}")
         if not len(self.tokens) == len(self.parents) == len(self.depths) == len(self.roles):
-            raise refuse(
-                "its lists of tokens, parents, depths and roles differ in length, so they were not made by add()"
-            )
+            raise refuse("its lists of tokens, parents, depths and roles differ in length, so add() didn't make them")
         if len(self) - 1 > budget.num_nodes:
             raise refuse(f"{plural(len(self) - 1, 'node')} below the root, but the budget is {budget.num_nodes}")
         for node in range(1, len(self)):
@@ -283,14 +277,11 @@ def _fault_of(draw: Draw, token: int, vocab_size: int) -> str:
     if q.dtype not in (torch.float32, torch.float64):
         return f"has a distribution in {q.dtype}: use float32 or float64, whichever it was drawn from"
     total, least = float(q.sum()), float(q.min())
-    fault = ""
     if not (least >= 0.0 and total < float("inf")):
-        fault = f"has a distribution with NaN, infinite or negative entries (least {least}, total {total})"
-    elif abs(total - 1.0) > _SUM_TOLERANCE:
-        fault = f"has a distribution that sums to {total:.6g}, not to 1"
-    elif q[token] == 0.0:
-        fault = f"is token {token}, which has probability 0 in its own distribution"
-    return fault
+        return f"has a distribution with NaN, infinite or negative entries (least {least}, total {total})"
+    if abs(total - 1.0) > _SUM_TOLERANCE:
+        return f"has a distribution that sums to {total:.6g}, not to 1"
+    return "" if q[token] else f"is token {token}, which has probability 0 in its own distribution"
 
 
 def merge(trees: Iterable[DraftTree]) -> DraftTree:
@@ -298,12 +289,10 @@ def merge(trees: Iterable[DraftTree]) -> DraftTree:
 
     A node sampled in one tree may get children from another, so after sampling the merged draws have no true q.
     """
-    first, *others = trees
-    merged = DraftTree(first.tokens[ROOT])
-    merged.has_true_laws = all(
-        tree.has_true_laws and not (others and tree.has_sampled_draws) for tree in (first, *others)
-    )
-    for tree in (first, *others):
+    parts = list(trees)
+    merged = DraftTree(parts[0].tokens[ROOT])
+    for tree in parts:
+        merged.has_true_laws &= tree.has_true_laws and (len(parts) == 1 or not tree.has_sampled_draws)
         assert tree.tokens[ROOT] == merged.tokens[ROOT], "trees to merge share their root"
         merged.graft(tree, range(1, len(tree)), {ROOT: ROOT})
     return merged
