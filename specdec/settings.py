@@ -154,7 +154,7 @@ class Settings(BaseModel):
             raise ValueError(f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}")
         return self
 
-    def behind(self, num_tokens: int) -> Self:
+    def after_prompt(self, num_tokens: int) -> Self:
         """The same behind a prompt of so many tokens, with ``max_length`` as ``max_new_tokens``.
 
         Raises:
