@@ -14,9 +14,8 @@ from specdec.errors import RequestError
 from specdec.layout import Shapes
 from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import load_plugins
-from specdec.record import StepRecord
 from specdec.requests.generation_request import GenerationRequest
-from specdec.requests.options import GenerateOptions, ProposerChoice
+from specdec.requests.options import GenerateOptions, OnStep, ProposerChoice
 from specdec.requests.streaming import streaming
 from specdec.runtime.open_batch import OpenBatch
 from specdec.runtime.opening import check_arguments, choice_of, open_model
@@ -155,8 +154,8 @@ class Generator:
     def context(self) -> Context:
         """Return a context, which caches keys and values from each of its requests to the next.
 
-        Close it, or use it in a ``with`` statement: it takes memory. If memory is short, the context used least
-        recently is emptied; its next request computes everything again.
+        Close it, or use it in a ``with`` statement. If memory is short, the context used least recently is emptied;
+        its next request computes everything again.
         """
         return Context(self)
 
@@ -278,11 +277,7 @@ class Generator:
         )
 
     def _decode(
-        self,
-        request: GenerationRequest,
-        proposer: ProposerChoice,
-        on_step: Callable[[StepRecord], object] | None,
-        wants_text: bool = False,
+        self, request: GenerationRequest, proposer: ProposerChoice, on_step: OnStep, wants_text: bool = False
     ) -> Iterator[Chunk]:
         if any(context is not None and context.owner is not self for context in request.contexts):
             raise RequestError("a context of another generator was given: each has its own cache")

@@ -10,6 +10,8 @@ from specdec.strategies.base import Proposer
 
 ProposerChoice = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
 
+OnStep = Callable[[StepRecord], object] | None
+
 
 class RequestOptions(TypedDict, total=False):
     """Settings by specdec's names (see ``Settings``) or transformers', and a tokenizer's output by its names."""
@@ -63,4 +65,4 @@ class GenerateOptions(RequestOptions, total=False):
     """The keyword arguments of ``Generator.generate`` and ``stream``."""
 
     proposer: ProposerChoice
-    on_step: Callable[[StepRecord], object] | None
+    on_step: OnStep

@@ -152,7 +152,7 @@ def costs_of(target: Target, model: Any) -> Costs:
 
 
 def _key_of(target: Target) -> str:
-    """Return a text of all that a finding about a target depends on, besides the model."""
+    """Return what a finding about a target depends on, except for the model."""
     backend = type(target.backend)
     name = f"{backend.__module__}.{backend.__qualname__} {backend.version}".rstrip()
     return f"{name} {target.backend.options!r} {target.compiler!r}"

@@ -1,5 +1,6 @@
 """A batch that stays open: requests join and leave between any two passes."""
 
+import warnings
 from bisect import bisect_right
 from dataclasses import replace
 from types import TracebackType
@@ -9,7 +10,7 @@ from specdec.decoding.prefix_cache import Prefixes
 from specdec.decoding.request_state import Sequence as Handle
 from specdec.decoding.result import Chunk, chunk_of
 from specdec.decoding.scheduler import Scheduler
-from specdec.errors import RequestError
+from specdec.errors import RequestError, failure
 from specdec.machine.facts import free_bytes
 from specdec.record import Outcome, StepRecord
 from specdec.requests.generation_request import GenerationRequest
@@ -122,7 +123,13 @@ class OpenBatch(Scheduler):
         Returns:
             True once no work is left.
         """
-        return bool(self.num_active or self.num_waiting) or self._binding.strategies.prepare(lambda *_: None, seconds)
+        if self.num_active or self.num_waiting:
+            return True
+        try:
+            return self._binding.strategies.prepare(lambda *_: None, seconds)
+        except Exception as error:  # a third party's code, which must not end a server
+            warnings.warn(str(failure("preparing drafts", error)), stacklevel=2)
+            return True
 
     def advance(self) -> StepRecord | None:
         record = super().advance()
@@ -162,7 +169,7 @@ class OpenBatch(Scheduler):
 
 
 def _share_of_free(target: Target, taken: int = 0) -> int | None:
-    """Return the bytes for keys and values, besides those ``taken``; the rest is for activations."""
+    """Return the bytes for keys and values, less those ``taken``; the rest of the memory is for activations."""
     free = free_bytes(target.shapes.device)
     return None if free is None else max(1, int((free + target.backend.cache_bytes(())) * _SHARE_OF_MEMORY) - taken)
 

@@ -12,7 +12,7 @@ from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, Signa
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
-_MAX_STRATEGIES = 8  # bound besides the generator's own
+_MAX_STRATEGIES = 8  # bound in addition to the generator's own
 _MAX_WITH_MODELS = 2  # of those, with draft models
 
 

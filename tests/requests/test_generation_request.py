@@ -10,6 +10,8 @@ from transformers import StoppingCriteria, TextIteratorStreamer
 
 from specdec import Generator, RequestError, ToyModel
 from specdec.requests.generation_request import GenerationRequest
+from specdec.requests.options import GenerateOptions
+from specdec.settings import _OF_GENERATE, Settings
 from tests.support import families
 from tests.support.byte_tokenizer import trained
 
@@ -85,6 +87,12 @@ def test_several_texts_of_a_prompt_have_seeds_of_their_own() -> None:
     listed = GenerationRequest.of([[1], [2]], num_return_sequences=2, temperature=1.0, seed=[5, 9])
     assert listed.prompt == [[1], [1], [2], [2]]
     assert listed.settings["seed"] == [5, 6, 9, 10]
+
+
+def test_the_typed_options_are_the_settings_and_what_is_translated() -> None:
+    others = set(GenerateOptions.__annotations__) - set(Settings.model_fields)
+    assert set(Settings.model_fields) <= set(GenerateOptions.__annotations__)
+    assert others == {*_OF_GENERATE, "token_type_ids"}
 
 
 def test_options_of_the_chat_template_are_no_settings() -> None:

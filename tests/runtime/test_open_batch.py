@@ -1,13 +1,17 @@
 """An open batch: requests join and leave between passes, each with its own strategy and rule, and texts stay theirs."""
 
+import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from specdec import Generator, RequestError, ToyModel
+from specdec import Engine, Generator, RequestError, ToyModel
 from specdec.decoding.request_state import Sequence as Handle
 from specdec.plugins.registry import load_plugins
+from specdec.strategies.merging.merged import MergedProposer
+from tests.support.scripted import Scripted
 
 STRATEGIES = ["autoregressive", "prompt_lookup", "lookahead:N=3,W=3,G=3", "jacobi:n=4", "auto"]
 
@@ -68,6 +72,46 @@ def test_strategies_in_use_stay_bound_and_the_oldest_others_go() -> None:
         while batch.advance() is not None:
             pass
         assert len(first.new_tokens) == 60
+
+
+class Preparing(Engine):
+    """Has two parts of work, one for each call with a limit in time."""
+
+    num_done = 0
+
+    def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
+        while self.num_done < 2:
+            on_progress(self.num_done, 2)
+            self.num_done += 1
+            if math.isfinite(seconds):
+                break
+        return self.num_done == 2
+
+
+@pytest.mark.parametrize("is_merged", [False, True])
+def test_engines_prepare_when_called_and_in_idle_time(is_merged: bool) -> None:
+    alone, progress = Scripted(engine=Preparing), list[tuple[int, int]]()
+    proposer = MergedProposer([alone]) if is_merged else alone
+    Generator(ToyModel.random(), proposer=proposer).prepare(lambda *parts: progress.append(parts))
+    assert progress == [(0, 2), (1, 2)]
+    with Generator(ToyModel.random(), proposer=proposer).open_batch() as batch:
+        assert [batch.use_idle_time(), batch.use_idle_time()] == [False, True]
+        batch.add([1], max_new_tokens=1)
+        assert batch.use_idle_time()
+
+
+class Failing(Engine):
+    def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
+        raise ValueError("no")
+
+
+def test_an_engine_that_fails_to_prepare_is_named_and_decoding_goes_on() -> None:
+    generator = Generator(ToyModel.random(), proposer=Scripted(engine=Failing))
+    with pytest.raises(ValueError, match="no"):
+        generator.prepare()
+    with generator.open_batch() as batch, pytest.warns(UserWarning, match="preparing drafts failed with ValueError"):
+        assert batch.use_idle_time()
+    assert len(generator.generate([1], max_new_tokens=3).token_ids) == 3
 
 
 def test_a_prompt_that_cant_be_served_is_returned_as_its_error() -> None:

@@ -161,11 +161,11 @@ class _RecyclingSource(Source):
         ]
 
     def hear(self, feedback: Feedback) -> None:
-        told: Mapping[int, Successors] = feedback.signals.get(self._engine.signal, {})
+        predictions: Mapping[int, Successors] = feedback.signals.get(self._engine.signal, {})
         tree, tokens = feedback.tree, self.request.tokens
         before_root = len(tokens) - len(feedback.tokens) - 2
         before = [tokens[before_root] if before_root >= 0 else -1, *(tree.tokens[node] for node in tree.parents[1:])]
-        for node, successors in told.items():
+        for node, successors in predictions.items():
             self._engine.remember(before[node], tree.tokens[node], successors)
 
 
