@@ -17,7 +17,6 @@ from specdec.decoding.result import Result
 from specdec.errors import SpecdecError, in_one_line
 from specdec.generator import Generator
 from specdec.record import Outcome, RequestHandle, StepRecord
-from specdec.requests.asked import Asked
 from specdec.runtime.open_batch import OpenBatch
 from specdec.serving.errors import ApiError
 from specdec.serving.logprobs import TokenLogprob, logprobs_of
@@ -223,10 +222,11 @@ class Engine:
         if job.is_over:  # its sender has gone
             return
         call = job.call
-        question = Asked([*call.prompts], {**call.settings, "seed": [*call.seeds]})
-        proposers = [] if call.proposer is None else [call.proposer]
+        settings = {**call.settings, "seed": [*call.seeds]}
         try:
-            handles = batch.add(question, proposers, call.verifier, wants_text=True)
+            handles = batch.add(
+                [*call.prompts], proposer=call.proposer, verifier=call.verifier, wants_text=True, **settings
+            )
         except SpecdecError as error:
             self._say([(job, ApiError(400, str(error), code="invalid_value"))])
             return

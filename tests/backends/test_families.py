@@ -185,7 +185,7 @@ def test_recurrent_models_are_refused_with_the_reason(name: str) -> None:
 def test_slot_ordered_models_run_on_chains_exactly(name: str) -> None:
     model = families.make(*families.CHAINS[name])
     generator = Generator(model, proposer="prompt_lookup:num_matches=3")
-    assert not generator.takes_trees
+    assert not generator.shapes.takes_trees
     batch = prompts(4)
     for prompt, result in zip(batch, generator.generate(batch, max_new_tokens=40, eos_token_id=()), strict=True):
         tokens = list(prompt)

@@ -9,7 +9,6 @@ import torch
 from specdec import Drafter, DraftTree, Feedback, Generator, Nodes, PluginError, Request, ToyModel, What
 from specdec.backends import hf as hf_module
 from specdec.record import StepRecord
-from specdec.requests.asked import Asked
 from specdec.strategies.base import Engine, Hidden, Signal, TopLogits
 from specdec.tree import Budget
 from tests.support import families
@@ -21,7 +20,7 @@ PROMPTS = [[5, 9, 2], [3 + index * 7 % 40 for index in range(45)], [1, 2], [4 + 
 
 def packing(generator: Generator, chunk: int = 8) -> Generator:
     """The same generator with the passes of a backend that packs rows."""
-    backend = generator._attached.bound.target.backend
+    backend = generator._binding.target.backend
     backend.shapes = replace(backend.shapes, chunk=chunk, packs_rows=True)
     return generator
 
@@ -168,9 +167,9 @@ def test_a_stream_has_no_empty_chunks_for_parts_of_its_prompt() -> None:
 def test_a_request_that_joins_reads_its_prompt_in_the_passes_of_those_that_decode() -> None:
     generator = packing(Generator(ToyModel.random(vocab_size=50, order=2, seed=4), proposer="autoregressive"))
     with generator.open_batch() as batch:
-        (first,) = batch.add(Asked([PROMPTS[0]], {"max_new_tokens": 40}))
+        (first,) = batch.add(PROMPTS[0], max_new_tokens=40)
         batch.advance()
-        (second,) = batch.add(Asked([PROMPTS[1]], SETTINGS))
+        (second,) = batch.add(PROMPTS[1], **SETTINGS)
         kinds = list[str]()
         while (record := batch.advance()) is not None and len(record.outcomes) == 2:
             kinds.append(record.kind)

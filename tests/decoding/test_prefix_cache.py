@@ -9,7 +9,6 @@ from transformers.models.gemma3n import Gemma3nForCausalLM, Gemma3nTextConfig
 from specdec import Generator, ToyModel
 from specdec.backends.base import Held
 from specdec.decoding.prefix_cache import _BLOCK, Prefixes
-from specdec.requests.asked import asked
 from specdec.runtime.open_batch import OpenBatch
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
@@ -24,7 +23,7 @@ def decode(batch: OpenBatch, prompts: list[list[int]], **settings: Any) -> list[
     handles = [
         handle
         for number, prompt in enumerate(prompts)
-        for handle in batch.add(asked(prompt, settings), [STRATEGIES[number % 2]])
+        for handle in batch.add(prompt, proposer=STRATEGIES[number % 2], **settings)
     ]
     while batch.advance() is not None:
         pass

@@ -17,9 +17,9 @@ from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.scheduler import Scheduler
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
-from specdec.requests.asked import Asked as Question
+from specdec.requests.generation_request import GenerationRequest as Question
 from specdec.runtime import open_batch
-from specdec.runtime.binding import Bound
+from specdec.runtime.binding import Binding
 from tests.support import families
 from tests.support.scripted import Scripted
 
@@ -97,12 +97,12 @@ class Rig:
 
     def __init__(self, model: Any, rules: Sequence[str], drafters: Mapping[str, Any], **options: Any) -> None:
         registry = load_plugins()
-        self.bounds, self.strategies = dict[str, Bound](), dict[tuple[str, str], Strategy]()
+        self.bounds, self.strategies = dict[str, Binding](), dict[tuple[str, str], Strategy]()
         self.generators = []  # each holds on to its model
         for rule in rules:
             generator = Generator(model, proposer="autoregressive", verifier=rule, **options)
             self.generators.append(generator)
-            bound = self.bounds[rule] = generator._attached.bound
+            bound = self.bounds[rule] = generator._binding
             # Bound before anything decodes, as ``Generator`` does: ``auto`` measures costs.
             for name in (name for name in STRATEGIES if name in drafters or name not in DRAFTERS):
                 proposer = registry.make("proposers", drafters.get(name, name))
@@ -124,12 +124,12 @@ class Rig:
             self.bound.fallback,
             max_batch_size=max_batch_size,
             max_cache_bytes=max_cache_bytes,
-            flags_ties=self.bound.driven.numerics.noise > 0.0,
+            flags_ties=self.bound.numerics.noise > 0.0,
         )
 
     def request(self, asked: Asked) -> Handle:
         strategy = self.strategies["failing" if asked.fails else asked.strategy, asked.rule]
-        (made,) = self.bounds[asked.rule].intake.sequences(Question(list(asked.prompt), asked.settings), [strategy])
+        (made,) = self.bounds[asked.rule].builder.build(Question(list(asked.prompt), asked.settings), [strategy])
         assert isinstance(made, Handle)
         return made
 
@@ -292,7 +292,7 @@ def test_others_step_between_short_prompts_however_many_come(
     while scheduler.num_waiting:
         advance(scheduler)
     for seed in range(12):
-        made = toy.bound.intake.sequences(Question([1, 2], {"max_new_tokens": 60, "seed": seed}), [drafting])
+        made = toy.bound.builder.build(Question([1, 2], {"max_new_tokens": 60, "seed": seed}), [drafting])
         assert isinstance(made[0], Handle)
         scheduler.add(made[0])
     kinds = ""
@@ -316,7 +316,7 @@ def test_a_first_draft_is_left_out_where_several_wait_and_the_text_allows_it(
     scheduler, found = toy.scheduler(8), []
     for seed in range(5):
         asked = Question([1], {"max_new_tokens": 60, "seed": seed, "temperature": 1.0})
-        (made,) = toy.bounds[rule].intake.sequences(asked, [drafting])
+        (made,) = toy.bounds[rule].builder.build(asked, [drafting])
         assert isinstance(made, Handle)
         scheduler.add(made)
     while len(found) < 5 and (record := advance(scheduler)) is not None:
@@ -406,7 +406,7 @@ def test_the_cache_never_holds_more_than_was_allowed(backend: str) -> None:
 
 def test_what_a_static_cache_holds_between_calls_counts_as_free() -> None:
     generator = Generator(families.make(*families.TREES["llama"]), backend="static", numerics="fast", weights="stock")
-    target = generator._attached.bound.target
+    target = generator._binding.target
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in target.backend._cache.layers)  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(open_batch, "free_bytes", lambda _: 0)

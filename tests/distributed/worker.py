@@ -106,7 +106,7 @@ def short_of_memory(model: Any) -> dict[str, Any]:
     """An error of rank 0's own, in the middle of a request, and another request behind it."""
     generator = Generator(model, proposer=STRATEGIES[0], backend="distributed")
     expected = generator.generate(PROMPTS[0], max_new_tokens=NUM_TOKENS, temperature=0.0).token_ids
-    own = generator._attached.bound.target.backend._part.backend  # type: ignore[attr-defined]
+    own = generator._binding.target.backend._part.backend  # type: ignore[attr-defined]
     forward = own.forward
 
     def short(layout: Any) -> Any:
