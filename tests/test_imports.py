@@ -151,6 +151,7 @@ def test_transformers_comes_in_with_backends_probes_and_attention_functions_alon
         "specdec.in_transformers",
         "specdec.masks.exact.kernel",
         "specdec.masks.split.kernel",
+        "specdec.models.architecture",
         "specdec.probes",
         "specdec.strategies.draft_model.early_exit",
     )
