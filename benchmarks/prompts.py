@@ -17,6 +17,12 @@ class EncodedPrompt:
     ids: list[int]
 
 
+def texts(path: Path | None, category: str | None = None, most: int | None = None) -> list[str]:
+    """The demo's prompts, or a file's, as text."""
+    chosen = select(demo_prompts() if path is None else load_prompts(path), [category] if category else [])
+    return [prompt.prompt for prompt in chosen][:most]
+
+
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """``--prompts``, and which of them."""
     parser.add_argument("--prompts", type=Path, nargs="+", default=[], help="JSON Lines files instead of the demo's")

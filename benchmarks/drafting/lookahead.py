@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.drafting.reference_lookahead import decode
-from benchmarks.texts import texts
+from benchmarks.prompts import texts
 from specdec import Generator, LookaheadProposer, demo
 
 VARIANTS: dict[str, dict[str, object]] = {

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.texts import texts
+from benchmarks.prompts import texts
 from specdec import Generator, demo
 from tests.support.plain import decode_model
 

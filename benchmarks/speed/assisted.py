@@ -19,7 +19,7 @@ import torch
 from transformers.utils import logging
 
 from benchmarks.machine import facts
-from benchmarks.texts import texts
+from benchmarks.prompts import texts
 from specdec import DraftModelProposer, Generator, demo
 
 

@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 from benchmarks.machine import facts
-from benchmarks.texts import texts
+from benchmarks.prompts import texts
 from specdec import demo
 
 SHAPES: dict[str, dict[str, int]] = {

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.first_screen import README
+from benchmarks.documents.first_screen import README
 
 DOCS = README.parent / "docs"
 PICTURES = {DOCS / "report.png": (896, 1050), DOCS / "report-phone.png": (390, 1560)}  # width and height
