@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import recorded
+
 
 def command(name: str) -> str:
     """The command line of a measurement, its folders left out."""
@@ -18,4 +20,4 @@ def write(out: Path, report: str, data: dict[str, Any]) -> None:
     print(report)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.with_name(out.name + ".md").write_text(report, encoding="utf-8")
-    out.with_name(out.name + ".json").write_text(json.dumps(data), encoding="utf-8")
+    out.with_name(out.name + ".json").write_text(json.dumps({"recorded": recorded(), **data}), encoding="utf-8")

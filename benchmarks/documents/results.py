@@ -23,11 +23,11 @@ DTYPES = "float32", "bfloat16"
 FURTHER = (
     Shown(
         "specdec:prompt_lookup:num_tokens=5,max_ngram=3+backend=openvino+numerics=fast",
-        "specdec on OpenVINO, prompt lookup, fast numerics",
+        "specdec on OpenVINO, prompt lookup",
     ),
     Shown(
         "specdec:lookahead:N=3,W=3,G=3+backend=openvino+numerics=fast",
-        "specdec on OpenVINO, lookahead (3, 3, 3), fast numerics",
+        "specdec on OpenVINO, lookahead (3, 3, 3)",
     ),
     Shown("llamacpp:draft=q8_0,spec-draft-n-max=8", "llama.cpp, drafts by its 8-bit copy"),
 )
@@ -81,7 +81,6 @@ def speed() -> str:
             cells += [
                 f"{row['tokens_per_second']:.1f}",
                 f"{ratio(data, shown.contender, BASELINE.contender):.2f}",
-                f"{row['by_prompt']['least']:.2f}",
                 f"{row['tokens_per_step']:.2f}",
                 f"{row['milliseconds_per_step']:.1f}",
             ]
@@ -129,11 +128,10 @@ def _of_engine(data: Mapping[str, Any], engine: str, numerics: str) -> list[dict
 def servers() -> str:
     """Throughput and time to the first token by the number of streams, over vLLM's server."""
     run = read("serving_float32")[_SERVER_RUN]
-    heading = ["", *(f"{streams}: tokens/s" for streams in STREAMS)]
-    heading += [
-        *(f"{streams}: over vLLM" for streams in STREAMS),
-        *(f"{streams}: first token, s" for streams in STREAMS),
-    ]
+    counts = [streams.split()[0] for streams in STREAMS]
+    heading = [""]
+    for figure in ("tokens/s", "over vLLM", "first token, s"):
+        heading += [f"{figure}: {counts[0]}", *counts[1:]]
     lines = []
     for name, shown in SERVERS.items():
         loads = [run["runs"][f"{name} {streams}"] for streams in STREAMS]
@@ -146,7 +144,7 @@ def servers() -> str:
             ]
         )
     suffix = _over(read("serving_float32")[_SUFFIX_RUN], "openvino", "vllm-suffix", STREAMS[:3])
-    lines.append(["specdec on OpenVINO, exact, over vLLM with suffix decoding", *["–"] * 4, *suffix, *["–"] * 5])
+    lines.append(["specdec on OpenVINO, exact, over vLLM's suffix decoding", *["–"] * 4, *suffix, *["–"] * 5])
     command = "python -m benchmarks serving --streams 1 --streams 4 --streams 16 --streams 32 --rounds 3 --contender …"
     return _block(heading, lines, ["serving_float32"], {"command": command, "machine": run["machine"]})
 

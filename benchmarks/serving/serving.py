@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import pythons
-from benchmarks.machine import facts
+from benchmarks.machine import facts, recorded
 from specdec.comparison.prompts import EvaluationPrompt, load_prompts
 from specdec.demo import smollm2
 from specdec.loadtest.client import Address
@@ -177,7 +177,10 @@ def main() -> None:
                     print(round_number, contender.name, line(summary), flush=True)
                     if given.out is not None:
                         given.out.write_text(
-                            json.dumps({"machine": facts(), "args": vars(given), "runs": found}, default=str)
+                            json.dumps(
+                                {"recorded": recorded(), "machine": facts(), "args": vars(given), "runs": found},
+                                default=str,
+                            )
                         )
     print(facts())
     for name, summaries in found.items():

@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.machine import facts
+from benchmarks.machine import facts, recorded
 from specdec import Generator, demo
 
 _STRATEGIES = ["off", "auto", "prompt_lookup", "lookahead:N=4,W=4,G=4", "suffix+token_recycling", "jacobi:n=4"]
@@ -234,6 +234,7 @@ def main() -> None:
             server.send_signal(signal.SIGTERM)
         code = server.wait(60)
     figures = {
+        "recorded": recorded(),
         "machine": facts(),
         "minutes": given.minutes,
         "rate": given.rate,

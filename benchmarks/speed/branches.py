@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import facts
+from benchmarks.machine import facts, recorded
 from benchmarks.models import add_model_options, load_model
 
 _STRATEGIES = ("lookahead:N=5,W=7,G=7", "lookahead:N=5,W=15,G=15", "token_recycling:num_nodes=60,min_chance=0", "auto")
@@ -96,7 +96,11 @@ def _decode(given: argparse.Namespace) -> None:
             for each in ways.values():
                 each.close()
         if given.out is not None:
-            given.out.write_text(json.dumps({"machine": facts(), "args": vars(given), "found": found}, default=str))
+            given.out.write_text(
+                json.dumps(
+                    {"recorded": recorded(), "machine": facts(), "args": vars(given), "found": found}, default=str
+                )
+            )
         print(facts())
 
 
