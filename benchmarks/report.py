@@ -10,7 +10,7 @@ from benchmarks.machine import recorded
 
 
 def command(name: str) -> str:
-    """The command line of a measurement, its folders left out."""
+    """The command line of a measurement, without folders."""
     parts = (re.sub(r"(^|=)[^=\s]*/", r"\1…/", part) for part in sys.argv[1:])
     return " ".join([f"python -m benchmarks {name}", *parts])
 

@@ -1,4 +1,4 @@
-"""A check that all strategies say what plain decoding says, on the demo prompts and, by path, HumanEval's first 20.
+"""All strategies against plain decoding, on the demo prompts and HumanEval's first 20.
 
     python -m benchmarks lossless [--humaneval humaneval.jsonl] [--max-new-tokens 128]
 

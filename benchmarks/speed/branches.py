@@ -1,9 +1,9 @@
-"""Branches of draft trees on several processes beside one process: text, seconds of a step, and their talk.
+"""Branches of draft trees shared by several processes, against one process: text, time per step, and communication.
 
     python -m benchmarks branches --model smollm2 --out benchmarks/results/branches.json
 
-Every process has one thread. One of them decodes alone and with the others by turns, the same requests with the same
-strategies, so that whatever the machine does meets both.
+Every process has one thread. The first decodes the same requests alone and with the others, in turn, so that both modes
+see the same machine.
 """
 
 import argparse
