@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyte
 
-from benchmarks.speed.first_screen import with_block
+from benchmarks.documents.first_screen import with_block
 
 PAGE = Path(__file__).parents[2] / "docs" / "index.md"
 BEGIN = "<!-- made by `python -m benchmarks demo_screen` -->\n"

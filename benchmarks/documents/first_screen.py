@@ -3,7 +3,7 @@
     python -m benchmarks first_screen
 
 There is one statistic, that of the tables of ``compare``: the tokens of all prompts over their seconds. Each file is
-one interleaved run. ``tests/benchmarks/speed/test_first_screen.py`` holds README, chart and files together.
+one interleaved run. ``tests/benchmarks/documents/test_first_screen.py`` holds README, chart and files together.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed import picture
+from benchmarks.documents import picture
 from benchmarks.tables import table
 
 ROOT = Path(__file__).parents[2]

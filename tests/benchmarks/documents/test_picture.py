@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from benchmarks.speed import picture
-from benchmarks.speed.picture import Bar, bars, draw, speeds
+from benchmarks.documents import picture
+from benchmarks.documents.picture import Bar, bars, draw, speeds
 from specdec.comparison.figures.axes import COLOURS, look
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.speed import first_screen, picture, report_picture
-from benchmarks.speed.first_screen import BEGIN, END, README, RESULTS, SHOWN, block, chart, load, with_block
+from benchmarks.documents import first_screen, picture, report_picture
+from benchmarks.documents.first_screen import BEGIN, END, README, RESULTS, SHOWN, block, chart, load, with_block
 
-demo_screen = pytest.importorskip("benchmarks.speed.demo_screen")  # of pseudo-terminals
+demo_screen = pytest.importorskip("benchmarks.documents.demo_screen")  # of pseudo-terminals
 PAGE = README.read_text(encoding="utf-8")
 MADE = PAGE[PAGE.index(BEGIN) + len(BEGIN) : PAGE.index(END)]
 
