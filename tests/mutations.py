@@ -237,10 +237,10 @@ MUTATIONS = (
         (ROWS,),
     ),
     Mutation(
-        "a draft that the account can't bear to lose",
-        "specdec/strategies/merging/budget.py",
-        ((" or costs[place + 1 + beside] - 1.0 > self.balance", ""),),
-        ("tests/strategies/merging/test_budget.py",),
+        "a draft that the balance can't lose whole",
+        "specdec/strategies/merging/sizer.py",
+        ((" or costs[place + 1] - 1.0 > self.balance", ""),),
+        ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(
         "chances without their parents'",

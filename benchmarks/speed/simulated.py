@@ -34,11 +34,11 @@ from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Engine, Host, TopLogits
-from specdec.strategies.merging.budget import Account
 from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedEngine
 from specdec.strategies.merging.padded_prices import PaddedPrices
+from specdec.strategies.merging.sizer import DraftSizer
 from specdec.strategies.sources.recycling import RecyclingEngine
 from specdec.strategies.sources.successor_table import SuccessorTable
 from specdec.strategies.sources.vocabulary_prior import NUM_SUCCESSORS, VocabularyPrior, preceding_token
@@ -89,26 +89,24 @@ class World:
         return engine
 
 
-class FixedAccount(Account):
+class FixedSizer(DraftSizer):
     """Spends a fixed budget."""
 
     def __init__(self, num_nodes: int, chance: float) -> None:
         super().__init__(PaddedPrices(Costs((1, 2), (1.0, 1.0), 1.0), 2, learns=False), loss=0.0)
         self._num_nodes, self._chance = num_nodes, chance
 
-    def rests(self, num_rows: int) -> bool:
+    def skips(self, num_rows: int) -> bool:
         return False
 
-    def least_chance(self, num_rows: int) -> float:
+    def least_probability(self, num_rows: int) -> float:
         return self._chance
 
-    def grow(
-        self, growths: Sequence[Growth], limits: Sequence[int], num_extra: int | None = None
-    ) -> tuple[list[int], bool]:
+    def sizes(self, growths: Sequence[Growth], limits: Sequence[int]) -> list[int]:
         for growth, limit in zip(growths, limits, strict=True):
             while len(growth) <= min(self._num_nodes, limit) and growth.next_chance:
                 growth.take()
-        return [len(growth) for growth in growths], False
+        return [len(growth) for growth in growths]
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         pass
@@ -125,7 +123,7 @@ def fixed(world: World, num_nodes: int, chance: float) -> Engine:
     parts = list[Part]()
     for proposer in AutoProposer().merged().proposers:
         parts.append(Part.of(proposer, host, [part.name for part in parts]))
-    return world.prepared(MergedEngine(parts, FixedAccount(num_nodes, chance), num_nodes, takes_trees=True))
+    return world.prepared(MergedEngine(parts, FixedSizer(num_nodes, chance), num_nodes, takes_trees=True))
 
 
 class Row:

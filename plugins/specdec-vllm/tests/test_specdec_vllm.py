@@ -247,7 +247,7 @@ def test_auto_is_the_default_and_shares_a_passs_tokens_among_its_rows() -> None:
     """One row's text is sure to go on as before, the other's is new."""
     drafting = Proposer(config())._drafting
     assert isinstance(drafting._engine, MergedEngine)
-    assert isinstance(drafting._engine._account.prices, PackedPrices)
+    assert isinstance(drafting._engine._sizer.prices, PackedPrices)
     assert [part.name for part in drafting._engine.parts] == ["suffix"]
     rng, now = random.Random(0), 0.0
     drafting._clock = lambda: now

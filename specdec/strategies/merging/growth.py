@@ -8,15 +8,25 @@ et al. 2024, arXiv 2406.16858, section 4).
 
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from specdec.errors import PluginError
 from specdec.strategies.base import Request
 from specdec.strategies.merging.acceptance_rates import Agreements, Rate
 from specdec.tree import ROOT, Budget, DraftTree
 
-if TYPE_CHECKING:
-    from specdec.strategies.merging.source import Source
+
+class CandidateSource(Protocol):
+    """The part of a ``Source`` that a growth needs."""
+
+    def root(self) -> Any:
+        """Return the state after the committed tokens."""
+
+    def follow(self, state: Any, token: int) -> Any:
+        """Return the state one token further."""
+
+    def candidates(self, state: Any) -> Sequence[tuple[int, Rate]]:
+        """Return the tokens that may come next, each with the rate of its kind."""
 
 
 class Growth:
@@ -29,13 +39,13 @@ class Growth:
 
     def __init__(
         self,
-        sources: Sequence["Source"],
+        sources: Sequence[CandidateSource],
         request: Request,
         budget: Budget,
         agreements: Agreements | None = None,
         least_chance: float = 0.0,
         is_chain: bool = False,
-        on_failure: Callable[["Source", Exception], None] | None = None,
+        on_failure: Callable[[CandidateSource, Exception], None] | None = None,
     ) -> None:
         """Begin with the root.
 
@@ -47,7 +57,7 @@ class Growth:
         """
         self.tokens, self.parents, self.depths, self.chances = [request.root], [-1], [0], [1.0]
         self.named: list[Mapping[int, Rate]] = []
-        self._sources: list[Source | None] = list(sources)  # None in the place of one that has failed
+        self._sources: list[CandidateSource | None] = list(sources)  # None in the place of one that has failed
         self._agreements = Agreements() if agreements is None else agreements
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
         self._vocab_size = request.vocab_size

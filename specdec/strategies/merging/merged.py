@@ -1,14 +1,11 @@
-"""One draft from several strategies: the likeliest candidates of all, as many as pay.
+"""One draft from several sources: the most probable candidates of all of them, as many as pay.
 
-A node pays while its chance exceeds lambda = tau x dc(T) / c(T): what it costs more than the pass without it, in tokens
-(``prices.py``). The same rule sizes the draft of a request alone and of a batch, on any device.
+    measured costs ──────────────► DraftSizer (``sizer.py``): how many nodes of each row
+    sources ► candidates with acceptance rates ► a heap by probability (``growth.py``) ► the tree
 
-An account keeps what drafts may lose. Each step pays in a small share of itself; a draft takes out what its pass costs
-beyond a plain one and pays in the tokens that it brought. No draft is fed that the account couldn't bear to lose whole.
-
-Strategies that only give trees take part by their nodes' rates, by depth and rank. Their window, if they have one, goes
-along whole, while that pays (``windows.py``). Sampled draws are chosen from like all others, by what was drawn, and so
-lose their laws: ``match`` decides about such a merge under rules that read q.
+Strategies that only return trees take part by the acceptance rates of their candidates, by depth and rank; probe nodes
+of theirs aren't forwarded. Sampled draws are chosen from like all others, by what was drawn, and so lose q: ``match``
+decides about such a merge under rules that read q.
 """
 
 import math
@@ -24,11 +21,11 @@ from specdec.errors import PluginError, plural
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Signal
 from specdec.strategies.merging.acceptance_rates import Agreements, Rates
-from specdec.strategies.merging.budget import Account
 from specdec.strategies.merging.drafter import MergedDrafter, Part
 from specdec.strategies.merging.packed_prices import PackedPrices
 from specdec.strategies.merging.padded_prices import PaddedPrices
 from specdec.strategies.merging.prices import Prices
+from specdec.strategies.merging.sizer import DraftSizer
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
 from specdec.tree import Budget, DraftTree
@@ -66,11 +63,10 @@ class MergedProposer(Proposer):
             if host.is_keyed:
                 prices: Prices
                 if host.packs_rows:
-                    assert not host.takes_trees, "windows are priced by the widest row"
                     prices = PackedPrices(host.costs(), self.num_nodes, learns=self.clock)
                 else:
                     prices = PaddedPrices(host.costs(), 2 * self.num_nodes, learns=self.clock)
-                engine: Engine = MergedEngine(parts, Account(prices, self.loss), self.num_nodes, host.takes_trees)
+                engine: Engine = MergedEngine(parts, DraftSizer(prices, self.loss), self.num_nodes, host.takes_trees)
             else:
                 engine = FreshEngine(parts, self.num_nodes, host.takes_trees)
             failing.pop_all()
@@ -80,14 +76,14 @@ class MergedProposer(Proposer):
 class MergedEngine(Engine):
     """Grows the drafts of all requests to the size that pays for them together."""
 
-    def __init__(self, parts: Sequence[Part], account: Account, num_nodes: int, takes_trees: bool) -> None:
-        self.parts, self._account = parts, account
+    def __init__(self, parts: Sequence[Part], sizer: DraftSizer, num_nodes: int, takes_trees: bool) -> None:
+        self.parts, self._sizer = parts, sizer
         self.agreements = Agreements()
         self._failed: dict[int, Exception] = {}  # by part, why it takes no part any more
         self._num_nodes, self._takes_trees = num_nodes, takes_trees
 
     def start(self, request: Request) -> Drafter:
-        return MergedDrafter(request, self)
+        return MergedDrafter(request, self, self.parts, self.agreements)
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         merged = [drafter for drafter in drafters if isinstance(drafter, MergedDrafter)]
@@ -96,23 +92,18 @@ class MergedEngine(Engine):
             drafter.trees = {}
             for index, error in self._failed.items():
                 drafter.leave_out_at(index, error)
-        if self._account.rests(len(merged)):
-            return [drafter.rest() for drafter in merged]
+        if self._sizer.skips(len(merged)):
+            return [drafter.skip() for drafter in merged]
         for index, part in enumerate(self.parts):
             self._ask(index, part, merged, budgets)
-        least_chance = self._account.least_chance(len(merged))
+        least_chance = self._sizer.least_probability(len(merged))
         growths = [
             drafter.begin(budget, self._takes_trees, least_chance)
             for drafter, budget in zip(merged, budgets, strict=True)
         ]
-        limits = [
-            min(self._num_nodes, budget.num_nodes - drafter.num_extra)
-            for drafter, budget in zip(merged, budgets, strict=True)
-        ]
-        has_extra = any(drafter.num_extra for drafter in merged)
-        num_unearning = max(drafter.num_unearning for drafter in merged) if has_extra else None
-        sizes, feeds_extra = self._account.grow(growths, limits, num_unearning)
-        return [drafter.tree(size, feeds_extra) for drafter, size in zip(merged, sizes, strict=True)]
+        limits = [min(self._num_nodes, budget.num_nodes) for budget in budgets]
+        sizes = self._sizer.sizes(growths, limits)
+        return [drafter.tree(size) for drafter, size in zip(merged, sizes, strict=True)]
 
     def _ask(self, index: int, part: Part, merged: Sequence["MergedDrafter"], budgets: Sequence[Budget]) -> None:
         """Ask a part that gives trees for those of all its requests; who fails is left out from then on."""
@@ -137,7 +128,7 @@ class MergedEngine(Engine):
                 drafter.trees[index] = proposal
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        self._account.learn(record, outcomes)
+        self._sizer.learn(record, outcomes)
         for index, part in enumerate(self.parts):
             if index not in self._failed:
                 try:
@@ -150,7 +141,7 @@ class MergedEngine(Engine):
 
     def forget(self) -> None:
         self.agreements.clear()
-        self._account.forget()
+        self._sizer.forget()
         for part in self.parts:
             part.rates.clear()
             part.engine.forget()
@@ -160,18 +151,15 @@ class MergedEngine(Engine):
 
 
 class FreshEngine(Engine):
-    """Begins each request with nothing learnt and fixed costs: for rules under which the text depends on the drafts.
-
-    Windows never rest there: resting is learnt by a clock.
-    """
+    """Begins each request with nothing learnt and fixed costs: for rules under which the text depends on the drafts."""
 
     def __init__(self, parts: Sequence[Part], num_nodes: int, takes_trees: bool) -> None:
         self._parts, self._num_nodes, self._takes_trees = parts, num_nodes, takes_trees
 
     def start(self, request: Request) -> Drafter:
         parts = [replace(part, rates=Rates(part.name, TreeSource.prior)) for part in self._parts]
-        account = Account(PaddedPrices(_NOMINAL, 2 * self._num_nodes, learns=False), loss=math.inf)
-        return MergedEngine(parts, account, self._num_nodes, self._takes_trees).start(request)
+        sizer = DraftSizer(PaddedPrices(_NOMINAL, 2 * self._num_nodes, learns=False), loss=math.inf)
+        return MergedEngine(parts, sizer, self._num_nodes, self._takes_trees).start(request)
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         for part in self._parts:

@@ -74,9 +74,9 @@ class PackedPrices(Prices):
         num_recent = sum(each.step > self._num_steps - _REFRESH for group in near for each in self._passes[group])
         return self._learns and (num_recent < _FEWEST or any(group in self._doubtful for group in near))
 
-    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> float | None:
+    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> None:
         if not self._learns:
-            return None
+            return
         self._num_steps += 1
         group = group_of(num_rows + place - 1)
         passes = self._passes[group]
@@ -85,10 +85,6 @@ class PackedPrices(Prices):
             self._searching.append(searching / num_rows)
         if len(passes) == _FEWEST or self._num_steps % _EVERY == 0 or group in self._doubtful:
             self._believe()
-        if is_plain or self._costs is self._first:
-            return None
-        costs = self.table(num_rows).costs
-        return costs[min(place, len(costs) - 1)]  # a table that was made anew in this step may end before it
 
     @property
     def _search(self) -> float:

@@ -1,81 +1,98 @@
-"""Prices of drafted steps where rows are padded: by c(T) at first, and then as steps turn out.
+"""The cost model of a backend that pads rows to the widest: c(T) at first, and then what steps take.
 
-c(T) was measured for a single row, soon, and is the model's alone. Host work, masks, padding and several rows come on
-top, and are learnt: a step of w nodes for each of b rows is taken to last f times what c(T) makes of a plain step's
-time. The factor f is the lower median of what the last such steps of about as many nodes took over that, each beside a
-plain one right before or behind it: machines are faster at one time than at another. A few steps tell one if they agree
-on a surprise. Until steps of b rows have told, those of the nearest number of rows do.
+c(T) is measured at load for a single row, quickly, and covers the model alone. Host work, masks, padding and several
+rows come on top, and a busy machine may have spoilt it. So costs are learnt from steps: drafted steps are timed near
+plain ones, since a machine's speed changes, and the cost of a size is the lower quartile of the drafted steps' times
+over that of the plain ones', since other programs only ever delay a step.
+
+Between the sizes that were seen, and down to a plain step, costs are linear, so a large draft that is expensive says
+little about a small one. Beyond the largest size c(T) has the shape. Numbers of rows without steps of their own go by
+the nearest that has some.
 """
 
 import math
-import statistics
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
 
 from specdec.costs import Costs
 from specdec.strategies.merging.prices import Prices, Table
 from specdec.strategies.merging.rounds import PaddedRounds
 
-_MOST, _FEWEST = 15, 3  # steps of a kind that count, and that have to be seen
-_NEAR = 3  # steps before a plain one, and behind it, that are held against it
-_FORGET = 128  # steps after which the oldest factors are dropped: what seems too dear to be tried is tried again
-_SURPRISE = 1.5  # times what was believed
+_MOST, _FEWEST = 30, 3  # steps of a size that count, and that are needed
+_NEAR = 3  # steps before and after a plain one that are compared with it
+_MEMORY = 256  # steps: older ones count only where there are too few
+_SURPRISE = 1.5  # plain steps: two steps are enough where both cost more
 _REFRESH = 48  # steps after which a plain one is due: contexts grow, and machines change
-_LEAST_FACTOR, _GREATEST_FACTOR = 0.75, 10.0
-# Where passes are filled up, a plain one between drafted ones is as well, and doesn't tell what plain decoding takes.
-_LEAST_FACTOR_FILLED = 1.0
+_HIGHEST_COST = 100.0
 
 
 class PaddedPrices(Prices):
-    """Prices by the width that all rows are padded to; ``learns`` of False keeps to c(T)."""
+    """Costs by the width that all rows are padded to; with ``learns`` False they stay as c(T) has them."""
 
     rounds = PaddedRounds
 
     def __init__(self, costs: Costs, widest: int, learns: bool = True) -> None:
         self._costs, self._widest, self._learns = costs, widest, learns
-        least_factor = _LEAST_FACTOR_FILLED if costs.filled_to else _LEAST_FACTOR
-        self._rows: defaultdict[int, _Seen] = defaultdict(lambda: _Seen(least_factor))
+        self._rows: defaultdict[int, _Steps] = defaultdict(_Steps)
         self._tables: dict[int, Table] = {}
 
     def table(self, num_rows: int) -> Table:
         if num_rows not in self._tables:
-            factors = self._factors(num_rows)
+            nearest = self._nearest(num_rows)
+            learnt = self._rows[nearest].costs
             costs = [0.0, self._rows[num_rows].cost_of_nothing]
             for width in range(2, self._widest + 1):
-                factor = _nearest(factors, self._fed(num_rows, width))
-                costs.append(max(costs[-1], factor * self._predicted(num_rows, width)))
+                predicted = self._predicted(num_rows, width)
+                cost = predicted
+                if learnt:
+                    cost *= self._learnt(learnt, nearest, width) / self._predicted(nearest, width)
+                if self._costs.filled_to:  # so are the plain steps near: a ratio says too little
+                    cost = max(cost, predicted)
+                costs.append(max(costs[-1], cost))
             self._tables[num_rows] = Table.of(costs)
         return self._tables[num_rows]
 
     def plain(self, num_rows: int) -> float:
-        """Seconds of a plain step of so many rows, by c(T)."""
+        """Return the seconds of a plain step of ``num_rows`` rows, by c(T)."""
         return self._costs.at(num_rows * self._costs.least_width)
 
     def needs_plain(self, num_rows: int) -> bool:
         return self._rows[num_rows].needs_plain
 
-    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> float | None:
+    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> None:
         if not self._learns:
-            return None
-        seen, predicted = self._rows[num_rows], self._predicted(num_rows, place)
-        width = self._fed(num_rows, place)
-        factor = None
+            return
+        steps = self._rows[num_rows]
         if is_plain:
-            seen.note_plain(seconds)
+            steps.note_plain(seconds)
         else:
-            factor = seen.note_drafted(width, seconds / predicted)
-        if seen.believes_otherwise():
+            steps.note_drafted(self._fed(num_rows, place), seconds)
+        if steps.has_new_costs():
             self._tables.clear()  # those of other numbers of rows may go by this one's
-        return None if factor is None else factor * predicted
 
-    def _factors(self, num_rows: int) -> Mapping[int, float]:
-        """The factors of the nearest number of rows that has any: rows come and go faster than prices are learnt.
+    def _nearest(self, num_rows: int) -> int:
+        """Return the nearest number of rows with costs of its own: rows come and go faster than costs are learnt.
 
         A row alone, for which c(T) was measured, neither goes by others' nor lends its own.
         """
-        known = [number for number, seen in self._rows.items() if seen.factors and (number > 1) == (num_rows > 1)]
-        nearest = min(known, key=lambda number: abs(number - num_rows), default=num_rows)
-        return self._rows[nearest].factors
+        known = [number for number, steps in self._rows.items() if steps.costs and (number > 1) == (num_rows > 1)]
+        return min(known, key=lambda number: abs(number - num_rows), default=num_rows)
+
+    def _learnt(self, costs: Mapping[int, float], num_rows: int, width: int) -> float:
+        """Return the cost of a width by those that were seen; c(T) has the shape beyond the largest."""
+        fed, largest = self._fed(num_rows, width), max(costs)
+        if fed >= largest:
+            return costs[largest] * self._costs.at(num_rows * fed) / self._costs.at(num_rows * largest)
+        # Where passes are filled up, a plain step is as large as a drafted one, which then costs what was seen.
+        known = {self._fed(num_rows, 1): 1.0, **costs}
+        sizes = sorted(known)
+        # No pass takes longer than one of more nodes: a smaller one that seemed to was delayed.
+        at_most = [*accumulate((known[size] for size in reversed(sizes)), min)][::-1]
+        return float(np.interp(fed, sizes, at_most))
 
     def _fed(self, num_rows: int, width: int) -> int:
         """The nodes for each row once a pass is filled up."""
@@ -85,28 +102,36 @@ class PaddedPrices(Prices):
         return self._costs.at(num_rows * max(width, self._costs.least_width)) / self.plain(num_rows)
 
 
-class _Seen:
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A drafted step and the plain one near it, in seconds."""
+
+    number: int
+    width: int
+    drafted: float
+    plain: float
+
+
+class _Steps:
     """The times of steps of some number of rows."""
 
-    def __init__(self, least_factor: float) -> None:
-        self._least_factor = least_factor
+    def __init__(self) -> None:
         self._num_steps = self._num_since_plain = 0
         self.needs_plain = False
         self._plain: deque[float] = deque(maxlen=_NEAR)  # seconds of the last plain steps in a row
         self._before: deque[tuple[int, float]] = deque(maxlen=_NEAR)  # the last drafted steps, for the next plain one
-        # Factors, by the power of two that the number of nodes is above.
-        self._factors: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_MOST))
-        self._believed: dict[int, float] = {}
+        self._pairs: defaultdict[int, deque[_Pair]] = defaultdict(lambda: deque(maxlen=_MOST))  # by bits of the width
+        self._known: dict[int, float] = {}  # costs by width
 
     @property
     def cost_of_nothing(self) -> float:
         """Plain steps that one takes in which the drafter found nothing."""
-        return max(1.0, self._believed.get(1, 1.0))
+        return max(1.0, self._known.get(1, 1.0))
 
     @property
-    def factors(self) -> Mapping[int, float]:
-        """The factors of drafted steps by their size; none for one in which nothing was found, which tells no price."""
-        return {size: factor for size, factor in self._believed.items() if size > 1}
+    def costs(self) -> Mapping[int, float]:
+        """Costs of drafted steps by width, in plain steps; a step in which nothing was found tells no such cost."""
+        return {width: cost for width, cost in self._known.items() if width > 1}
 
     def note_plain(self, seconds: float) -> None:
         """Note a step in which nothing was drafted."""
@@ -115,51 +140,38 @@ class _Seen:
         self._plain.append(seconds)
         self._num_since_plain, self.needs_plain = 0, False
 
-    def note_drafted(self, width: int, scaled: float) -> float | None:
-        """Note another step, its seconds over c(T).
-
-        Returns:
-            The factor of the last few steps like it, since a single slow one is nobody's fault; None where no plain one
-            was right before it.
-        """
+    def note_drafted(self, width: int, seconds: float) -> None:
+        """Note a step with drafts; it counts once a plain step is near."""
         self._num_since_plain += 1
-        self._before.append((width, scaled))
+        self._before.append((width, seconds))
         if self._num_since_plain > _NEAR or not self._plain:
-            is_new = len(self._factors[width.bit_length()]) < _FEWEST
+            is_new = len(self._pairs[width.bit_length()]) < _FEWEST
             self.needs_plain = is_new or self._num_since_plain >= _REFRESH
-            return None
+            return
         plain = min(self._plain)
-        for each, seconds in self._before:
-            self._factors[each.bit_length()].append(seconds / plain)
+        for each, taken in self._before:
+            self._pairs[each.bit_length()].append(_Pair(self._num_steps, each, taken, plain))
         self._before.clear()
-        return _typical([*self._factors[width.bit_length()]][-_FEWEST:])
 
-    def believes_otherwise(self) -> bool:
-        """Return True if prices are others since the last step, by more than a fiftieth."""
+    def has_new_costs(self) -> bool:
+        """Return True if costs have changed since the last step by more than a fiftieth."""
         self._num_steps += 1
-        if self._num_steps % _FORGET == 0:
-            for factors in self._factors.values():
-                if factors:
-                    factors.popleft()
-        learnt = {
-            size: min(max(self._least_factor, _typical(factors)), _GREATEST_FACTOR)
-            for size, factors in self._factors.items()
-            if len(factors) >= _FEWEST or (len(factors) > 1 and min(factors) > _SURPRISE)
-        }
-        is_same = learnt.keys() == self._believed.keys() and all(
-            abs(learnt[size] - known) <= 0.02 * known for size, known in self._believed.items()
+        learnt = dict[int, float]()
+        for pairs in self._pairs.values():
+            recent = [pair for pair in pairs if pair.number > self._num_steps - _MEMORY]
+            recent = recent if len(recent) >= _FEWEST else [*pairs][-_FEWEST:]
+            is_surprise = len(recent) > 1 and all(pair.drafted > _SURPRISE * pair.plain for pair in recent)
+            if len(recent) >= _FEWEST or is_surprise:
+                drafted = _lower_quartile([pair.drafted for pair in recent])
+                ratio = drafted / max(_lower_quartile([pair.plain for pair in recent]), drafted / _HIGHEST_COST)
+                learnt[min(pair.width for pair in recent)] = max(1.0, ratio)
+        is_same = learnt.keys() == self._known.keys() and all(
+            abs(learnt[width] - known) <= 0.02 * known for width, known in self._known.items()
         )
         if not is_same:
-            self._believed = learnt
+            self._known = learnt
         return not is_same
 
 
-def _nearest(factors: Mapping[int, float], width: int) -> float:
-    """The factor of a number of nodes: that of the nearest size that was seen, 1 where none was."""
-    nearest = min(factors, key=lambda size: abs(size - width.bit_length()), default=None)
-    return 1.0 if nearest is None else factors[nearest]
-
-
-def _typical(factors: Collection[float]) -> float:
-    """The lower median; of too few the least, since what delays a step is mostly another program."""
-    return statistics.median_low(factors) if len(factors) >= _FEWEST else min(factors)
+def _lower_quartile(seconds: list[float]) -> float:
+    return max(sorted(seconds)[(len(seconds) - 1) // 4], 1e-12)  # a clock that stands still divides by nothing

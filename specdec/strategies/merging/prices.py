@@ -53,7 +53,7 @@ class Prices(ABC):
         """Return True if there is no recent plain step of ``num_rows`` rows to compare drafted ones with."""
 
     @abstractmethod
-    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> float | None:
+    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> None:
         """Learn what a step took; not called for a prompt's pass, which is like no other.
 
         Args:
@@ -62,7 +62,4 @@ class Prices(ABC):
             searching: of them, those of the search for drafts.
             is_plain: nothing was drafted in it. A step that was to be drafted for, and then had nothing but its root,
                 is no such one: it took the drafter's time.
-
-        Returns:
-            What it took in plain steps, or the last ones like it; None where too little is known to tell.
         """

@@ -73,22 +73,6 @@ def test_nodes_of_several_trees_share_their_paths() -> None:
     assert tree.named_by[shared] == ("scripted", "scripted 2")
 
 
-def test_a_window_goes_along_whole_and_its_nodes_are_no_candidates() -> None:
-    def script(request: Request, budget: Budget) -> DraftTree:
-        tree = DraftTree(request.root)
-        above = tree.add(0, 5, Role.SUPPORT)
-        tree.add(above, 4, Role.PROBE)
-        tree.add(0, 3)
-        return tree
-
-    tree = merged(script, chain(5, 1), cost=0.7).propose(ROOMY)  # candidates are too dear
-    assert paths(tree) == {(5,), (5, 4)}
-    assert tree.child(0, 5) is None
-    tree = merged(script, chain(5, 1), cost=0.0).propose(ROOMY)
-    assert paths(tree) == {(5,), (5, 4), (5, 1), (3,)}
-    assert tree.child(0, 5) is not None  # it is the other's candidate as well
-
-
 def test_each_part_hears_about_its_own_tree_in_its_own_numbering() -> None:
     heard = list[Feedback]()
 
@@ -232,33 +216,6 @@ def test_every_engine_is_closed_whatever_the_others_do() -> None:
     assert closed == ["second"]
 
 
-def test_a_window_that_rests_isnt_half_heard() -> None:
-    """Lookahead turns its window by the predictions of all columns: one column's alone would spoil the others."""
-    heard = list[Feedback]()
-
-    class Listening(Scripted):
-        def start(self, request: Request) -> Drafter:
-            drafter = super().start(request)
-            drafter.observe = heard.append  # type: ignore[method-assign]
-            return drafter
-
-    def script(request: Request, budget: Budget) -> DraftTree:
-        tree = DraftTree(request.root)
-        tree.add(0, 5, Role.CANDIDATE | Role.PROBE)
-        for _ in range(3):
-            tree.add(tree.add(0, 4, Role.SUPPORT), 3, Role.PROBE)
-        return tree
-
-    host = toy_host(6, reads_q=False)
-    object.__setattr__(host, "costs", lambda: Costs((1, 2, 101), (1.0, 1.0, 900.0), 1.0))  # a window is never bearable
-    request = Request(TokenView([0, 5]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
-    drafter = MergedProposer([Listening(script=script)]).bind(host).start(request)
-    tree = drafter.propose(ROOMY)
-    assert paths(tree) == {(5,)}
-    drafter.observe(Feedback(tree, (0, 1), (5, 1)))
-    assert not heard
-
-
 @given(data=st.data())
 def test_any_trees_merge_into_a_legal_one_within_the_budget(data: st.DataObject) -> None:
     drawn = data.draw(st.lists(trees(), min_size=1, max_size=3))
@@ -274,8 +231,6 @@ def test_any_trees_merge_into_a_legal_one_within_the_budget(data: st.DataObject)
     assert paths(tree) <= set[tuple[int, ...]]().union(*map(paths, drawn))
     candidates = {tuple(tree.path(node)) for node in tree.nodes_with(Role.CANDIDATE)}
     assert candidates <= {tuple(each.path(node)) for each in drawn for node in each.nodes_with(Role.CANDIDATE)}
-    probes = {tuple(each.path(node)) for each in drawn for node in each.nodes_with(Role.PROBE)}
-    assert probes == {tuple(tree.path(node)) for node in tree.nodes_with(Role.PROBE)}
 
 
 def test_a_merge_is_made_of_names_too() -> None:
@@ -343,7 +298,7 @@ def test_a_merge_that_rests_drafts_nothing_and_still_hears(monkeypatch: pytest.M
     recycling = TokenRecyclingProposer()
     engine = MergedProposer([Listening(script=script), recycling]).bind(toy_host(6, reads_q=False))
     assert isinstance(engine, MergedEngine)
-    monkeypatch.setattr(engine._account, "rests", lambda _: True)
+    monkeypatch.setattr(engine._sizer, "skips", lambda _: True)
     request = Request(TokenView([3, 0, 4]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test"))
     drafter = engine.start(request)
     tree = drafter.propose(ROOMY)

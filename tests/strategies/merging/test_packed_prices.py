@@ -135,19 +135,11 @@ def test_a_plain_step_is_due_until_passes_of_about_its_size_were_seen() -> None:
     ]
 
 
-def test_costs_are_told_once_they_are_known_and_of_drafted_steps_alone() -> None:
-    steps = Steps()
-    assert steps.take(8, 0, times=1) is None
-    steps.take(8, 0)
-    assert steps.take(8, 0, is_plain=True) is None
-    assert steps.take(8, 4) == pytest.approx(linear(12) / linear(8))
-
-
 def test_prices_that_dont_learn_keep_to_what_they_began_with() -> None:
     prices = PackedPrices(AT_FIRST, 8, learns=False)
     assert not prices.needs_plain(4)
     for _ in range(20):
-        assert prices.note(4, 5, 100.0, 1.0, is_plain=False) is None
+        prices.note(4, 5, 100.0, 1.0, is_plain=False)
     assert prices.table(4).costs[5] == pytest.approx((1 + 7 / 200) / (1 + 3 / 200))
 
 

@@ -115,12 +115,15 @@ def test_steps_are_held_against_plain_ones_of_their_own_time() -> None:
             assert steps.at(1, 6) == pytest.approx(2.0)
 
 
-def test_what_seems_too_dear_to_be_tried_is_forgotten_in_time() -> None:
+def test_a_few_new_steps_replace_what_was_learnt_long_ago() -> None:
     steps = Steps()
-    steps.take(1, 1, 1.0, times=3)
-    steps.take(1, 2, 1000.0, times=3)
-    assert steps.at(1, 2) == pytest.approx(10 * 1.1)  # and not believed without bounds
-    steps.take(1, 1, 1.0, times=400)
+    for _ in range(9):
+        steps.take(1, 1, 2.0)
+        steps.take(1, 2, 2.2 * 30)
+    assert steps.at(1, 2) == pytest.approx(33.0)
+    steps.take(1, 1, 2.0, times=300)
+    assert steps.at(1, 2) == pytest.approx(33.0)
+    steps.take(1, 2, 2.2, times=3)
     assert steps.at(1, 2) == pytest.approx(1.1)
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from specdec import DraftTree
 from specdec.costs import Costs
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.merging.budget import Account
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.packed_prices import PackedPrices
 from specdec.strategies.merging.padded_prices import PaddedPrices
+from specdec.strategies.merging.sizer import DraftSizer
 from tests.support.told_growth import ToldGrowth
 
 
@@ -24,8 +24,8 @@ def costs_of(per_node: float) -> Costs:
     return Costs((1, 101), (3.0, 3.0 * (1 + 100 * per_node)), 3.0)
 
 
-def account(per_node: float, loss: float = 0.0, balance: float = 4.0, widest: int = 40) -> Account:
-    made = Account(PaddedPrices(costs_of(per_node), widest, learns=False), loss)
+def account(per_node: float, loss: float = 0.0, balance: float = 4.0, widest: int = 40) -> DraftSizer:
+    made = DraftSizer(PaddedPrices(costs_of(per_node), widest, learns=False), loss)
     made.balance = balance
     return made
 
@@ -46,38 +46,35 @@ def recorded(
     return StepRecord(kind, tuple(outcomes), {"propose": searching, "forward": seconds}, width=max(widths))
 
 
-def width_of(kept: Account, growths: Sequence[Growth], limits: Sequence[int]) -> int:
+def width_of(kept: DraftSizer, growths: Sequence[Growth], limits: Sequence[int]) -> int:
     """The nodes of a step's rows, as its engine asks for them."""
-    return 1 if kept.rests(len(growths)) else max(kept.grow(growths, limits)[0])
+    return 1 if kept.skips(len(growths)) else max(kept.sizes(growths, limits))
 
 
 chances = st.lists(st.floats(0.006, 1.0), max_size=10)
 
 
-@given(rows=st.lists(chances, min_size=1, max_size=3), per_node=st.floats(0.0, 0.5), num_extra=st.integers(0, 3))
-def test_the_size_is_the_one_of_greatest_expected_speed(
-    rows: list[list[float]], per_node: float, num_extra: int
-) -> None:
+@given(rows=st.lists(chances, min_size=1, max_size=3), per_node=st.floats(0.0, 0.5))
+def test_the_size_is_the_one_of_greatest_expected_speed(rows: list[list[float]], per_node: float) -> None:
     """Against trying every size."""
     ordered = [sorted(row, reverse=True) for row in rows]
     costs = costs_of(per_node)
 
     def cost(width: int) -> float:
-        return costs.at(len(rows) * (width + num_extra)) / costs.at(len(rows))
+        return costs.at(len(rows) * width) / costs.at(len(rows))
 
     def speed(width: int) -> float:
         return (1 + sum(sum(row[: width - 1]) for row in ordered) / len(rows)) / cost(width)
 
     best = max(speed(width) for width in range(1, 12) if width == 1 or cost(width) <= 5.0)  # what the account can bear
     growths = [ToldGrowth(row) for row in rows]
-    (width, *_), feeds_extra = account(per_node, balance=4.0).grow(growths, [30] * len(rows), num_extra)
-    if feeds_extra or not num_extra:
-        assert speed(width) >= best / 1.05 - 1e-9  # drafts that promise less than a twentieth aren't made
+    width, *_ = account(per_node, balance=4.0).sizes(growths, [30] * len(rows))
+    assert speed(width) >= best / 1.05 - 1e-9  # drafts that promise less than a twentieth aren't made
 
 
 def test_limits_of_nodes_are_kept_and_rows_fill_up_to_the_common_width() -> None:
     growths = [ToldGrowth([0.9] * 9), ToldGrowth([0.9] * 9), ToldGrowth([0.02] * 9)]
-    assert account(0.05).grow(growths, [5, 2, 9]) == ([6, 6, 6], False)
+    assert account(0.05).sizes(growths, [5, 2, 9]) == [6, 6, 6]
     assert [len(growth) for growth in growths] == [6, 3, 6]  # the third row's places are paid for
 
 
@@ -85,7 +82,7 @@ def test_limits_of_nodes_are_kept_and_rows_fill_up_to_the_common_width() -> None
 @pytest.mark.parametrize("accepts_every", [0, 2, 3])
 def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_every: int) -> None:
     """A draft is believed to cost a tenth of a step, and costs up to three steps."""
-    kept = Account(PaddedPrices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
+    kept = DraftSizer(PaddedPrices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
     plain = spent = 0.0
     for step in range(3000):
         width = width_of(kept, [ToldGrowth([0.5, 0.2])], [2])
@@ -98,11 +95,11 @@ def test_however_wrong_the_costs_are_the_loss_is_bounded(real: float, accepts_ev
 
 
 def test_drafting_that_finds_nothing_is_given_up_since_it_takes_time_as_well() -> None:
-    kept = Account(PaddedPrices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
+    kept = DraftSizer(PaddedPrices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
     spent = 0.0
     for _ in range(3000):
-        rests = kept.rests(1)
-        assert rests or kept.grow([ToldGrowth([])], [2]) == ([1], False)
+        rests = kept.skips(1)
+        assert rests or kept.sizes([ToldGrowth([])], [2]) == [1]
         spent += 1.0 if rests else 1.1
         record = recorded([1], [0], 1.0 if rests else 1.1)
         kept.learn(record, record.outcomes)
@@ -110,7 +107,7 @@ def test_drafting_that_finds_nothing_is_given_up_since_it_takes_time_as_well() -
 
 
 def test_a_machine_that_slows_down_is_not_the_drafts_fault() -> None:
-    kept = Account(PaddedPrices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
+    kept = DraftSizer(PaddedPrices(Costs((1, 3, 65), (1.0, 1.1, 9.0), 1.0), 60), loss=0.01)
     num_drafted = 0
     for step in range(400):
         width = width_of(kept, [ToldGrowth([0.5, 0.2])], [2])
@@ -124,12 +121,12 @@ def test_a_machine_that_slows_down_is_not_the_drafts_fault() -> None:
 def test_a_batch_with_others_is_priced_by_all_its_rows() -> None:
     """Three of four rows have another strategy: a wider pass costs what it costs for all of them."""
     kept = account(0.05)
-    (alone,), _ = kept.grow([ToldGrowth([0.3] * 9)], [9])
+    (alone,) = kept.sizes([ToldGrowth([0.3] * 9)], [9])
     record = recorded([alone, 1, 1, 1], [0, 0, 0, 0], 3.0)
     kept.learn(record, record.outcomes[:1])
     kept.balance = 4.0
     assert alone > 1
-    assert kept.grow([ToldGrowth([0.3] * 9)], [9])[0] == [1]
+    assert kept.sizes([ToldGrowth([0.3] * 9)], [9]) == [1]
 
 
 @given(data=st.data(), num_rows=st.integers(1, 3), per_node=st.floats(0, 1.5), loss=st.floats(0, 0.2))
@@ -137,7 +134,7 @@ def test_however_wrong_the_chances_are_the_loss_is_bounded(
     data: st.DataObject, num_rows: int, per_node: float, loss: float
 ) -> None:
     costs = costs_of(per_node)
-    kept = Account(PaddedPrices(costs, 60), loss)
+    kept = DraftSizer(PaddedPrices(costs, 60), loss)
     plain = spent = 0.0
     for step in range(30):
         growths = [ToldGrowth(data.draw(chances)) for _ in range(num_rows)]
@@ -153,20 +150,18 @@ def test_however_wrong_the_chances_are_the_loss_is_bounded(
 
 
 def test_no_draft_is_fed_that_the_account_cannot_bear_to_lose() -> None:
-    widths = [
-        account(0.1, balance=balance).grow([ToldGrowth([0.9] * 9)], [9])[0] for balance in (0.05, 0.15, 0.45, 4.0)
-    ]
+    widths = [account(0.1, balance=balance).sizes([ToldGrowth([0.9] * 9)], [9]) for balance in (0.05, 0.15, 0.45, 4.0)]
     assert widths == [[1], [2], [5], [10]]
 
 
 def test_what_was_saved_in_short_steps_is_worth_fewer_long_ones() -> None:
     costs = Costs((1, 11), (1.0, 2.0), 1.0)  # a plain step of eleven rows takes two of one
-    kept = Account(PaddedPrices(costs, 20), 0.0)
-    kept.rests(1)
+    kept = DraftSizer(PaddedPrices(costs, 20), 0.0)
+    kept.skips(1)
     before = kept.balance
-    kept.rests(11)
+    kept.skips(11)
     assert kept.balance == pytest.approx(before / 2)
-    kept.rests(1)
+    kept.skips(1)
     assert kept.balance == pytest.approx(before)
 
 
@@ -175,6 +170,7 @@ def test_each_row_pays_in_what_its_draft_brought_and_plain_steps_nothing() -> No
     for widths, accepted, earned in (([1], [0], 0.0), ([1, 3], [0, 2], 1.0), ([3], [1], 1.0)):
         before = kept.balance
         record = recorded(widths, accepted, 1.0)
+        kept._is_plain = True  # else what was charged is corrected
         kept.learn(record, record.outcomes)
         assert kept.balance == pytest.approx(before + earned)
 
@@ -186,7 +182,7 @@ def test_each_row_pays_in_what_its_draft_brought_and_plain_steps_nothing() -> No
 def test_only_steps_of_its_own_that_are_as_fast_as_they_will_be_tell_prices(
     kind: Literal["prompt", "step"], is_settled: bool, others: int, learns: bool
 ) -> None:
-    kept = Account(PaddedPrices(costs_of(0.1), 20), 0.0)
+    kept = DraftSizer(PaddedPrices(costs_of(0.1), 20), 0.0)
     for width, seconds in ((1, 3.0), (3, 7.2)):
         for _ in range(5):
             record = recorded([width] * (1 + others), [0] * (1 + others), seconds, kind)
@@ -211,9 +207,9 @@ def test_where_rows_are_packed_the_sizes_are_those_of_greatest_expected_speed(
         gained = sum(sum(row[:size]) for row, size in zip(ordered, sizes, strict=True))
         return (1 + gained / len(rows)) / cost(sum(sizes))
 
-    kept = Account(PackedPrices(costs, 10, learns=False), 0.0)
+    kept = DraftSizer(PackedPrices(costs, 10, learns=False), 0.0)
     kept.balance = 4.0
-    sizes, _ = kept.grow([ToldGrowth(row) for row in rows], [30] * len(rows))
+    sizes = kept.sizes([ToldGrowth(row) for row in rows], [30] * len(rows))
     every = product(*(range(len(row) + 1) for row in rows))
     best = max(speed(way) for way in every if cost(sum(way)) <= 5.0)
     assert speed([size - 1 for size in sizes]) >= best / 1.05 - 1e-9
@@ -223,15 +219,15 @@ class Packing:
     """Steps of packed rows, on a machine of which the costs are told; what they took, and plain ones would have."""
 
     def __init__(self, takes: Callable[[int], float], searching: float = 0.0) -> None:
-        self.kept = Account(PackedPrices(Costs((1, 201), (1.0, 2.0), 1.0), 8), loss=0.01)
+        self.kept = DraftSizer(PackedPrices(Costs((1, 201), (1.0, 2.0), 1.0), 8), loss=0.01)
         self.takes, self.searching = takes, searching
         self.spent = self.plain = 0.0
         self.num_drafted = 0
 
     def step(self, num_rows: int, accepts: bool, speed: float = 1.0) -> None:
-        rests = self.kept.rests(num_rows)
+        rests = self.kept.skips(num_rows)
         growths = [ToldGrowth([0.5, 0.2]) for _ in range(num_rows)]
-        sizes = [1] * num_rows if rests else self.kept.grow(growths, [2] * num_rows)[0]
+        sizes = [1] * num_rows if rests else self.kept.sizes(growths, [2] * num_rows)
         accepted = [int(size > 1 and accepts) for size in sizes]
         forward, searching = self.takes(sum(sizes)) / speed, 0.0 if rests else self.searching / speed
         record = recorded(sizes, accepted, forward, searching=searching)
