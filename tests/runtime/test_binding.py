@@ -1,4 +1,4 @@
-"""A generator's hold on its model: every backend that is prepared is closed, once, and before the next one is made."""
+"""A generator's binding: every backend that is prepared is closed, once, and before the next backend is made."""
 
 import threading
 from collections.abc import Callable
