@@ -294,5 +294,5 @@ class Generator:
                         on_step(record)
                     for outcome in record.outcomes:
                         put(outcome.tokens)
-                        if record.kind != "chunk" or outcome.finish_reason is not None:
+                        if not outcome.is_chunk or outcome.finish_reason is not None:
                             yield batch.chunk(outcome)

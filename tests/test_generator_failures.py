@@ -210,7 +210,7 @@ class _Short(Engine):
         (_Broken, "proposer Scripted failed with ZeroDivisionError: by nought" + PLACE),
         (  # whose own line is named, and not the one of the tree that refused
             _Stray,
-            "proposer Scripted failed with IndexError: no node 57 to add below: this tree's go from 0 to 0" + PLACE,
+            "proposer Scripted failed with IndexError: no node 57 to add below: this tree has nodes 0 to 0" + PLACE,
         ),
         (  # a library's own lines are nobody's business
             _Reading,
@@ -413,7 +413,7 @@ def test_behind_a_row_that_stays_in_the_cache_nothing_is_decoded(monkeypatch: py
         results = generator.generate(PROMPTS[:3], **SETTINGS)
     assert [result.finish_reason for result in results] == ["length", "length", "error"]
     assert [result.token_ids for result in results[:2]] == [result.token_ids for result in plain[:2]]
-    assert str(results[2].error).endswith("holds 2 rows where 0 are open: make another generator")
+    assert str(results[2].error).endswith("has 2 rows, 0 expected: make another generator")
 
 
 class _Learning(Engine):

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from specdec.auditing.findings import Audit, Finding
+from specdec.comparison.differences import first_difference
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
-from specdec.comparison.results import first_difference
 from specdec.comparison.ties import SLACK, ScoredText, judge, noise_along
 from specdec.errors import RequestError
 from specdec.generator import Generator

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import Plan, Strategy
-from specdec.decoding.request_state import Sequence
+from specdec.decoding.request_state import RequestState
 from specdec.errors import RequestError, in_one_line, plural
 from specdec.layout import Shapes
 from specdec.requests import prompts
@@ -38,7 +38,7 @@ class RequestBuilder:
 
     def build(
         self, request: GenerationRequest, strategies: ReadOnly[Strategy], wants_text: bool = False
-    ) -> list[Sequence | Exception]:
+    ) -> list[RequestState | Exception]:
         """Return a checked request for each prompt, or its error; with one strategy for all prompts, or one for each.
 
         Raises:
@@ -54,7 +54,7 @@ class RequestBuilder:
         used = [id(context) for context in contexts if context is not None]
         if len(used) != len({*used}):
             raise RequestError("a context was given for several prompts: each needs one of its own")
-        requests: list[Sequence | Exception] = []
+        requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
             plan = Plan(strategies[index], self.verifier, copies[index])
             try:
@@ -126,7 +126,7 @@ class RequestBuilder:
         processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
         return settings.model_copy(update={"logits_processor": processors})
 
-    def _request(self, ids: list[int], plan: Plan, index: int, wants_text: bool) -> Sequence:
+    def _request(self, ids: list[int], plan: Plan, index: int, wants_text: bool) -> RequestState:
         shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))
         plan = replace(plan, settings=settings)
         needed = len(ids) + settings.max_new_tokens
@@ -136,7 +136,7 @@ class RequestBuilder:
                 f"it to {needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
             )
         eos = frozenset(settings.eos_token_id or ())
-        return Sequence(
+        return RequestState(
             tokens=ids,
             plan=plan,
             eos_token_ids=eos,

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specdec.decoding.request_state import Sequence as Request
+from specdec.decoding.request_state import RequestState as Request
 
 
 @contextmanager

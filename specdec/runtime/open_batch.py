@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from specdec.decoding.prefix_cache import Prefixes
-from specdec.decoding.request_state import Sequence as Handle
+from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.result import Chunk, chunk_of
 from specdec.decoding.scheduler import Scheduler
 from specdec.errors import RequestError, failure
@@ -141,13 +141,15 @@ class OpenBatch(Scheduler):
 
     def chunk(self, outcome: Outcome) -> Chunk:
         """Return a step's text and tokens of one request; the last chunk has the result."""
-        binding, rule = self._binding, outcome.request.plan.verifier
+        binding, request = self._binding, outcome.request
+        assert isinstance(request, Handle), "a batch's records have its own requests"
+        rule = request.plan.verifier
         return chunk_of(
             outcome,
             binding.tokenizer,
             numerics=binding.numerics,
             lossless=rule.lossless and not binding.weights.lossy and not binding.target.backend.lossy,
-            notes=(*binding.take_notes(), *outcome.request.notes) if outcome.finish_reason else (),
+            notes=(*binding.take_notes(), *request.notes) if outcome.finish_reason else (),
         )
 
     def check(self) -> None:

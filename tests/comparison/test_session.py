@@ -190,10 +190,10 @@ def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> No
         ({"a": "jacobi"}, PROMPTS, {"numerics": "good"}, "numerics='good': it must be one of auto, exact, fast"),
         ({"a": "jacobi"}, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens"),
         ({"a": "jacobi"}, PROMPTS, {"seed": -1}, "seed"),
-        ({"a": "jacobi"}, [1, 2, 3], {}, "one prompt was given: give a list of them"),
-        ({"a": "jacobi"}, "text", {}, "one prompt was given: give a list of them"),
+        ({"a": "jacobi"}, [1, 2, 3], {}, "prompts is a single prompt: pass a list"),
+        ({"a": "jacobi"}, "text", {}, "prompts is a single prompt: pass a list"),
         ({"a": Generator(ToyModel.random(8), proposer="jacobi")}, PROMPTS, {}, "'a' is a generator of another model"),
-        ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "logits_processor can't be among the settings"),
+        ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "can't have a logits_processor"),
     ],
 )
 def test_what_cant_be_compared_is_refused_before_anything_runs(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, Drafter, DraftTree, Feedback, Generator, Nodes, Proposer, Request, Role, ToyModel, What
-from specdec.backends.base import Output
+from specdec.backends.output import Output
 from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout
 from specdec.strategies.base import Hidden, Signal, TopK, TopLogits

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specdec import Engine, Generator, RequestError, ToyModel
-from specdec.decoding.request_state import Sequence as Handle
+from specdec.decoding.request_state import RequestState as Handle
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.merging.merged import MergedProposer
 from tests.support.scripted import Scripted

@@ -102,7 +102,7 @@ class VocabularyPrior:
         """Return the successors of some tokens and their logits, ``(tokens, k)`` each."""
         tree = DraftTree(self._preceding)
         tree.wanted = [tree.add(ROOT, token) for token in tokens]
-        output = target.forward(target.compile({row: tree}))[row]
+        output = target.forward(target.compile({row: tree})).rows[row]
         ids, logits = output.output.top_logits(min(NUM_SUCCESSORS, target.shapes.vocab_size))
         return np.array(ids[0], np.int32), np.array(logits[0], np.float32)
 
