@@ -117,6 +117,11 @@ class Generator:
         self._binding.refresh()
         return self._binding.target.shapes
 
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the model's logits."""
+        return self.shapes.vocab_size
+
     def costs(self) -> Costs:
         """c(T): what a pass of T nodes costs on this device; measured once for a model and numerics.
 
@@ -239,11 +244,8 @@ class Generator:
         Raises:
             RequestError: while the generator decodes.
         """
-        max_batch_size, max_cache_bytes = max_batch_size or self._max_batch_size, self._max_cache_bytes
-        with (
-            self._binding.alone() as binding,
-            OpenBatch(binding, max_batch_size, max_cache_bytes, max_prefix_bytes) as batch,
-        ):
+        limits = max_batch_size or self._max_batch_size, self._max_cache_bytes, max_prefix_bytes
+        with self._binding.alone() as binding, OpenBatch(binding, *limits) as batch:
             yield batch
 
     def refusals(self, prompts: list[Any], **settings: Any) -> list[Exception | None]:

@@ -53,7 +53,7 @@ def test_text_follows_a_model_that_was_changed(change: Callable[[PreTrainedModel
     result = generator.generate(PROMPT, max_new_tokens=24, eos_token_id=())
     assert list(result.token_ids) == decode_model(model, PROMPT, 24, None, eos=())
     assert str(result.numerics) == str(Generator(model, proposer="jacobi").numerics)
-    assert generator.shapes.vocab_size == model.get_output_embeddings().weight.shape[0]
+    assert generator.vocab_size == model.get_output_embeddings().weight.shape[0]
 
 
 def test_a_cast_model_is_not_called_bit_exact_by_what_was_found_before() -> None:

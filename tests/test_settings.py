@@ -183,7 +183,7 @@ def test_a_temperature_of_0_makes_a_sampling_config_greedy() -> None:
 )
 def test_what_can_not_be_honoured_is_refused_by_name(name: str, value: Any) -> None:
     asked = "generation_config has options that specdec doesn't support"
-    assert refusal({}, config(**{name: value})).startswith(f"{asked}: {name}={value!r}; remove it")
+    assert refusal({}, config(**{name: value})).startswith(f"{asked}: {name}={value!r}; remove them")
 
 
 def test_everything_that_can_not_be_honoured_is_named_at_once() -> None:

@@ -80,7 +80,7 @@ class _Pair:
 
     def examine(self, name: str, prompt: Any) -> Finding:
         """One prompt's finding."""
-        ids = encode(prompt, self.plain.tokenizer, self.plain.shapes.vocab_size)
+        ids = encode(prompt, self.plain.tokenizer, self.plain.vocab_size)
         expected, text = (ScoredText.decode(each, ids, self.given) for each in (self.plain, self.generator))
         index = first_difference(text.tokens, expected.tokens)
         agreed = len(text.tokens) if index is None else index

@@ -21,5 +21,5 @@ def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
         generator = Generator(loaded, tokenizer, proposer="token_recycling", **choice.stages)
         with part_of("tokens") as show:
             generator.prepare(show)
-    num_tokens = generator.shapes.vocab_size
+    num_tokens = generator.vocab_size
     typer.echo(f"{choice.model} is prepared: what may follow each of its {num_tokens:,} tokens is saved")

@@ -281,7 +281,7 @@ def _encoded(
         if refusal is not None:
             raise RequestError(f"prompt {prompt.name!r} ({prompt.category}): {refusal}") from refusal
     return tuple(
-        (prompt.category, prompt.name, tuple(encode(prompt.prompt, plain.tokenizer, plain.shapes.vocab_size)))
+        (prompt.category, prompt.name, tuple(encode(prompt.prompt, plain.tokenizer, plain.vocab_size)))
         for prompt in chosen
     )
 

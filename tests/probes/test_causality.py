@@ -46,7 +46,8 @@ def test_the_refusal_says_what_the_models_own_forward_does(model: Any, reason: s
 
 
 def test_the_remedy_for_an_encoder_is_one() -> None:
-    assert Generator(families.make("BertConfig", {**families.MHA, "is_decoder": True}), proposer="jacobi").takes_trees
+    model = families.make("BertConfig", {**families.MHA, "is_decoder": True})
+    assert Generator(model, proposer="jacobi").shapes.takes_trees
 
 
 def test_a_model_that_takes_no_tokens_alone_is_refused_with_what_it_raised_once() -> None:
@@ -73,4 +74,4 @@ def gemma3() -> PreTrainedModel:
 
 @pytest.mark.parametrize("model", [llava, gemma3])
 def test_multimodal_models_that_are_causal_over_text_are_driven_with_trees(model: Any) -> None:
-    assert Generator(model(), proposer="jacobi").takes_trees
+    assert Generator(model(), proposer="jacobi").shapes.takes_trees

@@ -1,4 +1,4 @@
-"""Calls in transformers' words: translated once, beside what they mean in specdec's, or refused with the remedy."""
+"""Requests in transformers' words are translated once, or refused with the remedy."""
 
 from threading import Thread
 from typing import Any

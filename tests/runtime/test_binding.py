@@ -1,4 +1,4 @@
-"""A generator's hold on its model: every backend that is prepared is closed, once, and before the next one is made."""
+"""A generator's binding: every backend that is prepared is closed, once, and before the next backend is made."""
 
 import threading
 from collections.abc import Callable
@@ -154,7 +154,7 @@ def test_asking_a_closed_generator_for_facts_does_not_open_it(journal: Journal) 
     model = llama()
     generator = Generator(model, weights="packed")
     generator.close()
-    assert (generator.shapes.vocab_size, generator.shapes.takes_trees) == (families.VOCAB, True)
+    assert (generator.vocab_size, generator.shapes.takes_trees) == (families.VOCAB, True)
     assert repr(generator)
     assert not packed_weights(model)
     assert not journal.open

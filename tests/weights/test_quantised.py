@@ -164,7 +164,7 @@ def test_a_head_and_embeddings_may_keep_their_weights_in_any_shape() -> None:
     model = quantised()
     model.set_input_embeddings(Int8Embedding(model.get_input_embeddings()))
     assert model.lm_head.weight.shape == (64, families.VOCAB)
-    assert Generator(model).shapes.vocab_size == families.VOCAB
+    assert Generator(model).vocab_size == families.VOCAB
     assert decoded(Generator(model)) == decode_model(model, PROMPT, 24, None, eos=())
 
 

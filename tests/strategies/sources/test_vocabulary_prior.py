@@ -251,7 +251,7 @@ def test_a_prepared_generator_knows_all_tokens_at_once_and_so_do_later_ones(
     before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
     told: list[tuple[int, int]] = []
     generator.prepare(lambda *progress: told.append(progress))
-    vocab = generator.shapes.vocab_size
+    vocab = generator.vocab_size
     assert told == [(known, vocab) for known in range(0, vocab, 128)]
     assert generator.generate([5, 9], max_new_tokens=2).stats.num_nodes > before
     later = Generator(tiny_llama(seed=4), proposer=proposer)
