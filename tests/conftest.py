@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from specdec import demo
 from specdec.demo import smollm2 as real
+from tests.support import built_in_model
 
 # Loading torch and building models makes first examples slow; nothing here is about time.
 settings.register_profile("specdec", deadline=None, derandomize=True)
@@ -48,7 +48,7 @@ def _no_findings(_cache: Path) -> None:
 @pytest.fixture(scope="session")
 def built_in() -> tuple[Any, Any]:
     """The built-in model and its tokenizer."""
-    return demo.load()
+    return built_in_model.built_in()
 
 
 @pytest.fixture(scope="session")
