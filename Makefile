@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches SmolLM2,
 # `make openvino` installs that plug-in and tests it,
-# `make distributed` has the tests by several processes that `make test` leaves out,
-# `make docs` builds the documentation in build/site.
+# `make distributed` runs the tests with several processes that `make test` leaves out,
+# `make docs` builds the documentation in build/site and tests it.
 # On Linux without a GPU, `make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu` downloads torch's smaller CPU build.
 PYTHON ?= python3
 VENV := .venv
@@ -20,9 +20,8 @@ demo: $(SHOWS)
 	@$(BIN)/specdec demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n auto --dist loadfile
-	$(BIN)/python -m pytest plugins/specdec-example
-	$(BIN)/python -m pytest plugins/specdec-vllm
+	$(BIN)/python -m pytest -n auto --dist worksteal --ignore tests/site
+	$(BIN)/python -m pytest plugins/specdec-example plugins/specdec-vllm
 
 distributed: $(INSTALLED)
 	$(BIN)/python -m pytest tests/distributed -m "processes or not processes" -n auto
@@ -34,15 +33,13 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --config-file tests/typing/mypy.ini tests/typing/user_code.py
-	$(BIN)/basedpyright --pythonpath $(BIN)/python --project tests/typing
 
 docs: $(WRITES_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	$(BIN)/python -m pytest tests/site
 
-# vLLM itself has an environment of its own, which takes some minutes to make. One that was made before has the plug-in
-# installed again, for entry points that are new.
+# vLLM has an environment of its own, which takes minutes to make. The plug-in is installed again in an existing one, for
+# new entry points.
 vllm-check: real-model
 	$(BIN)/python -m benchmarks environments vllm
 	$(VLLM) -m pip install --quiet --editable . --editable plugins/specdec-vllm

@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-from specdec import demo
 from specdec.demo import smollm2 as real
+from tests.support import built_in_model
 from tests.support.browser import chromium, why_no_browser
 
 # Loading torch and building models makes first examples slow; nothing here is about time.
@@ -59,7 +59,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def built_in() -> tuple[Any, Any]:
     """The built-in model and its tokenizer."""
-    return demo.load()
+    return built_in_model.built_in()
 
 
 @pytest.fixture(scope="session")

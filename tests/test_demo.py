@@ -21,7 +21,7 @@ def test_the_measures_tell_loops_from_text() -> None:
 
 
 def test_greedy_text_is_realistic(built_in: tuple[Any, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    prompts = demo.prompts()
+    prompts = demo.prompts()[::2]  # three of each category
     # Beyond its end-of-text a model trained document by document starts another one, so that 256 tokens can be had.
     generator = Generator(*built_in, proposer="prompt_lookup", max_batch_size=8)
     results = generator.generate([prompt.text for prompt in prompts], max_new_tokens=NUM_TOKENS, eos_token_id=())
@@ -34,7 +34,7 @@ def test_greedy_text_is_realistic(built_in: tuple[Any, Any], capsys: pytest.Capt
             share, is_loop = distinct_4_grams(tokens), loops(tokens)
             num_good += share >= 0.7 and not is_loop
             print(f"{prompt.category:14} {prompt.name:32} distinct 4-grams {share:.2f}{'  loops' if is_loop else ''}")
-    assert num_good >= 20
+    assert num_good >= 10
 
 
 def test_there_are_six_prompts_of_each_of_four_categories() -> None:

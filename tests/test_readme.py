@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from specdec import demo
 from specdec.cli import app
 from specdec.demo import smollm2 as real
 
@@ -83,8 +84,11 @@ def commands(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if commands(page)])
-def test_the_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_run(
+    page: str, built_in: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(demo, "load", lambda: built_in)
     for name in ("prompts.jsonl", "spec_bench.jsonl"):
         (tmp_path / name).write_text(PROMPTS)
     for line in commands(page):

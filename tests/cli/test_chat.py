@@ -40,10 +40,14 @@ def _templated(built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> se
     return asked
 
 
-@pytest.mark.parametrize("command", OF_FILES)
 @pytest.mark.parametrize(
-    ("option", "expected"),
-    [((), {"What is bread?"}), (("--chat",), {"# heapq", "What is bread?"}), (("--no-chat",), set())],
+    ("command", "option", "expected"),
+    [
+        ("tune", ("--chat",), {"# heapq", "What is bread?"}),  # it takes seconds, and has a comparison's session
+        *((command, (), {"What is bread?"}) for command in OF_FILES if command != "tune"),
+        *((command, ("--chat",), {"# heapq", "What is bread?"}) for command in OF_FILES if command != "tune"),
+        *((command, ("--no-chat",), set()) for command in OF_FILES if command != "tune"),
+    ],
 )
 def test_instructions_of_a_file_are_sent_as_chats(
     run: Any, tmp_path: Path, templated: set[str], command: str, option: tuple[str, ...], expected: set[str]
@@ -89,5 +93,5 @@ def test_a_trace_of_a_chat_shows_the_text_that_the_model_saw(built_in: tuple[Any
 def test_without_a_template_instructions_are_texts_and_chat_is_refused() -> None:
     prompts = [EvaluationPrompt("qa", "bread", "What is bread?", is_instruction=True)]
     assert as_chat(prompts, None) == prompts
-    with pytest.raises(RequestError, match="no chat template: leave --chat out"):
+    with pytest.raises(RequestError, match="the tokenizer has none: leave --chat out"):
         as_chat(prompts, None, chat=True)

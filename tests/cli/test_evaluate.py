@@ -102,7 +102,7 @@ def test_bench_prints_spec_benchs_own_table_for_prompts_with_its_categories(
 
 def test_tune_prints_a_string_for_proposer(run: Any, tmp_path: Path) -> None:
     plot = tmp_path / "plot.svg"
-    few = ("--max-new-tokens", "8", "--per-category", "2", "--minutes", "0.05", "--plot", str(plot))
+    few = ("--max-new-tokens", "8", "--per-category", "1", "--minutes", "0.02", "--plot", str(plot))
     code, out, _ = run("tune", "jacobi:noise_aware=false", "--option", "n=1,2,3", *few)
     assert code == 0
     (named,) = [line for line in out.splitlines() if line.startswith(("best: ", "fastest finalist: "))]

@@ -36,8 +36,11 @@ def test_without_a_terminal_lines_are_questions(run: Any, tmp_path: Path) -> Non
     assert "\x1b" not in out + err
 
 
-def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(run: Any) -> None:
-    lines = "\n".join(f"Tell me {'more and ' * 300} everything about number {number}." for number in range(16))
+def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(
+    run: Any, built_in: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(built_in[0].config, "max_position_embeddings", 1024)
+    lines = "\n".join(f"Tell me {'more and ' * 40} everything about number {number}." for number in range(16))
     code, _, err = run("chat", "--max-new-tokens", "32", "--proposer", "prompt_lookup", stdin=lines)
     assert code == 0
     assert err.count(" a step, ") == 16

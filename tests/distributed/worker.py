@@ -34,6 +34,7 @@ from specdec.testing import check_backend
 from specdec.weights.layers import is_sharded
 
 STRATEGIES = ("lookahead:N=4,W=4,G=4", "jacobi:n=4", "prompt_lookup", "suffix+token_recycling", "auto")
+SHARDED_STRATEGIES = STRATEGIES[0], "auto"  # sharded ranks run whole trees, of any strategy
 PROMPTS = [[1, 2, 3, 4, 5, 1, 2], list(range(1, 40)), [7], [9, 8, 7, 9, 8]]
 NUM_TOKENS = 24
 NAN_ID = 95
@@ -50,7 +51,8 @@ def texts(model: Any) -> dict[str, Any]:
     index = Path(sys.argv[3]).with_suffix(".index")
     build_index(index, [[*prompt, *text] for prompt, text in zip(PROMPTS, found["plain"][0], strict=True)])
     drafting = DraftModelProposer(model=AutoModelForCausalLM.from_pretrained(sys.argv[4]).eval(), num_tokens=3)
-    for strategy in (*STRATEGIES, f"datastore:path={index}", drafting):
+    strategies = SHARDED_STRATEGIES if is_sharded(model) else (*STRATEGIES, f"datastore:path={index}", drafting)
+    for strategy in strategies:
         with Generator(model, proposer=strategy, backend="distributed") as generator:
             for plain, temperature in zip(found["plain"], (0.0, 1.0), strict=True):
                 asked = {"max_new_tokens": NUM_TOKENS, "temperature": temperature, "seed": 3}

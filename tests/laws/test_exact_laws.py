@@ -84,10 +84,12 @@ def test_it_has_under_every_setting(
 @given(p=vocab3, q=vocab3)
 def test_drafts_that_learn_from_rejected_draws_change_nothing(verifier: str, p: TableLaw, q: TableLaw) -> None:
     made = rule(verifier)
+    # At least two steps after a rejection. Match draws at every node, so three tokens have too many outcomes.
+    num_tokens = 2 if verifier == "match" else 3
 
     def run(chances: Chances) -> tuple[int, ...]:
         tokens, rejected = list(CONTEXT), 0
-        while len(tokens) < len(CONTEXT) + 3:  # two or three steps
+        while len(tokens) < len(CONTEXT) + num_tokens:
             context = tuple(tokens)
 
             def drafter(path: tuple[int, ...], learnt: int = rejected) -> Sequence[float]:
@@ -97,9 +99,9 @@ def test_drafts_that_learn_from_rejected_draws_change_nothing(verifier: str, p: 
             verdict = made.verify(tree, target_of(p, tree, context, SAMPLED, chances), chances)
             rejected = sum(tree.tokens[node] for node in range(1, len(tree)) if node not in verdict.path)
             tokens += verdict.tokens
-        return tuple(tokens[len(CONTEXT) :][:3])
+        return tuple(tokens[len(CONTEXT) :][:num_tokens])
 
-    assert total_variation(outcomes(run), plain_law(p, CONTEXT, 3)) <= EXACT
+    assert total_variation(outcomes(run), plain_law(p, CONTEXT, num_tokens)) <= EXACT
 
 
 @given(p=vocab3, q=vocab3, depth=st.integers(1, 3))

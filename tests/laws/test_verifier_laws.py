@@ -65,13 +65,13 @@ def test_match_emits_what_plain_keyed_decoding_emits(verifier: str, tree: DraftT
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-@settings(max_examples=3)
+@settings(max_examples=2)  # test_exact_laws enumerates the same law; this test draws with the production randomness
 @given(tree=trees(vocab_size=3, max_nodes=8), law_seed=st.integers(0, 99))
 def test_the_law_of_the_first_tokens_is_the_targets(verifier: str, tree: DraftTree, law_seed: int) -> None:
     model = ToyModel.random(vocab_size=3, order=2, seed=law_seed, sharpness=1.0)
     rule = load_plugins().make("verifiers", verifier)
     counts = dict.fromkeys(product(range(3), repeat=2), 0)
-    num_runs = 4000
+    num_runs = 2000
     for seed in range(num_runs):
         tokens = list(rule.verify(tree, target_of(model, tree, 1.0, seed), Randomness(seed)).tokens)
         if len(tokens) == 1:  # go on by plain sampling with noise of its own

@@ -11,10 +11,11 @@ import httpx
 import uvicorn
 from openai import OpenAI
 
-from specdec import Generator, demo
+from specdec import Generator
 from specdec.serving.app import application
 from specdec.serving.options import ServerOptions
 from specdec.serving.server import Server
+from tests.support.built_in_model import built_in
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Served:
 def serving(generator: Generator | None = None, **options: Any) -> Iterator[Served]:
     """Serve the demo model, or another, with some of the server's options."""
     if generator is None:
-        generator = Generator(*demo.load(), proposer="auto")
+        generator = Generator(*built_in(), proposer="auto")
     generator.prepare()  # or the engine would run the model in its idle time, during tests
     server = Server(generator, ServerOptions(**{"name": "demo", **options}), "auto")
     config = uvicorn.Config(application(server, "127.0.0.1"), host="127.0.0.1", port=0, log_config=None)

@@ -17,12 +17,13 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from specdec import Generator, demo
+from specdec import Generator
 from specdec.serving import event_stream as connection
 from specdec.serving import process as running
 from specdec.serving.connections import Connection, Connections, Watched
 from specdec.serving.options import ServerOptions
 from specdec.serving.server import Server
+from tests.support.built_in_model import built_in
 
 HALF_HEADER = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Half"
 HALF_BODY = (
@@ -34,7 +35,7 @@ SHORT = {"model": "demo", "prompt": "# heapq", "max_tokens": 2, "temperature": 0
 
 @pytest.fixture(scope="module", name="generator")
 def _generator() -> Iterator[Generator]:
-    with Generator(*demo.load(), proposer="autoregressive") as generator:
+    with Generator(*built_in(), proposer="autoregressive") as generator:
         yield generator
 
 

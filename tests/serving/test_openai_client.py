@@ -10,13 +10,14 @@ import torch
 
 from specdec import Generator, demo
 from tests.serving.serving import Served
+from tests.support.built_in_model import built_in
 
 PROMPT = "# heapq\ndef merge("
 
 
 @pytest.fixture(scope="module")
 def alone() -> Generator:
-    return Generator(*demo.load(), proposer="autoregressive")
+    return Generator(*built_in(), proposer="autoregressive")
 
 
 def test_a_completion_is_the_librarys_text(served: Served, alone: Generator) -> None:
@@ -26,7 +27,7 @@ def test_a_completion_is_the_librarys_text(served: Served, alone: Generator) -> 
     assert answer.choices[0].finish_reason == "length"
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 30
-    assert answer.usage.prompt_tokens == len(demo.load()[1](PROMPT)["input_ids"])
+    assert answer.usage.prompt_tokens == len(built_in()[1](PROMPT)["input_ids"])
 
 
 def test_a_stream_has_the_same_text_and_usage_at_its_end(served: Served, alone: Generator) -> None:
@@ -87,7 +88,7 @@ def test_several_texts_have_seeds_one_behind_another(served: Served, alone: Gene
 
 
 def test_token_ids_are_a_prompt_and_a_rule_may_be_named(served: Served, alone: Generator) -> None:
-    ids = demo.load()[1](PROMPT)["input_ids"]
+    ids = built_in()[1](PROMPT)["input_ids"]
     answer = served.openai().completions.create(
         model="demo", prompt=ids, max_tokens=10, temperature=0, extra_body={"verifier": "rejection"}
     )
@@ -151,7 +152,7 @@ def test_chat_goes_through_the_template_streamed_and_not(chatting: Served, alone
         {"role": "developer", "content": "be short"},
         {"role": "user", "content": [{"type": "text", "text": "sort "}, {"type": "text", "text": "a list"}]},
     ]
-    written_out = demo.load()[1]("system: be short\nuser: sort a list\nassistant:", add_special_tokens=False)
+    written_out = built_in()[1]("system: be short\nuser: sort a list\nassistant:", add_special_tokens=False)
     expected = alone.generate(written_out["input_ids"], max_new_tokens=16).text
     answer = chatting.openai().chat.completions.create(
         model="demo", messages=messages, max_completion_tokens=16, temperature=0, logprobs=True, top_logprobs=2
@@ -177,7 +178,7 @@ def test_tools_reach_the_template(chatting: Served, alone: Generator) -> None:
     answer = chatting.openai().chat.completions.create(
         model="demo", messages=[{"role": "user", "content": "x"}], tools=tools, max_tokens=8, temperature=0
     )
-    written_out = demo.load()[1]("#sort\nuser: x\nassistant:", add_special_tokens=False)["input_ids"]
+    written_out = built_in()[1]("#sort\nuser: x\nassistant:", add_special_tokens=False)["input_ids"]
     assert answer.choices[0].message.content == alone.generate(written_out, max_new_tokens=8).text
 
 

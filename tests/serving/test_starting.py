@@ -6,14 +6,15 @@ import sys
 
 import pytest
 
-from specdec import Generator, demo
+from specdec import Generator
 from specdec.errors import RequestError
 from specdec.serving.options import ServerOptions
 from specdec.serving.process import check_memory
+from tests.support.built_in_model import built_in
 
 
 def served_tokens(max_cache_bytes: int | None, **options: int) -> None:
-    with Generator(*demo.load(), proposer="autoregressive", max_cache_bytes=max_cache_bytes) as generator:
+    with Generator(*built_in(), proposer="autoregressive", max_cache_bytes=max_cache_bytes) as generator:
         generator.generate([0, 0], max_new_tokens=2)
         check_memory(generator, ServerOptions.model_validate({"name": "demo", **options}))
 

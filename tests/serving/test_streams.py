@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from specdec import Generator, demo
+from specdec import Generator
 from tests.serving.serving import Served, serving
+from tests.support.built_in_model import built_in
 
 STRATEGIES = ["off", "auto", "prompt_lookup", "lookahead:N=3,W=3,G=3", "suffix+token_recycling"]
 TEXTS = ["# heapq\ndef merge(", "# shutil", "import os\n", "# " + "gzip " * 90]
@@ -49,8 +50,8 @@ def streamed(url: str, body: dict[str, Any], most_parts: int | None = None) -> s
 
 
 def test_whoever_comes_and_goes_each_answer_is_the_requests_own() -> None:
-    bodies, answers = requests(40, seed=1), dict[int, str | None]()
-    reference = Generator(*demo.load(), proposer="autoregressive")
+    bodies, answers = requests(24, seed=1), dict[int, str | None]()
+    reference = Generator(*built_in(), proposer="autoregressive")
     with serving(max_batch_size=8) as busy:
 
         def ask(number: int) -> None:
@@ -63,7 +64,7 @@ def test_whoever_comes_and_goes_each_answer_is_the_requests_own() -> None:
         for thread in threads:
             thread.join()
         finished = {number: text for number, text in answers.items() if text is not None}
-        assert len(finished) >= 30
+        assert len(finished) >= 18
         for number, text in finished.items():
             assert text == alone(reference, bodies[number]), bodies[number]
         _wait_until_idle(busy)

@@ -1,0 +1,14 @@
+"""The built-in model, loaded once per process: what generators find out about it is remembered with it."""
+
+from functools import cache
+from typing import Any
+
+from specdec import demo
+
+_load = demo.load  # tests replace the attribute
+
+
+@cache
+def built_in() -> tuple[Any, Any]:
+    """The built-in model in float32 and its tokenizer."""
+    return _load()
