@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.comparison.axes import COLOURS, PLAIN_COLOUR, look
 from specdec.comparison.extras import needs
+from specdec.comparison.figures.axes import COLOURS, PLAIN_COLOUR, look
 
 _WIDTH, _SIDE, _RIGHT, _GAP = 504.0, 8.0, 14.0, 8.0  # points: the whole; margins; between a name and its bar
 _BETWEEN = 22.0  # two panels

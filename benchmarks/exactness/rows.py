@@ -78,7 +78,7 @@ def differing(target: Target, tokens: list[int], expected: list[torch.Tensor], n
             start = max(length - 1, row.length)
             tree, path = tree_over(tokens[start:], rng)
             planned = target.compile({row: tree}, {row: tokens[row.length : start]})
-            answers = target.forward(planned)[row]
+            answers = target.forward(planned).rows[row]
             found = [(start + depth, answers.logits(node)) for depth, node in enumerate(path)]
             different += sum(not torch.equal(logits, expected[position]) for position, logits in found)
             tried += len(found)

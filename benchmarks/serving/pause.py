@@ -26,12 +26,12 @@ from benchmarks.models import add_model_options, description, load_model
 from benchmarks.speed.overhead import text_of
 from benchmarks.tables import table
 from specdec import Generator
-from specdec.decoding.request_state import Sequence as Request
+from specdec.decoding.request_state import RequestState as Request
 from specdec.decoding.scheduler import Scheduler
 from specdec.errors import RequestError, SpecdecError
 from specdec.record import StepRecord
-from specdec.requests.asked import Asked
-from specdec.runtime.binding import Bound
+from specdec.requests.generation_request import GenerationRequest
+from specdec.runtime.binding import Binding
 
 PROPOSERS = ("autoregressive", "lookahead:N=5,W=7,G=7", "draft_model:layers=2")
 OWN_PROMPT, WARM_UP, OWN_STEPS = 128, 8, 24  # tokens of a streaming request's prompt; steps before and in the median
@@ -128,7 +128,7 @@ def pauses(calls: Sequence[Advance], requests: Sequence[Request]) -> list[Pause]
     return found
 
 
-def alone(bound: Bound, prompt: Sequence[int]) -> tuple[tuple[float, ...], float]:
+def alone(bound: Binding, prompt: Sequence[int]) -> tuple[tuple[float, ...], float]:
     """The seconds of a prompt's chunks and of its request's first step, without other requests."""
     scheduler = scheduler_of(bound)
     (request,) = requests_of(bound, [prompt], new_tokens=1)
@@ -140,7 +140,7 @@ def alone(bound: Bound, prompt: Sequence[int]) -> tuple[tuple[float, ...], float
 
 
 def beside(
-    bound: Bound, prompts: Sequence[Sequence[int]], long_prompt: Sequence[int]
+    bound: Binding, prompts: Sequence[Sequence[int]], long_prompt: Sequence[int]
 ) -> tuple[list[Pause], list[Pause]]:
     """The pauses of streaming requests before a long prompt comes, and from then on until all make a step together."""
     scheduler = scheduler_of(bound)
@@ -166,13 +166,13 @@ def beside(
     return pauses(own, streaming), pauses(reading, streaming)
 
 
-def scheduler_of(bound: Bound) -> Scheduler:
+def scheduler_of(bound: Binding) -> Scheduler:
     """A scheduler as a generator makes it, without a limit on the number of requests."""
-    flags_ties = bound.driven.numerics.noise > 0.0
+    flags_ties = bound.numerics.noise > 0.0
     return Scheduler(bound.target, bound.fallback, max_batch_size=sys.maxsize, flags_ties=flags_ties)
 
 
-def requests_of(bound: Bound, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[Request]:
+def requests_of(bound: Binding, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[Request]:
     """Requests with the generator's own strategy that write ``max_new_tokens`` tokens.
 
     Raises:
@@ -180,8 +180,8 @@ def requests_of(bound: Bound, prompts: Sequence[Sequence[int]], new_tokens: int)
     """
     settings = {"max_new_tokens": new_tokens, "eos_token_id": (), "seed": 0}
     made = []
-    question = Asked([list(prompt) for prompt in prompts], settings)
-    for request in bound.intake.sequences(question, [bound.strategies.own]):
+    question = GenerationRequest([list(prompt) for prompt in prompts], settings)
+    for request in bound.builder.build(question, [bound.strategies.own]):
         if isinstance(request, Exception):
             raise request
         made.append(request)
@@ -191,7 +191,7 @@ def requests_of(bound: Bound, prompts: Sequence[Sequence[int]], new_tokens: int)
 def measure(generator: Generator, tokens: Sequence[int], num_streams: int, repeats: int) -> Iterator[Run]:
     """Runs with a long prompt, of which each streaming request has a short piece; a first run is not counted."""
     prompts = [tokens[start : start + OWN_PROMPT] for start in range(num_streams)]
-    with generator._attached.alone() as bound:  # a server would hold it so
+    with generator._binding.alone() as bound:  # a server would hold it so
         for repeat in range(1 + repeats):
             chunks, last = alone(bound, tokens)
             own, reading = beside(bound, prompts, tokens)

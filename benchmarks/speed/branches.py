@@ -107,7 +107,7 @@ def _decode(given: argparse.Namespace) -> None:
 
 
 def _communication(model: Any) -> float:
-    from specdec.distributed.group import ranks_of
+    from specdec.distributed.ranks import ranks_of
 
     ranks = ranks_of(model)
     return 0.0 if ranks is None else ranks.seconds

@@ -12,6 +12,7 @@ text takes the row of a text that ends.
 
 import argparse
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,6 @@ from benchmarks.tables import table
 from specdec import ROOT, Budget, DraftTree, Feedback, Generator, Nodes, Request
 from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
-from specdec.probes.successors import NUM_SUCCESSORS, work_out_successors
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import AutoProposer
@@ -39,7 +39,9 @@ from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedEngine
 from specdec.strategies.merging.padded_prices import PaddedPrices
-from specdec.strategies.sources.successors import Successors
+from specdec.strategies.sources.recycling import RecyclingEngine
+from specdec.strategies.sources.successor_table import SuccessorTable
+from specdec.strategies.sources.vocabulary_prior import NUM_SUCCESSORS, VocabularyPrior, preceding_token
 from specdec.testing import toy_host
 
 SIGNAL = Nodes.ALL, TopLogits(6)
@@ -70,15 +72,21 @@ class World:
     """Everything about a model that the simulation needs."""
 
     texts: Sequence[Text]
-    vocabulary: Successors
+    vocabulary: SuccessorTable
     eos: frozenset[int]
 
     def host(self, costs: Costs) -> Host:
         """A host on a machine with these costs."""
         host = toy_host(len(self.vocabulary.tokens), reads_q=False)
-        for name, value in {"costs": lambda: costs, "successors": lambda _: self.vocabulary}.items():
-            object.__setattr__(host, name, value)
+        object.__setattr__(host, "costs", lambda: costs)
         return host
+
+    def prepared(self, engine: MergedEngine) -> MergedEngine:
+        """Give a new engine the model's vocabulary prior."""
+        for part in engine.parts:
+            if isinstance(part.engine, RecyclingEngine):
+                part.engine.prior.table = self.vocabulary
+        return engine
 
 
 class FixedAccount(Account):
@@ -107,7 +115,9 @@ class FixedAccount(Account):
 
 
 def auto(world: World, costs: Costs) -> Engine:
-    return AutoProposer(clock=False).bind(world.host(costs))
+    engine = AutoProposer(clock=False).bind(world.host(costs))
+    assert isinstance(engine, MergedEngine)
+    return world.prepared(engine)
 
 
 def fixed(world: World, num_nodes: int, chance: float) -> Engine:
@@ -115,7 +125,7 @@ def fixed(world: World, num_nodes: int, chance: float) -> Engine:
     parts = list[Part]()
     for proposer in AutoProposer().merged().proposers:
         parts.append(Part.of(proposer, host, [part.name for part in parts]))
-    return MergedEngine(parts, FixedAccount(num_nodes, chance), num_nodes, takes_trees=True)
+    return world.prepared(MergedEngine(parts, FixedAccount(num_nodes, chance), num_nodes, takes_trees=True))
 
 
 class Row:
@@ -220,8 +230,8 @@ def record(arguments: argparse.Namespace) -> World:
     model, tokenizer = load_model(arguments)
     generator = Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
     target = generator.open_target()
-    comma = int(tokenizer.encode(",", add_special_tokens=False)[-1])
-    vocabulary = work_out_successors(target, comma, float("inf"))
+    prior = VocabularyPrior(lambda: target, preceding_token(tokenizer))
+    prior.prepare(lambda *_: None, math.inf)
     target.close()
     if not arguments.texts.exists():
         texts = []
@@ -244,7 +254,7 @@ def record(arguments: argparse.Namespace) -> World:
             Text(prompt, tokens, [[(token, logit) for token, logit in place[:cut]] for place in places])
             for prompt, tokens, places in held
         ],
-        vocabulary,
+        prior.table,
         eos,
     )
 

@@ -9,7 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import ModelError
-from specdec.backends.base import Backend, BackendOptions, Output
+from specdec.backends.base import Backend, BackendOptions
+from specdec.backends.output import Output
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.models.architecture import attention_kinds, name_of, position_limit, shapes_of

@@ -9,14 +9,16 @@ import torch
 from transformers import StoppingCriteria, TextIteratorStreamer
 
 from specdec import Generator, RequestError, ToyModel
-from specdec.requests.asked import asked
+from specdec.requests.generation_request import GenerationRequest
+from specdec.requests.options import GenerateOptions
+from specdec.settings import _OF_GENERATE, Settings
 from tests.support import families
 from tests.support.byte_tokenizer import trained
 
 
 def refusal(prompt: Any = None, **given: Any) -> str:
     with pytest.raises(RequestError) as caught:
-        asked(prompt, given)
+        GenerationRequest.of(prompt, **given)
     return str(caught.value)
 
 
@@ -26,23 +28,25 @@ PADDED = {"input_ids": [[0, 0, 5, 6], [1, 2, 3, 4]], "attention_mask": [[0, 0, 1
 @pytest.mark.parametrize("make", [list, np.array, torch.tensor])
 def test_a_tokenizers_output_is_its_rows_without_padding(make: Any) -> None:
     encoded = {name: make(value) for name, value in PADDED.items()}
-    assert asked(encoded, {}).prompt == asked(None, encoded).prompt == [[5, 6], [1, 2, 3, 4]]
-    assert asked(None, {"input_ids": make([5, 6])}).prompt == [5, 6]
+    assert (
+        GenerationRequest.of(encoded).prompt == GenerationRequest.of(None, **encoded).prompt == [[5, 6], [1, 2, 3, 4]]
+    )
+    assert GenerationRequest.of(None, input_ids=make([5, 6])).prompt == [5, 6]
     right = {"input_ids": make([[5, 6, 0]]), "attention_mask": make([[1, 1, 0]])}
-    assert asked(right, {}).prompt == [[5, 6]]
+    assert GenerationRequest.of(right).prompt == [[5, 6]]
 
 
 def test_a_tokenizers_own_class_of_output_is_taken() -> None:
     encoded = trained()(["the cat", "the"])
-    assert asked(encoded, {}).prompt == asked(None, dict(encoded)).prompt == encoded["input_ids"]
+    assert GenerationRequest.of(encoded).prompt == GenerationRequest.of(None, **encoded).prompt == encoded["input_ids"]
 
 
 @pytest.mark.parametrize("name", ["token_type_ids", "mm_token_type_ids"])
 def test_what_a_processor_says_of_text_is_taken_and_of_images_refused(name: str) -> None:
     text = {"input_ids": [[5, 6]], name: torch.tensor([[0, 0]]), "pixel_values": None}
-    assert asked(text, {}).prompt == [[5, 6]]
-    assert asked(None, {"input_ids": [5, 6], name: [0, 0]}).prompt == [5, 6]
-    assert f"{name} was given beside input_ids" in refusal({"input_ids": [[5, 6]], name: [[0, 1]]})
+    assert GenerationRequest.of(text).prompt == [[5, 6]]
+    assert GenerationRequest.of(None, **{"input_ids": [5, 6], name: [0, 0]}).prompt == [5, 6]
+    assert f"{name} was given with input_ids" in refusal({"input_ids": [[5, 6]], name: [[0, 1]]})
     for other in ("pixel_values", "image_grid_thw", "input_features"):
         assert f"text alone, and {other} was given" in refusal({"input_ids": [5], other: torch.ones(1, 3)})
 
@@ -67,27 +71,33 @@ def test_what_contradicts_itself_is_refused_with_the_remedy(given: dict[str, Any
 
 
 def test_sampling_is_as_transformers_has_it() -> None:
-    assert asked("the", {"do_sample": True}).settings == {"temperature": 1.0, "top_k": 50}
-    assert asked("the", {"do_sample": True, "temperature": 0.5, "top_k": 3}).settings == {
+    assert GenerationRequest.of("the", do_sample=True).settings == {"temperature": 1.0, "top_k": 50}
+    assert GenerationRequest.of("the", do_sample=True, temperature=0.5, top_k=3).settings == {
         "temperature": 0.5,
         "top_k": 3,
     }
-    assert asked("the", {"do_sample": False, "temperature": 0.5, "top_p": 0.3}).settings == {"temperature": 0.0}
-    assert asked("the", {"temperature": 0.5}).settings == {"temperature": 0.5}
+    assert GenerationRequest.of("the", do_sample=False, temperature=0.5, top_p=0.3).settings == {"temperature": 0.0}
+    assert GenerationRequest.of("the", temperature=0.5).settings == {"temperature": 0.5}
 
 
 def test_several_texts_of_a_prompt_have_seeds_of_their_own() -> None:
-    question = asked("the", {"num_return_sequences": 3, "temperature": 1.0, "seed": 5})
+    question = GenerationRequest.of("the", num_return_sequences=3, temperature=1.0, seed=5)
     assert question.prompt == ["the"] * 3
     assert question.settings == {"temperature": 1.0, "seed": [5, 6, 7]}
-    listed = asked([[1], [2]], {"num_return_sequences": 2, "temperature": 1.0, "seed": [5, 9]})
+    listed = GenerationRequest.of([[1], [2]], num_return_sequences=2, temperature=1.0, seed=[5, 9])
     assert listed.prompt == [[1], [1], [2], [2]]
     assert listed.settings["seed"] == [5, 6, 9, 10]
 
 
+def test_the_typed_options_are_the_settings_and_what_is_translated() -> None:
+    others = set(GenerateOptions.__annotations__) - set(Settings.model_fields)
+    assert set(Settings.model_fields) <= set(GenerateOptions.__annotations__)
+    assert others == {*_OF_GENERATE, "token_type_ids"}
+
+
 def test_options_of_the_chat_template_are_no_settings() -> None:
     given = {"tools": [max], "enable_thinking": False, "chat_template_kwargs": {"mood": "calm"}, "top_k": 3}
-    question = asked([{"role": "user", "content": "the"}], given)
+    question = GenerationRequest.of([{"role": "user", "content": "the"}], **given)
     assert question.template == {"tools": [max], "enable_thinking": False, "mood": "calm"}
     assert question.settings == {"top_k": 3}
 

@@ -1,4 +1,4 @@
-"""The tokens that a target thinks likely behind each one alone: a first guess where a text says nothing yet."""
+"""A table of the most likely successors of each token of a vocabulary, and its file."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,16 +8,16 @@ import numpy as np
 
 from specdec.machine.cache_files import replace_file
 
-_MOST = 6e4  # what half precision holds
+_LARGEST = 6e4  # that half precision holds
 
 
 @dataclass(slots=True, eq=False)
-class Successors:
-    """The likeliest successors of the first ``num_known`` tokens of a vocabulary.
+class SuccessorTable:
+    """The most likely successors of the first ``num_known`` tokens of a vocabulary.
 
     Attributes:
-        tokens: of each token, ``(vocab, k)``, likeliest first.
-        logits: theirs, ``(vocab, k)``, in half precision.
+        tokens: successors of each token, ``(vocab, k)``, most likely first.
+        logits: their logits, ``(vocab, k)``, in half precision.
     """
 
     tokens: np.ndarray
@@ -26,7 +26,7 @@ class Successors:
 
     @classmethod
     def unknown(cls, vocab_size: int = 0, k: int = 0) -> Self:
-        """A table of which nothing is known yet."""
+        """Return an empty table."""
         return cls(np.zeros((vocab_size, k), np.int32), np.zeros((vocab_size, k), np.float16))
 
     @property
@@ -35,20 +35,20 @@ class Successors:
         return self.num_known == len(self.tokens)
 
     def of(self, token: int, k: int) -> tuple[tuple[int, float], ...] | None:
-        """The ``k`` likeliest successors with their logits, None where they aren't known."""
+        """Return the ``k`` most likely successors with their logits, or None if they aren't known."""
         if token >= self.num_known:
             return None
         return tuple(zip(self.tokens[token, :k].tolist(), self.logits[token, :k].tolist(), strict=True))
 
     def add(self, tokens: np.ndarray, logits: np.ndarray) -> None:
-        """Add what follows the next few tokens, ``(tokens, k)`` each."""
+        """Append the successors of the next tokens and their logits, ``(tokens, k)`` each."""
         end = self.num_known + len(tokens)
         self.tokens[self.num_known : end] = tokens
-        self.logits[self.num_known : end] = np.nan_to_num(logits, nan=-_MOST).clip(-_MOST, _MOST)
+        self.logits[self.num_known : end] = np.nan_to_num(logits, nan=-_LARGEST).clip(-_LARGEST, _LARGEST)
         self.num_known = end
 
     def save(self, path: Path) -> None:
-        """Write the known part of the table to a file, which is there whole or not at all.
+        """Write the known part of the table to a file, atomically.
 
         Raises:
             OSError: if it can't be written.
@@ -59,16 +59,15 @@ class Successors:
 
     @classmethod
     def load(cls, path: Path, vocab_size: int, k: int) -> Self:
-        """Return the table in a file; an unknown one if the file is missing, damaged, or not what ``save`` wrote there.
+        """Return the table of a file, or an empty table if the file is missing, damaged, or from elsewhere.
 
-        The whole file is checked: its name, dtypes and shapes, ids within the vocabulary, and finite logits, the most
-        likely first.
+        Checks the file's name, dtypes and shapes, ids within the vocabulary, and finite logits in descending order.
         """
         table = cls.unknown(vocab_size, k)
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
                 made_for, tokens, logits = held["made_for"], held["tokens"], held["logits"]
-        except Exception:  # whatever a damaged archive raises: the table is worked out again
+        except Exception:  # a damaged archive raises anything; the table is computed again
             return table
         own = table._made_for(path)
         if (
@@ -80,11 +79,11 @@ class Successors:
         return table
 
     def _made_for(self, path: Path) -> np.ndarray:
-        """Return the mark of a file of such tables in this place: one that was copied or renamed isn't read."""
+        """Return the mark of a file with this name and shape, so that renamed files aren't read."""
         return np.array(f"specdec successors 2 {path.stem} {self.tokens.shape}")
 
     def _fits(self, tokens: np.ndarray, logits: np.ndarray) -> bool:
-        """Return True for arrays that could be the first rows of this table."""
+        """Return True for valid first rows of this table."""
         return bool(
             tokens.ndim == 2
             and (tokens.dtype, logits.dtype) == (self.tokens.dtype, self.logits.dtype)

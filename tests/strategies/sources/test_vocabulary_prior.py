@@ -1,6 +1,8 @@
-"""The successors of a vocabulary, against the model asked directly; and the file that keeps them."""
+"""The vocabulary prior, compared with the model's own answers; and its file."""
 
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,9 +15,9 @@ from transformers import PreTrainedModel
 from specdec import Generator, RequestError
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
-from specdec.probes.successors import work_out_successors
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
-from specdec.strategies.sources.successors import Successors
+from specdec.strategies.sources.successor_table import SuccessorTable
+from specdec.strategies.sources.vocabulary_prior import VocabularyPrior
 from specdec.target import Target
 from tests.support import families
 
@@ -34,6 +36,19 @@ def target_of(model: torch.nn.Module) -> Target:
     return Target(HFBackend.load(model, compiler), compiler)
 
 
+def prepared(
+    target: Target,
+    seconds: float,
+    folder: Path,
+    clock: Callable[[], float] = time.perf_counter,
+    on_progress: Callable[[int, int], object] = lambda *_: None,
+) -> SuccessorTable:
+    """A new prior's table, after some seconds."""
+    prior = VocabularyPrior(lambda: target, FIRST, folder, clock)
+    prior.prepare(on_progress, seconds)
+    return prior.table
+
+
 @pytest.fixture
 def ticks() -> Iterator[int]:
     """A clock that says how often it was asked."""
@@ -42,7 +57,7 @@ def ticks() -> Iterator[int]:
 
 def test_each_tokens_successors_are_what_the_model_says_behind_it_alone(tmp_path: Path) -> None:
     model = tiny_llama(seed=1)
-    table = work_out_successors(target_of(model), FIRST, 60.0, tmp_path)
+    table = prepared(target_of(model), 60.0, tmp_path)
     vocab = model.config.vocab_size
     assert table.is_whole
     with torch.inference_mode():
@@ -57,12 +72,12 @@ def test_each_tokens_successors_are_what_the_model_says_behind_it_alone(tmp_path
 
 def test_work_that_is_cut_short_goes_on_the_next_time(tmp_path: Path, ticks: Iterator[int]) -> None:
     target, clock = target_of(tiny_llama(vocab_size=1000)), lambda: float(next(ticks))
-    known = [work_out_successors(target, FIRST, 3.0, tmp_path, clock).num_known for _ in range(6)]
+    known = [prepared(target, 3.0, tmp_path, clock).num_known for _ in range(6)]
     assert known == sorted(known)
     assert 0 < known[0] < known[1] < 1000
     assert known[-1] == 1000
-    whole = work_out_successors(target, FIRST, 60.0, tmp_path / "other")
-    again = work_out_successors(target, FIRST, 3.0, tmp_path, clock)
+    whole = prepared(target, 60.0, tmp_path / "other")
+    again = prepared(target, 3.0, tmp_path, clock)
     assert np.array_equal(whole.tokens, again.tokens)
     assert not target.rows
 
@@ -71,13 +86,13 @@ def test_another_model_has_a_file_of_its_own_and_a_damaged_one_is_made_anew(
     tmp_path: Path, ticks: Iterator[int]
 ) -> None:
     clock = lambda: float(next(ticks))  # noqa: E731 - as long as the line that it is used in
-    tables = [work_out_successors(target_of(tiny_llama(seed=seed)), FIRST, 99.0, tmp_path, clock) for seed in (1, 2)]
+    tables = [prepared(target_of(tiny_llama(seed=seed)), 99.0, tmp_path, clock) for seed in (1, 2)]
     files = sorted((tmp_path / "successors").iterdir())
     assert len(files) == 2
     assert not np.array_equal(tables[0].tokens, tables[1].tokens)
     for path in files:
         path.write_bytes(path.read_bytes()[:100])
-    again = work_out_successors(target_of(tiny_llama(seed=1)), FIRST, 99.0, tmp_path, clock)
+    again = prepared(target_of(tiny_llama(seed=1)), 99.0, tmp_path, clock)
     assert np.array_equal(again.tokens, tables[0].tokens)
 
 
@@ -86,7 +101,7 @@ VOCAB, K = 50, 4
 
 def written(path: Path, num: int = VOCAB) -> Path:
     """Save a table of so many tokens: each is followed by the four before it."""
-    table = Successors.unknown(VOCAB, K)
+    table = SuccessorTable.unknown(VOCAB, K)
     table.add((np.arange(num)[:, None] - np.arange(K)) % VOCAB, np.tile(np.arange(K, 0, -1.0), (num, 1)))
     table.save(path)
     return path
@@ -102,11 +117,11 @@ def with_arrays(path: Path, **changed: Any) -> None:
 
 def test_what_was_saved_is_read(tmp_path: Path) -> None:
     for num in (VOCAB, 7, 0):
-        table = Successors.load(written(tmp_path / "table.npz", num), VOCAB, K)
+        table = SuccessorTable.load(written(tmp_path / "table.npz", num), VOCAB, K)
         assert (table.num_known, table.is_whole) == (num, num == VOCAB)
         assert table.of(0, 2) == (((0, 4.0), (49, 3.0)) if num else None)
         with_arrays(tmp_path / "table.npz")
-        assert Successors.load(tmp_path / "table.npz", VOCAB, K).num_known == num, "the tests' own way of writing"
+        assert SuccessorTable.load(tmp_path / "table.npz", VOCAB, K).num_known == num, "the tests' own way of writing"
 
 
 def changed_at(array: np.ndarray, value: float, column: int = 1) -> np.ndarray:
@@ -145,7 +160,7 @@ TOKENS, LOGITS = np.zeros((VOCAB, K), np.int32), np.zeros((VOCAB, K), np.float16
 )
 def test_a_table_that_does_not_fit_is_not_read(tmp_path: Path, changed: dict[str, Any]) -> None:
     with_arrays(written(tmp_path / "table.npz"), **changed)
-    assert Successors.load(tmp_path / "table.npz", VOCAB, K).num_known == 0
+    assert SuccessorTable.load(tmp_path / "table.npz", VOCAB, K).num_known == 0
 
 
 def test_cuts_holes_and_other_tables_are_not_read(tmp_path: Path) -> None:
@@ -153,18 +168,18 @@ def test_cuts_holes_and_other_tables_are_not_read(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
         path.write_bytes(whole[:place])
-        assert Successors.load(path, VOCAB, K).num_known == 0
+        assert SuccessorTable.load(path, VOCAB, K).num_known == 0
     for place in range(0, len(whole) - 64, 64):
         path.write_bytes(whole[:place] + bytes(64) + whole[place + 64 :])
-        table = Successors.load(path, VOCAB, K)
+        table = SuccessorTable.load(path, VOCAB, K)
         assert table.num_known in {0, VOCAB}
         assert table.num_known == 0 or table.of(0, 2) == ((0, 4.0), (49, 3.0)), "there were zeros"
     path.write_bytes(whole)
     for vocab_size, k in ((VOCAB + 1, K), (VOCAB - 1, K), (VOCAB, K + 1)):
-        assert Successors.load(path, vocab_size, k).num_known == 0
+        assert SuccessorTable.load(path, vocab_size, k).num_known == 0
     copied = tmp_path / "another.npz"
     copied.write_bytes(whole)
-    assert Successors.load(copied, VOCAB, K).num_known == 0
+    assert SuccessorTable.load(copied, VOCAB, K).num_known == 0
 
 
 def test_a_file_that_does_not_fit_is_made_anew_and_decoding_goes_on(
@@ -189,24 +204,24 @@ def test_a_file_that_does_not_fit_is_made_anew_and_decoding_goes_on(
 def test_a_table_that_another_process_has_finished_is_not_replaced_by_a_part(tmp_path: Path) -> None:
     target, other = target_of(tiny_llama(vocab_size=1000)), target_of(tiny_llama(vocab_size=1000))
 
-    def interrupt(table: Successors) -> None:
-        if table.num_known > 300:
-            work_out_successors(other, FIRST, 60.0, tmp_path, must_keep=True)
+    def interrupt(num_known: int, num_tokens: int) -> None:
+        if num_known > 300:
+            prepared(other, math.inf, tmp_path)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        work_out_successors(target, FIRST, 60.0, tmp_path, on_progress=interrupt, must_keep=True)
+        prepared(target, math.inf, tmp_path, on_progress=interrupt)
     (path,) = (tmp_path / "successors").iterdir()
-    assert Successors.load(path, 1000, 8).is_whole
+    assert SuccessorTable.load(path, 1000, 8).is_whole
 
 
 def test_no_seconds_are_no_successors(tmp_path: Path) -> None:
-    assert work_out_successors(target_of(tiny_llama()), FIRST, 0.0, tmp_path).of(0, 4) is None
+    assert prepared(target_of(tiny_llama()), 0.0, tmp_path).of(0, 4) is None
     assert not list(tmp_path.iterdir())
 
 
 def test_a_table_has_only_numbers() -> None:
-    table = Successors.unknown(2, 3)
+    table = SuccessorTable.unknown(2, 3)
     table.add(np.array([[1, 0, 1]]), np.array([[np.nan, np.inf, -np.inf]]))
     assert table.of(0, 3) is not None
     assert np.isfinite(table.logits).all()
@@ -216,14 +231,14 @@ def test_a_table_has_only_numbers() -> None:
 def test_an_interrupted_call_keeps_what_it_has(tmp_path: Path) -> None:
     target = target_of(tiny_llama(vocab_size=1000))
 
-    def interrupt(table: Successors) -> None:
-        if table.num_known > 300:
+    def interrupt(num_known: int, num_tokens: int) -> None:
+        if num_known > 300:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        work_out_successors(target, FIRST, 60.0, tmp_path, on_progress=interrupt, must_keep=True)
+        prepared(target, math.inf, tmp_path, on_progress=interrupt)
     (path,) = (tmp_path / "successors").iterdir()
-    assert Successors.load(path, 1000, 8).num_known > 300
+    assert SuccessorTable.load(path, 1000, 8).num_known > 300
     assert not target.rows
 
 
@@ -236,7 +251,7 @@ def test_a_prepared_generator_knows_all_tokens_at_once_and_so_do_later_ones(
     before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
     told: list[tuple[int, int]] = []
     generator.prepare(lambda *progress: told.append(progress))
-    vocab = generator.vocab_size
+    vocab = generator.shapes.vocab_size
     assert told == [(known, vocab) for known in range(0, vocab, 128)]
     assert generator.generate([5, 9], max_new_tokens=2).stats.num_nodes > before
     later = Generator(tiny_llama(seed=4), proposer=proposer)
@@ -249,7 +264,7 @@ def test_a_folder_that_cant_be_written_to_is_said_where_it_was_asked_for(
     (tmp_path / "specdec").write_text("a file in the folder's place")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     generator = Generator(tiny_llama(seed=4))
-    with pytest.raises(RequestError, match="can't be kept"):
+    with pytest.raises(RequestError, match="can't be saved"):
         generator.prepare()
 
 

@@ -12,9 +12,8 @@ from transformers import PreTrainedModel
 from specdec import DraftModelProposer, Engine, Generator, ModelError, PluginError
 from specdec.backends.hf import HFBackend
 from specdec.masks.exact.compiler import ExactCompiler
-from specdec.numerics import _is_exact
-from specdec.runtime import attached
-from specdec.runtime.binding import Bound
+from specdec.runtime import binding
+from specdec.runtime.driving import _is_exact
 from specdec.weights.packing import packed_weights
 from tests.support import families
 from tests.support.scripted import Scripted
@@ -109,9 +108,9 @@ class Unwilling(Scripted):
 def test_a_generator_that_cannot_be_made_leaves_no_backend(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PluginError, match="binding proposer Unwilling failed"):
         Generator(llama(), proposer=Unwilling())
-    with pytest.raises(ModelError, match="numerics='exact' can't be had"):
+    with pytest.raises(ModelError, match="numerics='exact' is unavailable"):
         Generator(llama().double(), numerics="exact")
-    monkeypatch.setattr("specdec.numerics._probed", interrupted)
+    monkeypatch.setattr("specdec.runtime.driving._probed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Generator(llama())
     assert not journal.open
@@ -155,7 +154,7 @@ def test_asking_a_closed_generator_for_facts_does_not_open_it(journal: Journal) 
     model = llama()
     generator = Generator(model, weights="packed")
     generator.close()
-    assert (generator.vocab_size, generator.shapes.takes_trees) == (families.VOCAB, True)
+    assert (generator.shapes.vocab_size, generator.shapes.takes_trees) == (families.VOCAB, True)
     assert repr(generator)
     assert not packed_weights(model)
     assert not journal.open
@@ -164,14 +163,14 @@ def test_asking_a_closed_generator_for_facts_does_not_open_it(journal: Journal) 
 def test_asking_for_facts_refuses_nobody_who_decodes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     model = llama()
     generator = Generator(model, proposer="autoregressive", numerics="fast")
-    asked, told, bind = threading.Event(), threading.Event(), attached.bind
+    asked, told, drive = threading.Event(), threading.Event(), binding.drive
 
-    def slow(*given: Any) -> Bound:
+    def slow(*given: Any) -> Any:
         asked.set()
         assert told.wait(60)
-        return bind(*given)
+        return drive(*given)
 
-    monkeypatch.setattr(attached, "bind", slow)
+    monkeypatch.setattr(binding, "drive", slow)
     model.to(torch.bfloat16)
     answers: list[Any] = []
     calls: list[Callable[[], Any]] = [lambda: generator.shapes.dtype, lambda: decode(generator).finish_reason]

@@ -1,30 +1,30 @@
-"""The answers of a pass that ranks have shared, asked for as they are needed: ids mostly, which are few bytes."""
+"""The output of a pass that ranks shared, fetched from them on demand: mostly ids, which are few bytes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from specdec.backends.base import Output
-from specdec.distributed.part import SPOILED, Place
+from specdec.backends.output import Output
+from specdec.distributed.rank_worker import SPOILED, Place
 
 Ask = Callable[..., dict[Place, Any]]
 
 
-class SpreadOutput(Output):
-    """An output whose parts lie on several ranks.
+class SharedOutput(Output):
+    """An output of which each rank has the nodes that it owns.
 
     Args:
-        own: rank 0's own part.
+        own: rank 0's output.
         num_rows, columns: of the whole pass.
-        ask: asks every rank for what a method of its part gives, and unites the answers.
+        ask: calls a method of every rank's worker, by name, and merges the dicts that they return.
     """
 
     def __init__(self, own: Output, num_rows: int, columns: Sequence[int], ask: Ask) -> None:
         super().__init__(own.logits, columns)
         self._num_rows, self._columns, self._ask = num_rows, columns, ask
 
-    def greatest(self, row: int, node: int) -> int:
+    def top_id(self, row: int, node: int) -> int:
         if self._ids is None:
             found = self._ask("ids", self.num_top)
             spoiled = {row for row, node in found if node == SPOILED}
@@ -54,7 +54,7 @@ class SpreadOutput(Output):
         return self._fetched[row, node]
 
     def take_hidden(self, layers: Sequence[int], width: int) -> None:
-        """Bring the hidden states of some layers together, (rows, width, size) each."""
+        """Gather the hidden states of some layers, (rows, width, size) each."""
         for layer in layers:
             found = self._ask("hidden", layer)
             any_state = next(iter(found.values()))
@@ -64,7 +64,7 @@ class SpreadOutput(Output):
             self.hidden = {**self.hidden, layer: states.to(self.logits.device)}
 
     def _whole(self, found: dict[Place, Any]) -> list[Any]:
-        """By row and column; None where a row has no such node."""
+        """Arrange values by row and column; None where a row has no such node."""
         return [[found.get((row, node)) for node in self._columns] for row in range(self._num_rows)]
 
     def _both(self, found: dict[Place, tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:

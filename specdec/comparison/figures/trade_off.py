@@ -1,4 +1,4 @@
-"""A search's trade-off as a picture: what a step costs against what it brings."""
+"""The trade-off of a search as a figure: tokens per step over the cost of a step."""
 
 import textwrap
 from pathlib import Path
@@ -9,21 +9,21 @@ import numpy as np
 from specdec.comparison.extras import needs
 from specdec.comparison.tune import Tuning
 
-_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's, which the colour-blind can tell apart
+_BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's, distinct for the colour-blind
 _LONGEST_LINE = 76  # characters of the title
-_APART = 0.06  # of the axes, between labels of lines
+_APART = 0.06  # distance between labels of lines, as a share of the axes
 
 
 def save_trade_off(path: Path, tuning: Tuning) -> None:
-    """Save ``trade_off``, as SVG or PNG by the file's ending."""
+    """Save ``trade_off`` as SVG or PNG, by the file's suffix."""
     trade_off(tuning).savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def trade_off(tuning: Tuning) -> Any:
-    """Draw every setting that was screened, by milliseconds and tokens per step.
+    """Draw every screened setting by milliseconds and tokens per step.
 
-    Along a dashed line the speed is the same; the steeper the line, the faster. Lines have their labels outside the
-    axes, and so is the legend: there are points wherever steps fall.
+    Each dashed line has one speed; steeper is faster. Labels of lines and the legend are outside the axes, since points
+    may lie anywhere inside.
     """
     figure = needs("matplotlib.figure").Figure(figsize=(7, 5), layout="constrained")
     axes = figure.subplots()
@@ -39,10 +39,10 @@ def trade_off(tuning: Tuning) -> Any:
     axes.scatter(
         [1000 * trial.seconds_per_step(tuning.costs) for trial in finalists],
         [trial.tokens_per_step for trial in finalists],
-        s=60, facecolors="none", edgecolors=_ORANGE, label="run in earnest",
+        s=60, facecolors="none", edgecolors=_ORANGE, label="finalists",
     )  # fmt: skip
     (first,) = (trial for trial in finalists if trial.strategy == tuning.strategy)
-    label = "best" if tuning.is_best else "fastest of those"
+    label = "best" if tuning.is_best else "fastest finalist"
     place = 1000 * first.seconds_per_step(tuning.costs), first.tokens_per_step
     axes.scatter(*place, s=110, marker="*", color=_ORANGE, edgecolors="white", linewidths=0.6, label=label)
     title = [*textwrap.wrap(tuning.strategy, _LONGEST_LINE), f"{tuning.gain} times plain decoding, measured"]
@@ -54,7 +54,7 @@ def trade_off(tuning: Tuning) -> Any:
 
 
 def _draw_lines(axes: Any, most: float, plain: float) -> None:
-    """Lines of the same speed, each with its gain where it leaves the axes, at the top or the right."""
+    """Draw lines of equal speed, each labelled with its gain where it leaves the axes."""
     (_, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     labelled: list[tuple[float, float]] = []
     for gain in _gains(most):
@@ -74,7 +74,7 @@ def _draw_lines(axes: Any, most: float, plain: float) -> None:
 
 
 def _gains(most: float) -> list[float]:
-    """Round gains to draw lines for, in the order in which they get their place: 1 first, which is plain decoding's."""
+    """The gains to draw lines for, those placed first in front: 1, plain decoding, is the first."""
     gains = [
         gain for gain in (0.25, 0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0) if 0.4 * most <= gain <= 1.15 * most
     ]

@@ -1,56 +1,56 @@
-"""Figures of a merge: who earned what, by depth, and whose chances came true."""
+"""Figures of a merge: each source's contribution by depth, and the calibration of its probabilities."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from specdec.comparison.axes import COLOURS, MARKERS, PLAIN_COLOUR, Plot, one_axes, row_axes
-from specdec.comparison.contributions import Earning
+from specdec.comparison.contributions import Contribution
+from specdec.comparison.figures.axes import COLOURS, MARKERS, PLAIN_COLOUR, Plot, one_axes, row_axes
 from specdec.errors import plural
 
-_MOST_DEPTHS = 12  # from here on depths share a bar
-_FEWEST_NODES = 20  # a bin with fewer says little, and is drawn small
+_MOST_DEPTHS = 12  # deeper nodes share the last bar
+_FEWEST_NODES = 20  # bins with fewer are drawn small
 
 
-def earned(strategy: str, sources: Sequence[Earning]) -> tuple[Any, Plot]:
-    """Draw each source's nodes and tokens per step, by depth."""
-    title, height = "Who earned what, by depth", 42
+def contribution_by_depth(strategy: str, sources: Sequence[Contribution]) -> tuple[Any, Plot]:
+    """Draw the nodes that each source proposed and had accepted per step, by depth."""
+    title, height = "Contribution per source, by depth", 42
     folded = [_folded(own) for own in sources]
     most = max(max(own) for own in folded)
     longest = max(2, most)
     labels = [(own.source, f"{own.tokens_per_step:.2f} of {own.nodes_per_step:.1f}") for own in sources]
     figure, axes, bottoms = row_axes(title, "depth below the root", labels, height, "nodes per step")
-    scale = (height - 6) / max(named for own in folded for named, _ in own.values())
+    scale = (height - 6) / max(proposed for own in folded for proposed, _ in own.values())
     for place, (own, bottom) in enumerate(zip(folded, bottoms, strict=True)):
         colour = COLOURS[place % len(COLOURS)]
-        for depth, (named, right) in own.items():
-            axes.bar(depth, -scale * named, bottom=bottom, color=colour, alpha=0.25)
-            axes.bar(depth, -scale * right, bottom=bottom, color=colour)
+        for depth, (proposed, accepted) in own.items():
+            axes.bar(depth, -scale * proposed, bottom=bottom, color=colour, alpha=0.25)
+            axes.bar(depth, -scale * accepted, bottom=bottom, color=colour)
         axes.axhline(bottom, color="#999999", linewidth=0.6)
     is_cut = any(max(own.by_depth) > _MOST_DEPTHS for own in sources)
     places = range(1, longest + 1)
     axes.set_xticks(places, [f"{place}+" if is_cut and place == _MOST_DEPTHS else str(place) for place in places])
     axes.set_xlim(0.4, longest + 0.6)
     caption = (
-        f"{strategy}: what each source named, alone or with others (light), and what of it was right (full), per "
-        "step; at the right, tokens earned of nodes named. A node that several name counts for each."
+        f"{strategy}: nodes per step that each source proposed, alone or with others (light), and those accepted "
+        "(full); at the right, accepted of proposed. A node proposed by several sources counts for each."
     )
     return figure, Plot(title, "", caption)
 
 
-def _folded(own: Earning) -> dict[int, tuple[float, float]]:
-    """By depth, all depths from ``_MOST_DEPTHS`` on together."""
+def _folded(own: Contribution) -> dict[int, tuple[float, float]]:
+    """The counts by depth, with all depths from ``_MOST_DEPTHS`` on summed."""
     found: dict[int, tuple[float, float]] = {}
-    for depth, (named, right) in own.by_depth.items():
+    for depth, (proposed, accepted) in own.by_depth.items():
         place = min(depth, _MOST_DEPTHS)
         before = found.get(place, (0.0, 0.0))
-        found[place] = before[0] + named, before[1] + right
+        found[place] = before[0] + proposed, before[1] + accepted
     return found
 
 
-def calibrated(strategy: str, sources: Sequence[Earning]) -> tuple[Any, Plot]:
-    """Draw the observed acceptance against the predicted chance, in tenths of it."""
-    title = "Predicted chance and what came of it"
-    figure, axes = one_axes(title, "predicted chance", "share that was right", height=200)
+def calibration(strategy: str, sources: Sequence[Contribution]) -> tuple[Any, Plot]:
+    """Draw the observed acceptance rate over the predicted probability, in tenths."""
+    title = "Predicted probability and observed acceptance"
+    figure, axes = one_axes(title, "predicted probability", "acceptance rate", height=200)
     axes.plot([0, 1], [0, 1], color=PLAIN_COLOUR, linewidth=0.8, linestyle="--", zorder=0)
     axes.fill_between([0, 1], [-0.05, 0.95], [0.05, 1.05], color=PLAIN_COLOUR, alpha=0.12, linewidth=0, zorder=0)
     key = []
@@ -66,7 +66,7 @@ def calibrated(strategy: str, sources: Sequence[Earning]) -> tuple[Any, Plot]:
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1)
     caption = (
-        f"{strategy}: the nodes below accepted ones, by tenths of the chance that each was given behind its parent; "
-        f"small marks are of fewer than {_FEWEST_NODES} nodes. On the dashed line chances come true; grey: within 0.05."
+        f"{strategy}: children of accepted nodes, by tenths of their predicted probability given the parent; small "
+        f"marks have fewer than {_FEWEST_NODES} nodes. Dashed: observed equals predicted; grey: within 0.05."
     )
     return figure, Plot(title, "", caption, tuple(key))

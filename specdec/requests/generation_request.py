@@ -1,12 +1,11 @@
-"""A call in the words of transformers' ``generate``, or of specdec: whoever comes from there needn't relearn them.
+"""A request as the caller writes it, in the words of specdec or of transformers' ``generate``.
 
-What ``generate`` takes and specdec calls otherwise is translated here, once; everything behind it knows one name for
-each thing.
+Names of transformers are translated here; later code knows one name for each thing.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,11 +14,11 @@ from specdec.decoding.contexts import Context
 from specdec.errors import RequestError
 from specdec.requests import prompts
 
-_TEMPLATE = "tools", "documents", "chat_template", "enable_thinking"  # and whatever chat_template_kwargs has
-_SAMPLING_TOP_K = 50  # transformers' own, where sampling is asked for and nothing said about it
+_TEMPLATE = "tools", "documents", "chat_template", "enable_thinking"  # and those in chat_template_kwargs
+_SAMPLING_TOP_K = 50  # transformers' default when sampling
 _TRUNCATIONS = "top_k", "top_p", "min_p"
 _TOKEN_TYPES = "token_type_ids", "mm_token_type_ids"  # 0 for text
-# What tokenizers and processors return for a text; all but ids and mask say nothing that a model computes with.
+# A tokenizer's or processor's output for text; models compute with ids and mask alone.
 _ENCODED = (
     "input_ids", "attention_mask", *_TOKEN_TYPES, "special_tokens_mask", "offset_mapping", "length",
     "num_truncated_tokens", "overflowing_tokens", "overflow_to_sample_mapping",
@@ -27,17 +26,17 @@ _ENCODED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A call: what to write, and how.
+class GenerationRequest:
+    """Prompts and settings, translated but not yet checked against a model.
 
     Attributes:
-        prompt: one, or a list of them.
+        prompt: one prompt, or a list of prompts.
         settings: by their names in ``Settings``; ``seed`` may be a list.
-        config: a transformers GenerationConfig, which ``settings`` go before.
-        each: settings of single prompts, which go before both.
-        contexts: that prompts go on from, one for each, or none at all.
+        config: a transformers GenerationConfig; ``settings`` take precedence.
+        each: settings of single prompts, which take precedence over both.
+        contexts: one for each prompt, or none.
         template: options of the chat template.
-        streamer: hears of the prompt, each token and the end.
+        streamer: receives the prompt, each token and the end.
     """
 
     prompt: Any
@@ -48,41 +47,39 @@ class Asked:
     template: Mapping[str, Any] = field(default_factory=dict)
     streamer: Any | None = None
 
+    @classmethod
+    def of(
+        cls,
+        prompt: Any,
+        *,
+        generation_config: Any | None = None,
+        each: Sequence[Mapping[str, Any]] | None = None,
+        context: Context | Sequence[Context | None] | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Translate the arguments of ``Generator.generate``.
+
+        Args:
+            prompt: a prompt, prompts or a tokenizer's output; None if ``input_ids`` are given.
+
+        Raises:
+            RequestError: for arguments that contradict one another.
+        """
+        template = _template(settings)
+        prompt = _prompt(prompt, settings)
+        streamer = settings.pop("streamer", None)
+        if streamer is not None and prompts.as_list(prompt)[1]:
+            raise RequestError("a streamer receives one text, and a list was given: use Generator.stream")
+        _rename(settings, "stop_strings", "stop")
+        _sample(settings)
+        prompt = _repeated(prompt, settings)
+        contexts = [context] if isinstance(context, Context) else context or ()
+        return cls(prompt, settings, generation_config, each, contexts, template, streamer)
+
     @property
     def is_list(self) -> bool:
-        """True if results come as a list."""
+        """True if results are returned as a list."""
         return prompts.as_list(self.prompt)[1]
-
-
-def asked(
-    prompt: Any,
-    given: Mapping[str, Any],
-    config: Any | None = None,
-    each: Sequence[Mapping[str, Any]] | None = None,
-    context: Context | Sequence[Context | None] | None = None,
-) -> Asked:
-    """A call from its arguments.
-
-    Args:
-        prompt: what ``Generator.generate`` takes, a tokenizer's output, or None where ``input_ids`` are given.
-        given: settings, in specdec's names or transformers'.
-        config, each: as in ``Asked``.
-        context: one for a single prompt, or one for each.
-
-    Raises:
-        RequestError: for arguments that contradict one another.
-    """
-    settings = dict(given)
-    template = _template(settings)
-    prompt = _prompt(prompt, settings)
-    streamer = settings.pop("streamer", None)
-    if streamer is not None and prompts.as_list(prompt)[1]:
-        raise RequestError("a streamer hears of one text, and a list was given: use Generator.stream")
-    _rename(settings, "stop_strings", "stop")
-    _sample(settings)
-    prompt = _returned_often(prompt, settings)
-    contexts = [context] if isinstance(context, Context) else context or ()
-    return Asked(prompt, settings, config, each, contexts, template, streamer)
 
 
 def _template(settings: dict[str, Any]) -> dict[str, Any]:
@@ -110,12 +107,12 @@ def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
         raise RequestError(f"{', '.join(encoded)} were given without input_ids")
     for name, value in encoded.items():
         if value is not None and (name not in _ENCODED or (name in _TOKEN_TYPES and _has_others_than_zero(value))):
-            raise RequestError(f"specdec reads text alone, and {name} was given beside input_ids: leave it out")
+            raise RequestError(f"specdec reads text alone, and {name} was given with input_ids: leave it out")
     return _without_padding(encoded["input_ids"], encoded.get("attention_mask"))
 
 
 def _without_padding(ids: Any, mask: Any) -> Any:
-    """The ids of one prompt, (tokens,), or of each row, (batch, tokens), where the mask is 1."""
+    """Return the ids of one prompt, (tokens,), or of each row, (batch, tokens), where the mask is 1."""
     ids, mask = _as_lists(ids), _as_lists(mask)
     if mask is None:
         return ids
@@ -123,10 +120,11 @@ def _without_padding(ids: Any, mask: Any) -> Any:
     rows, masks = (ids, mask) if is_batch else ([ids], [mask])
     if [len(row) for row in rows] != [len(row) if isinstance(row, list) else -1 for row in masks]:
         raise RequestError("attention_mask and input_ids have different shapes")
-    kept = [
-        [token for token, seen in zip(row, seen, strict=True) if seen] for row, seen in zip(rows, masks, strict=True)
+    unpadded = [
+        [token for token, is_real in zip(row, mask, strict=True) if is_real]
+        for row, mask in zip(rows, masks, strict=True)
     ]
-    return kept if is_batch else kept[0]
+    return unpadded if is_batch else unpadded[0]
 
 
 def _has_others_than_zero(values: Any) -> bool:
@@ -147,7 +145,7 @@ def _rename(settings: dict[str, Any], name: str, own: str) -> None:
 
 
 def _sample(settings: dict[str, Any]) -> None:
-    """Honour ``do_sample``, beside which transformers' temperature is 1, and top_k 50."""
+    """Apply ``do_sample``, with transformers' defaults: temperature 1 and top_k 50."""
     samples = settings.pop("do_sample", None)
     if samples is None:
         return
@@ -162,8 +160,8 @@ def _sample(settings: dict[str, Any]) -> None:
         settings.setdefault("top_k", _SAMPLING_TOP_K)
 
 
-def _returned_often(prompt: Any, settings: dict[str, Any]) -> Any:
-    """The prompts, each as often as ``num_return_sequences`` says, with a seed for each."""
+def _repeated(prompt: Any, settings: dict[str, Any]) -> Any:
+    """Return each prompt ``num_return_sequences`` times, with a seed for each."""
     count = settings.pop("num_return_sequences", None)
     if count is None or count == 1:
         return prompt

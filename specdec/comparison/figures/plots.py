@@ -1,4 +1,4 @@
-"""A comparison's figures as SVG: narrow enough for a telephone, and reproducible to the byte."""
+"""A comparison's figures as SVG: narrow enough for a phone, and reproducible to the byte."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -7,23 +7,40 @@ from typing import Any
 
 import numpy as np
 
-from specdec.comparison import merge_plots
-from specdec.comparison.axes import COLOURS, MARKERS, PLAIN_COLOUR, Plot, Style, as_svg, look, one_axes, row_axes
-from specdec.comparison.contributions import Earning, earnings
-from specdec.comparison.results import Comparison, Row
+from specdec.comparison.contributions import Contribution, contributions
+from specdec.comparison.figures import merges
+from specdec.comparison.figures.axes import (
+    COLOURS,
+    MARKERS,
+    PLAIN_COLOUR,
+    Plot,
+    Style,
+    as_svg,
+    look,
+    one_axes,
+    row_axes,
+)
+from specdec.comparison.results import Comparison
+from specdec.comparison.rows import Row
 from specdec.costs import Costs
 from specdec.decoding.phases import PHASES
 
-_PHASE_COLOURS = ("#00224E", "#4E576C", "#7F7C75", "#BCAE6C", "#FEE838")  # cividis: no strategy's, and ordered in grey
-_MOST_LENGTHS = 12  # accepted lengths from here on share a bar
+_PHASE_COLOURS = (
+    "#00224E",
+    "#4E576C",
+    "#7F7C75",
+    "#BCAE6C",
+    "#FEE838",
+)  # cividis: no strategy's colour, and ordered in greyscale
+_MOST_LENGTHS = 12  # longer accepted lengths share the last bar
 _NUM_BINS = 8
 
 
-_Maker = Callable[[Comparison, dict[str, Style]], tuple[Any, Plot]]  # a figure, and its Plot without the SVG
+_Maker = Callable[[Comparison, dict[str, Style]], tuple[Any, Plot]]  # returns a figure, and its Plot without the SVG
 
 
 def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
-    """A colour and a marker for every strategy; plain decoding is grey, with a marker for each of its numerics."""
+    """A style for every strategy; plain decoding is grey, with a marker for each of its numerics."""
     styles: dict[str, Style] = {}
     for comparison in comparisons:
         for name in comparison.plan.strategies:
@@ -38,14 +55,16 @@ def styles_of(comparisons: Iterable[Comparison]) -> dict[str, Style]:
 
 
 def draw(comparison: Comparison, styles: dict[str, Style], costs: Costs | None, salt: str) -> list[Plot]:
-    """All figures of a comparison; the salt keeps their ids apart from those of others in the page."""
+    """Draw all figures of a comparison; ``salt`` makes their ids unique within the page."""
     makers: list[_Maker] = [speed_ups, phases, accepted_lengths, by_category, by_position]
     if costs is not None:
         makers.append(partial(pass_costs, costs=costs))
     plots = []
     for name in (row.strategy for row in comparison.drafting):
-        if sources := earnings(comparison, name):
-            makers += [partial(_of_merge, make, name, sources) for make in (merge_plots.earned, merge_plots.calibrated)]
+        if sources := contributions(comparison.runs_of(name)):
+            makers += [
+                partial(_of_merge, make, name, sources) for make in (merges.contribution_by_depth, merges.calibration)
+            ]
     for index, make in enumerate(makers):
         with look({"svg.hashsalt": f"{salt} {index}"}):
             figure, plot = make(comparison, styles)
@@ -54,23 +73,23 @@ def draw(comparison: Comparison, styles: dict[str, Style], costs: Costs | None, 
 
 
 def _drafting(comparison: Comparison) -> list[Row]:
-    """Those whose acceptance is worth a figure: all but plain decoding, if there are others."""
+    """The rows to show acceptance for: all but plain decoding, if there are others."""
     return comparison.drafting or comparison.ranking
 
 
 def _of_merge(
-    make: Callable[[str, list[Earning]], tuple[Any, Plot]],
+    make: Callable[[str, list[Contribution]], tuple[Any, Plot]],
     strategy: str,
-    sources: list[Earning],
+    sources: list[Contribution],
     comparison: Comparison,
     styles: dict[str, Style],
 ) -> tuple[Any, Plot]:
-    """A figure of one strategy's sources, made as the others are."""
+    """Call a maker of a merge's figure with the arguments of the other makers."""
     return make(strategy, sources)
 
 
 def speed_ups(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
-    """Times plain decoding, with intervals, and a line at 1."""
+    """Draw the speed-ups over plain decoding, with intervals and a line at 1."""
     title, rows = "Speed-up over plain decoding", comparison.ranking
     labels = [(row.strategy, _interval(row, comparison.plan.baseline)) for row in rows]
     figure, axes, bottoms = row_axes(title, "times plain decoding's tokens per second", labels, height=10)
@@ -88,7 +107,7 @@ def speed_ups(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Pl
 
 
 def phases(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
-    """Draw where a step's time goes: the mean of each phase."""
+    """Draw the mean time of each phase of a step."""
     title, rows = "Where a step's time goes", comparison.ranking
     totals = [1000 * sum(row.seconds.values()) for row in rows]
     labels = [(row.strategy, f"{total:.3g} ms") for row, total in zip(rows, totals, strict=True)]
@@ -101,11 +120,11 @@ def phases(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]
             left += width
     axes.set_xlim(0, 1.02 * max(totals) or 1.0)
     key = tuple(("■", colour, phase) for phase, colour in zip(PHASES, _PHASE_COLOURS, strict=True))
-    return figure, Plot(title, "", "Means; the prompt's pass is a run's first step and is in forward.", key)
+    return figure, Plot(title, "", "Means; a run's first step is its prompt, counted under forward.", key)
 
 
 def accepted_lengths(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
-    """Draw how many tokens a step emits: the share of steps for each number."""
+    """Draw the share of steps that emit each number of tokens."""
     rows = _drafting(comparison)
     lengths = [np.concatenate([run.accepted_lengths for run in comparison.runs_of(row.strategy)]) for row in rows]
     most = max(int(own.max()) for own in lengths)
@@ -125,11 +144,11 @@ def accepted_lengths(comparison: Comparison, styles: dict[str, Style]) -> tuple[
         axes.axhline(bottom, color="#999999", linewidth=0.6)
     axes.set_xticks(places, [f"{place}+" if place == longest < most else str(place) for place in places])
     axes.set_xlim(0.5, longest + 0.5)
-    return figure, Plot(title, "", "With the token that the model itself adds. Plain decoding always emits 1.")
+    return figure, Plot(title, "", "The bonus token is included. Plain decoding always emits 1.")
 
 
 def by_category(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
-    """Tokens per step of each category's prompts."""
+    """Draw the tokens per step of each category's prompts."""
     title, apart = "Tokens per step by category", 7.5
     names = [row.strategy for row in _drafting(comparison)]
     labels = [(category, "") for category in comparison.categories]
@@ -142,11 +161,11 @@ def by_category(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, 
             axes.plot(value, y, marker=styles[name].marker, color=styles[name].colour, markersize=5, clip_on=False)
         axes.plot([1, 1], [bottom - height, bottom], color=PLAIN_COLOUR, linewidth=0.8, zorder=0, clip_on=False)
     axes.set_xlim(1.0, max(1.5, axes.get_xlim()[1]))
-    return figure, Plot(title, "", "Plain decoding has 1, where the axis begins.", _key(names, styles))
+    return figure, Plot(title, "", "Plain decoding has 1, where the axis starts.", _key(names, styles))
 
 
 def by_position(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:
-    """Tokens per step along the new text."""
+    """Draw the tokens per step along the new text."""
     title, names = "Tokens per step along the text", [row.strategy for row in _drafting(comparison)]
     longest = max(len(run.tokens) for name in names for run in comparison.runs_of(name))
     width = max(1, math.ceil(longest / _NUM_BINS))
@@ -157,13 +176,13 @@ def by_position(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, 
     axes.set_xlim(0, width * math.ceil(longest / width))
     axes.set_ylim(1.0, max(1.5, axes.get_ylim()[1]))
     caption = (
-        f"Means of the steps that begin in each stretch of {width} tokens, over all prompts. Plain decoding has 1."
+        f"Means of the steps that start in each stretch of {width} tokens, over all prompts. Plain decoding has 1."
     )
     return figure, Plot(title, "", caption, _key(names, styles))
 
 
 def _along(comparison: Comparison, name: str, width: int) -> tuple[list[float], list[float]]:
-    """Middle and mean accepted length of each stretch of ``width`` tokens that a step begins in."""
+    """The centre and mean accepted length of each stretch of ``width`` tokens in which a step starts."""
     stretches: dict[int, list[int]] = {}
     for run in comparison.runs_of(name):
         position = 0
@@ -175,7 +194,7 @@ def _along(comparison: Comparison, name: str, width: int) -> tuple[list[float], 
 
 
 def pass_costs(comparison: Comparison, styles: dict[str, Style], costs: Costs) -> tuple[Any, Plot]:
-    """c(T), and what each strategy gets for it."""
+    """Draw c(T), and each strategy's tokens per step over its nodes per step."""
     title, names = "Cost of a pass over T nodes", [row.strategy for row in comparison.ranking]
     figure, axes = one_axes(title, "nodes in a pass, T", "c(T), and tokens per step", height=150)
     axes.plot(costs.sizes, costs.relative, color="#333333", linewidth=1.4, marker=".", zorder=1)
@@ -191,8 +210,8 @@ def pass_costs(comparison: Comparison, styles: dict[str, Style], costs: Costs) -
     axes.minorticks_off()
     axes.set_ylim(min(low, 0.9), max(high, 2.1))
     caption = (
-        f"Line: a pass over T nodes takes c(T) times a plain step's {1000 * costs.plain:.3g} ms. Marks: what a "
-        "strategy feeds and emits per step; above the line a step gains, its own drafting not counted."
+        f"Line: a pass over T nodes takes c(T) times a plain step's {1000 * costs.plain:.3g} ms. Marks: nodes and "
+        "tokens per step of a strategy; above the line a step gains, drafting time not counted."
     )
     return figure, Plot(title, "", caption, _key(names, styles))
 
