@@ -29,7 +29,7 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print("usage: python -m benchmarks NAME [--help | OPTIONS]\n")
-        print("\n".join(f"{name:12} {question(path)}" for name, path in known.items()))
+        print("\n".join(f"{name:20} {question(path)}" for name, path in known.items()))
     elif name in known:
         sys.argv = [f"python -m benchmarks {name}", *sys.argv[2:]]
         module = ".".join(known[name].relative_to(_FOLDER.parent).with_suffix("").parts)

@@ -1,7 +1,7 @@
-"""Pages of the site that lie elsewhere in the repository, and the source code as text; a hook of mkdocs.
+"""A hook of mkdocs: adds pages from outside ``docs/``, and the source code as text.
 
-Links stay as they are in the repository, where they lead from file to file: here they are led to the site's pages. A
-link to a file that isn't in the site fails a strict build.
+Links in the repository lead from file to file; in the site they lead to the files' pages. A link to a file that is
+missing in the site fails a strict build.
 """
 
 import ast
@@ -48,13 +48,13 @@ def on_files(files: Files, config: Any) -> Files:
     for path in _sources():
         files.append(File.generated(config, _as_text(path), abs_src_path=str(ROOT / path)))
     files.append(File.generated(config, "source.md", content=_index(_sources(), "specdec/", "Source code")))
-    results = _index(_sources(), "benchmarks/results/", "The runs behind the results")
+    results = _index(_sources(), "benchmarks/results/", "Recorded runs")
     files.append(File.generated(config, "source/results.md", content=results))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Lead a page's links to where their files are in the site."""
+    """Replace links to files by links to their pages."""
     if page.file.src_uri in GENERATED:
         return markdown
     homes = {target: path for path, target in PAGES.items() if target != "index.md" and (ROOT / path).is_file()}
@@ -80,12 +80,12 @@ def _sources() -> list[str]:
 
 
 def _as_text(path: str) -> str:
-    """Where a file is in the site: as text, so that browsers show it."""
+    """A file's path in the site: as text, which browsers show."""
     return f"source/{path}.txt"
 
 
 def _index(paths: list[str], below: str, title: str) -> str:
-    """A page that lists files, each with the first line of its docstring."""
+    """A page of links to files, each with the first line of its docstring."""
     return "\n".join([f"# {title}", "", *_lines(paths, below)])
 
 

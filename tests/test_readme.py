@@ -1,4 +1,4 @@
-"""The README and the pages of docs/ run: their Python in order, their commands as they stand; their links lead on."""
+"""README and pages: their Python runs in order, their commands run as written, and their links lead somewhere."""
 
 import ast
 import importlib.util
@@ -26,7 +26,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture(name="runnable")
 def _runnable() -> Callable[[str], str]:
-    """Code with a hub's model replaced by one that is here: the same if it was fetched, else the built-in one."""
+    """Replaces the hub's model in code: by SmolLM2 if it was fetched, otherwise by the built-in model."""
     folder = real.checkpoint("bfloat16") if real.home().exists() else ROOT / "specdec" / "demo" / "model"
     return lambda code: code.replace(HUB_NAME, str(folder))
 
@@ -69,7 +69,7 @@ def without_docstrings(source: str) -> str:
     return ast.unparse(tree)
 
 
-# What keeps a command that measures for minutes from doing so here; of an option given twice, the last counts.
+# Options that shorten commands which measure for minutes: the last of two values counts.
 FEW = ["--max-new-tokens", "8", "--per-category", "1"]
 SHORT = {"compare": [*FEW, "--repeats", "1"], "bench": FEW, "tune": [*FEW, "--minutes", "0.05"]}
 PROMPTS = '{"prompt": "# heapq", "category": "code"}\n{"turns": ["What is bread?"], "category": "qa"}\n'
@@ -121,6 +121,6 @@ def test_links_lead_to_files_and_headings(page: str) -> None:
 
 
 def headings(text: str) -> set[str]:
-    """The anchors that sites make of a page's headings."""
+    """The anchors of a page's headings."""
     found = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}

@@ -1,9 +1,9 @@
-"""The screen of ``specdec demo`` as it was printed, put into ``docs/index.md``.
+"""The screen of ``specdec demo``, put into ``docs/index.md``.
 
     python -m benchmarks demo_screen
 
-The demo runs in a pseudo-terminal of 100 columns; what stands there at the end is the page's block between its markers.
-A run on a busy machine is refused, as its figures say little. It needs pyte, of the extra ``dev``.
+The demo runs in a pseudo-terminal of 100 columns, and its final screen replaces the block between the page's markers. A
+run on a busy machine is refused. Needs pyte, of the extra ``dev``.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _BUSY = "busy with other programs"
 
 
 def run(command: list[str], width: int = WIDTH, height: int = HEIGHT) -> tuple[int, str]:
-    """A command's exit code, and the lines of a terminal after it ended, those that were scrolled off included."""
+    """Run a command in a terminal; return its exit code and all lines, those scrolled off included."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width), "LINES": str(height)}

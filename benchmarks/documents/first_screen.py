@@ -1,9 +1,9 @@
-"""The figures of README's first screen: its table and ``docs/speed.png``, both made from ``results/engines_*.json``.
+"""README's first screen: its table and ``docs/speed.png``, both made from ``results/engines_*.json``.
 
     python -m benchmarks first_screen
 
-There is one statistic, that of the tables of ``compare``: the tokens of all prompts over their seconds. Each file is
-one interleaved run. ``tests/benchmarks/documents/test_first_screen.py`` holds README, chart and files together.
+The statistic is that of ``compare``: the tokens of all prompts over their seconds. Each file is one interleaved run.
+``tests/benchmarks/documents/test_first_screen.py`` compares README, chart and files.
 """
 
 import argparse
@@ -26,7 +26,7 @@ CAPTION = "14 chat prompts of 14 categories, 128 new tokens each, greedy, AMD EP
 
 @dataclass(frozen=True)
 class Shown:
-    """A contender, and the name that table and chart give it."""
+    """A contender and its name in table and chart."""
 
     contender: str
     name: str
@@ -60,7 +60,7 @@ SHOWN = (
 
 
 def block(results: Sequence[Mapping[str, Any]]) -> str:
-    """README's table, and the sentence on what engine and drafts contribute."""
+    """README's table, and the contributions of engine and drafts."""
     speeds = [picture.speeds(data) for data in results]
     heading = [""]
     for data in results:
@@ -77,7 +77,7 @@ def block(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _claim(data: Mapping[str, Any]) -> str:
-    """One sentence: how many times as fast, in exact numerics, and whether for the same text."""
+    """The first sentence: the speed-up in exact numerics, and whether the text is the same."""
     rows = {row["contender"]: row for row in data["rows"]}
     ratio = rows[EXACT.contender]["tokens_per_second"] / rows[BASELINE.contender]["tokens_per_second"]
     num_different, num_texts = rows[EXACT.contender]["num_different"], len(data["categories"])
@@ -90,7 +90,7 @@ def _claim(data: Mapping[str, Any]) -> str:
 
 
 def _contributions(speeds: Sequence[Mapping[str, float]]) -> str:
-    """How much of the speed-up is the engine's and how much the drafts'."""
+    """The speed-up of the engine, and that of drafts."""
     engine = [known[WITHOUT_DRAFTS.contender] / known[BASELINE.contender] for known in speeds]
     drafts = [known[FASTEST.contender] / known[WITHOUT_DRAFTS.contender] for known in speeds]
     first, second = (" and ".join(f"{ratio:.1f}" for ratio in ratios) for ratios in (engine, drafts))
@@ -101,7 +101,7 @@ def _contributions(speeds: Sequence[Mapping[str, float]]) -> str:
 
 
 def _texts(results: Sequence[Mapping[str, Any]]) -> str:
-    """How many texts differ from transformers', of specdec's rows and of the other engines'."""
+    """How many texts differ from transformers', in specdec's rows and in other engines'."""
     ours = {shown.contender for shown in SHOWN if shown.is_ours}
     others = {shown.contender for shown in SHOWN} - ours - {BASELINE.contender}
     said = []
@@ -123,7 +123,7 @@ def chart(results: Sequence[Mapping[str, Any]]) -> tuple[list[picture.Bar], list
 
 
 def load() -> list[dict[str, Any]]:
-    """The results that both are made from."""
+    """The two result files."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS]
 
 

@@ -1,13 +1,13 @@
-"""A chart of one comparison or several: tokens per second of the contenders that are given a name.
+"""A chart of one comparison or several: tokens per second of named contenders.
 
     python -m benchmarks picture build/benchmark.json --out docs/speed.png --title "Tokens per second" \\
         --label "transformers=transformers" --label "specdec:auto+numerics=auto=specdec, default settings" \\
         --caption "SmolLM2-135M-Instruct, two cores of an AMD EPYC, November 2025"
 
-A bar is a contender's tokens per second as the tables of ``compare`` have it: the tokens of all prompts over their
-seconds, the median over repeats. Each result file is a panel of its own, headed by its dtype. Bars are drawn in the
-order of the names, specdec's in blue. The chart is a PNG, 1,400 pixels wide for a page of 700; its figures are embedded
-in it as the text chunk ``Figures``, so that a test can compare them with the results.
+A bar is a contender's tokens per second as in the tables of ``compare``: the tokens of all prompts over their seconds,
+the median over repeats. Each result file is a panel, headed by its dtype. Bars are in the order of the labels,
+specdec's in blue. The chart is a PNG, 1,400 pixels wide for a page of 700. Its figures are embedded as the text chunk
+``Figures``, so that a test can compare them with the results.
 """
 
 import argparse
@@ -34,7 +34,7 @@ SETTINGS = {"font.size": _NAMES, "axes.labelsize": _SMALL, "xtick.labelsize": _S
 
 @dataclass(frozen=True)
 class Bar:
-    """A contender by the name it is drawn with, and its tokens per second in each panel."""
+    """A contender's name, and its tokens per second in each panel."""
 
     name: str
     is_ours: bool
@@ -47,14 +47,14 @@ def speeds(data: Mapping[str, Any]) -> dict[str, float]:
 
 
 def dtype(data: Mapping[str, Any]) -> str:
-    """The dtype that a comparison's model was loaded in: a panel's heading."""
+    """The dtype of a comparison's model, a panel's heading."""
     return str(data["model"]).rpartition(", ")[2]
 
 
 def bars(labels: Sequence[str], results: Sequence[Mapping[str, Any]]) -> list[Bar]:
     """Return the bars to draw, one for each ``CONTENDER=TEXT``.
 
-    Contenders may have equals signs too, so the longest one that fits counts.
+    Contenders may contain equals signs, so the longest matching one counts.
     """
     known = [speeds(data) for data in results]
     shared = [name for name in known[0] if all(name in each for each in known)]
@@ -70,10 +70,10 @@ def bars(labels: Sequence[str], results: Sequence[Mapping[str, Any]]) -> list[Ba
 
 
 def draw(shown: Sequence[Bar], panels: Sequence[str], title: str, caption: str) -> Any:
-    """The figure: names on the left, a panel of bars for each heading, each bar's value to its right.
+    """Draw the figure: names on the left, a panel of bars per heading, values to the right of bars.
 
     Raises:
-        SystemExit: for a text that is too wide.
+        SystemExit: if a text is too wide.
     """
     _check_room(shown, title, caption)
     left = _SIDE + max(_width(bar.name, _NAMES) for bar in shown) + _GAP
@@ -117,7 +117,7 @@ def _check_room(shown: Sequence[Bar], title: str, caption: str) -> None:
 
 
 def _width(text: str, size: float, weight: str = "normal") -> float:
-    """A line's width in points, at the most: drawn letters are moved to whole pixels."""
+    """An upper bound of a line's width in points: letters are drawn at whole pixels."""
     if not text.strip():  # a path of nothing is an error
         return 0.0
     font = needs("matplotlib.font_manager").FontProperties(size=size, weight=weight)
@@ -125,7 +125,7 @@ def _width(text: str, size: float, weight: str = "normal") -> float:
 
 
 def figures(shown: Sequence[Bar], panels: Sequence[str]) -> dict[str, dict[str, str]]:
-    """The figures of a chart as they are drawn, by panel and name."""
+    """The drawn figures of a chart, by panel and name."""
     return {heading: {bar.name: f"{bar.speeds[place]:.1f}" for bar in shown} for place, heading in enumerate(panels)}
 
 

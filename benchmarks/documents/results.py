@@ -66,13 +66,7 @@ def speed() -> str:
     results = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS]
     heading = [""]
     for data in results:
-        heading += [
-            f"{picture.dtype(data)}: tokens/s",
-            "times transformers",
-            "slowest prompt",
-            "tokens/step",
-            "ms/step",
-        ]
+        heading += [f"{picture.dtype(data)}: tokens/s", "times transformers", "tokens/step", "ms/step"]
     lines = []
     for shown in (*SHOWN, *FURTHER):
         cells = [shown.name]

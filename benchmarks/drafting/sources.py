@@ -102,8 +102,8 @@ def measure(arguments: argparse.Namespace) -> None:
                 )
                 seconds = time.perf_counter() - began
                 texts[name] = [result.token_ids for result in results]
-                told = [result.stats for result in results]
-                first = max(stats.seconds_to_first_token for stats in told)
+                stats_of_all = [result.stats for result in results]
+                first = max(stats.seconds_to_first_token for stats in stats_of_all)
                 runs.append(
                     {
                         **setting,
@@ -112,11 +112,12 @@ def measure(arguments: argparse.Namespace) -> None:
                         "categories": [prompt.category for prompt in batch],
                         "seconds": seconds,
                         "seconds_behind_first": seconds - first,
-                        "tokens": sum(stats.num_tokens for stats in told),
-                        "steps": sum(stats.steps for stats in told),
-                        "nodes": sum(stats.num_nodes for stats in told),
+                        "tokens": sum(stats.num_tokens for stats in stats_of_all),
+                        "steps": sum(stats.steps for stats in stats_of_all),
+                        "nodes": sum(stats.num_nodes for stats in stats_of_all),
                         "phases": {
-                            phase: statistics.fmean(stats.seconds[phase] for stats in told) for phase in told[0].seconds
+                            phase: statistics.fmean(stats.seconds[phase] for stats in stats_of_all)
+                            for phase in stats_of_all[0].seconds
                         },
                         "machine": machine,
                     }

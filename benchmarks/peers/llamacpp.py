@@ -126,7 +126,7 @@ def prepare(model: Server, arguments: Arguments) -> Decode:
                 "return_tokens": True,
             },
         )
-        # each pass gives a token that nobody drafted
+        # each pass adds a token of the model's own
         return Decoded(answer["tokens"], len(answer["tokens"]) - answer["timings"].get("draft_n_accepted", 0))
 
     return decode

@@ -29,28 +29,28 @@ def main() -> int:
     model, tokenizer = load_model(arguments)
     rng = random.Random(0)
     questions = [json.loads(line)["turns"][0][:600] for line in arguments.prompts.read_text("utf-8-sig").splitlines()]
-    kept, fresh = Generator(model, tokenizer), Generator(model, tokenizer)
+    cached, fresh = Generator(model, tokenizer), Generator(model, tokenizer)
     num_different = num_texts = 0
     waits: dict[tuple[int, bool], list[float]] = {}
     sizes: dict[int, list[tuple[int, int]]] = {}
     for number in range(arguments.num):
         messages: list[dict[str, Any]] = []
         temperature = float(number % 2)
-        with kept.context() as context:
+        with cached.context() as context:
             for turn in range(arguments.turns):
                 messages.append({"role": "user", "content": rng.choice(questions)})
                 settings = {"max_new_tokens": arguments.max_new_tokens, "temperature": temperature, "seed": number}
                 found: dict[bool, Result] = {}
-                for is_kept in rng.sample([True, False], 2):
-                    given = {"context": context} if is_kept else {}
-                    found[is_kept] = (kept if is_kept else fresh).generate(messages, **given, **settings)
-                    waits.setdefault((turn, is_kept), []).append(found[is_kept].stats.seconds_to_first_token)
+                for is_cached in rng.sample([True, False], 2):
+                    given = {"context": context} if is_cached else {}
+                    found[is_cached] = (cached if is_cached else fresh).generate(messages, **given, **settings)
+                    waits.setdefault((turn, is_cached), []).append(found[is_cached].stats.seconds_to_first_token)
                 num_different += found[True].token_ids != found[False].token_ids
                 num_texts += 1
                 length = len(tokenizer.apply_chat_template(messages, add_generation_prompt=True)["input_ids"])
                 sizes.setdefault(turn, []).append((length, length - found[True].stats.num_reused))
                 messages.append({"role": "assistant", "content": found[True].text})
-    print(f"{facts()}; {arguments.model or 'the built-in model'}, {arguments.dtype}, {kept.numerics}\n")
+    print(f"{facts()}; {arguments.model or 'the built-in model'}, {arguments.dtype}, {cached.numerics}\n")
     print(f"{num_texts} texts of {arguments.num} conversations, {num_different} differ\n")
     print(
         "| turn | tokens of the prompt | read with a context | ms to the first token, from scratch | with a context |"
@@ -58,7 +58,7 @@ def main() -> int:
     print("|---|---|---|---|---|")
     for turn, counted in sizes.items():
         lengths, read = (median(column) for column in zip(*counted, strict=True))
-        scratch, held = (1e3 * median(waits[turn, is_kept]) for is_kept in (False, True))
+        scratch, held = (1e3 * median(waits[turn, is_cached]) for is_cached in (False, True))
         print(f"| {turn + 1} | {lengths:.0f} | {read:.0f} | {scratch:.0f} | {held:.0f} |")
     return 0
 

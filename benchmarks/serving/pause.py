@@ -244,10 +244,12 @@ def main() -> None:
     try:
         for proposer in arguments.proposers:
             with Generator(model, proposer=proposer, numerics=arguments.numerics) as generator:
-                told = f"{generator.numerics}; weights {generator.weights}; chunks of {generator.shapes.chunk} tokens"
+                described = (
+                    f"{generator.numerics}; weights {generator.weights}; chunks of {generator.shapes.chunk} tokens"
+                )
                 for run in measure(generator, tokens, arguments.streams, arguments.repeats):
                     print(f"| {' | '.join(line(proposer, run))} |", flush=True)
-        print(f"\nNumerics: {told}")
+        print(f"\nNumerics: {described}")
     except SpecdecError as error:
         raise SystemExit(str(error)) from None
 

@@ -172,7 +172,7 @@ def main() -> None:
                     load = Load(rate, count, num_requests, seed=round_number)
                     address, most = addresses[contender.server], given.max_tokens
                     name = "smollm2" if contender.server.startswith("specdec") else str(smollm2.checkpoint(given.dtype))
-                    summary = asyncio.run(asked(contender, address, load, chosen, most, name))
+                    summary = asyncio.run(put_load(contender, address, load, chosen, most, name))
                     found.setdefault(f"{contender.name} {load}", []).append(summary.as_dict())
                     print(round_number, contender.name, line(summary), flush=True)
                     if given.out is not None:
@@ -189,7 +189,7 @@ def main() -> None:
         print(f"{name:24} {statistics.median(rates):7.1f} tok/s  ({min(rates):.1f} to {max(rates):.1f})  {firsts}")
 
 
-async def asked(
+async def put_load(
     contender: Contender,
     address: tuple[str, int],
     load: Load,

@@ -105,7 +105,7 @@ class Requests:
         self._url, self._bodies, self._texts, self._client = f"{address}/v1/completions", bodies, texts, client
         self._rng = random.Random(1)
         self.ended = Counter[str]()
-        self.is_stopping = False  # the server was told to end
+        self.is_stopping = False  # the server has received the signal to end
 
     async def one(self) -> None:
         """Send a request of any kind."""

@@ -72,27 +72,29 @@ def _decode(given: argparse.Namespace) -> None:
                 name: Generator(model, tokenizer, proposer=strategy, backend=backend)
                 for name, backend in (("alone", "hf"), ("together", "distributed"))
             }
-            kept = found[strategy] = {f"{name} {what}": [] for name in ways for what in ("step", "forward", "tokens")}
-            kept["talk"], kept["same"], kept["nodes"] = [], [], []
+            figures = found[strategy] = {
+                f"{name} {what}": [] for name in ways for what in ("step", "forward", "tokens")
+            }
+            figures["communication"], figures["same"], figures["nodes"] = [], [], []
             for number in range(given.rounds):
                 texts = {}
                 for name in list(ways)[:: 1 if number % 2 else -1]:
                     records: list[Any] = []
                     prompt = _PROMPTS[number % len(_PROMPTS)]
-                    before = _talk(model)
+                    before = _communication(model)
                     began = time.perf_counter()
                     result = ways[name].generate(prompt, max_new_tokens=given.max_tokens, on_step=records.append)
                     seconds = time.perf_counter() - began
                     steps = [record for record in records if record.kind == "step"]
-                    kept[f"{name} step"] += [sum(record.seconds.values()) for record in steps]
-                    kept[f"{name} forward"] += [record.seconds["forward"] for record in steps]
-                    kept[f"{name} tokens"].append(len(result.token_ids) / seconds)
+                    figures[f"{name} step"] += [sum(record.seconds.values()) for record in steps]
+                    figures[f"{name} forward"] += [record.seconds["forward"] for record in steps]
+                    figures[f"{name} tokens"].append(len(result.token_ids) / seconds)
                     if name == "together":
-                        kept["talk"].append((_talk(model) - before) / max(1, len(records)))
-                        kept["nodes"] += [record.width for record in steps]
+                        figures["communication"].append((_communication(model) - before) / max(1, len(records)))
+                        figures["nodes"] += [record.width for record in steps]
                     texts[name] = result.token_ids
-                kept["same"].append(texts["alone"] == texts["together"])
-            _tell(strategy, kept, ways["together"].numerics, ways["alone"].weights)
+                figures["same"].append(texts["alone"] == texts["together"])
+            _report(strategy, figures, ways["together"].numerics, ways["alone"].weights)
             for each in ways.values():
                 each.close()
         if given.out is not None:
@@ -104,22 +106,22 @@ def _decode(given: argparse.Namespace) -> None:
         print(facts())
 
 
-def _talk(model: Any) -> float:
+def _communication(model: Any) -> float:
     from specdec.distributed.ranks import ranks_of
 
     ranks = ranks_of(model)
     return 0.0 if ranks is None else ranks.seconds
 
 
-def _tell(strategy: str, kept: dict[str, list[Any]], numerics: Any, weights: Any) -> None:
-    middle = {name: statistics.median(values) for name, values in kept.items() if values and name != "same"}
+def _report(strategy: str, figures: dict[str, list[Any]], numerics: Any, weights: Any) -> None:
+    middle = {name: statistics.median(values) for name, values in figures.items() if values and name != "same"}
     ratio = middle["alone step"] / middle["together step"]
     print(
         f"{strategy}: {middle['nodes']:.0f} nodes, step {1e3 * middle['alone step']:.1f} ms alone, "
         f"{1e3 * middle['together step']:.1f} ms together ({ratio:.2f} times), "
-        f"talk {1e3 * middle['talk']:.1f} ms of it, "
+        f"communication {1e3 * middle['communication']:.1f} ms of it, "
         f"{middle['alone tokens']:.1f} and {middle['together tokens']:.1f} tokens/s, "
-        f"text {'equal' if all(kept['same']) else 'DIFFERENT'}; {numerics}; {weights}",
+        f"text {'equal' if all(figures['same']) else 'DIFFERENT'}; {numerics}; {weights}",
         flush=True,
     )
 

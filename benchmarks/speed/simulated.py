@@ -148,12 +148,12 @@ class Row:
             if child is None:
                 break
             path.append(child)
-        told = {node: self.text.successors[self.done + place] for place, node in enumerate(path)}
+        seen = {node: self.text.successors[self.done + place] for place, node in enumerate(path)}
         tokens = tuple(following[: len(path)])
         self.tokens.extend(tokens)
         self.done += len(tokens)
-        self.drafter.observe(Feedback(tree, tuple(path), tokens, {SIGNAL: told}))
-        request: Any = None  # the engine asks nothing of it
+        self.drafter.observe(Feedback(tree, tuple(path), tokens, {SIGNAL: seen}))
+        request: Any = None  # the engine reads nothing from it
         return Outcome(request, tree=tree, path=tuple(path), tokens=tokens, num_nodes=len(tree))
 
 
@@ -178,8 +178,8 @@ def decode(world: World, engine: Engine, batch: int) -> list[tuple[int, int, int
 
 def speed(passes: Iterable[tuple[int, int, int]], costs: Costs) -> float:
     """Tokens per time of a plain step of one row."""
-    told = list(passes)
-    return sum(tokens for *_, tokens in told) / sum(costs.relative_at(rows * width) for rows, width, _ in told)
+    counted = list(passes)
+    return sum(tokens for *_, tokens in counted) / sum(costs.relative_at(rows * width) for rows, width, _ in counted)
 
 
 def in_pool(world: World, engines: Iterable[Callable[[World], Engine]], batch: int) -> list[list[tuple[int, int, int]]]:

@@ -37,7 +37,7 @@ began = time.perf_counter()
 generator = Generator(model, tokenizer)
 print(time.perf_counter() - began)
 """
-# The same of a name, which the engine that is asked for reads by itself; imports come before the clock starts.
+# The same for a model given by name, which the selected engine reads; imports are not timed.
 OPEN = """
 import time, torch, transformers
 torch.set_num_threads({threads})

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 
 class _Page(HTMLParser):
-    """The links of a page, and the places that links may lead to."""
+    """A page's links, and its anchors."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The address of a folder that is served over HTTP."""
+    """Serve a folder over HTTP, and yield the address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
     thread = Thread(target=server.serve_forever)
     thread.start()
@@ -81,7 +81,7 @@ def follow_links(folder: Path) -> tuple[set[str], list[str]]:
 
 
 def main(folder: Path) -> int:
-    """Print what is dead; 1 if anything is, or if a page is reached by no link."""
+    """Print dead links and pages without a link to them; return 1 if there are any."""
     reached, dead = follow_links(folder)
     pages = {f"/{path.relative_to(folder).as_posix()}" for path in folder.rglob("*.html")} - {"/404.html"}
     dead += [f"{page}: no link leads there" for page in sorted(pages - reached)]

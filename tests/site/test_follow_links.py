@@ -1,4 +1,4 @@
-"""The checker of links finds what is dead; the site, where it was built, has nothing dead, and what people look for."""
+"""The link checker finds dead links; the built site has none, and has the pages that readers look for."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ SITE = Path(__file__).parent.parent.parent / "build/site"
 def test_dead_links_places_and_images_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a b.html").write_text('<h2 id="här">x</h2><a href="index.html#top">up</a>', encoding="utf-8")
     (tmp_path / "index.html").write_text(
-        '<a href="a%20b.html#h%C3%A4r">good</a> <a href="https://elsewhere.example/x">not asked</a> '
+        '<a href="a%20b.html#h%C3%A4r">good</a> <a href="https://elsewhere.example/x">not followed</a> '
         '<a href="#nowhere">x</a> <a href="gone.html">x</a> <img src="gone.png"> <a href="a%20b.html#no">x</a>'
     )
-    (tmp_path / "lonely.html").write_text("nobody links here")
+    (tmp_path / "lonely.html").write_text("no links here")
     reached, dead = follow_links(tmp_path)
     assert "/a b.html" in reached
     assert {link.split(": ", 1)[1] for link in dead} == {

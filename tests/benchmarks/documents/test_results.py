@@ -23,6 +23,11 @@ def test_the_page_has_the_table_that_the_files_make(name: str) -> None:
     assert written(name) == BLOCKS[name]()
 
 
+@pytest.mark.parametrize("name", BLOCKS)
+def test_every_row_has_a_cell_for_each_heading(name: str) -> None:
+    assert len({line.count("|") for line in written(name).splitlines() if line.startswith("|")}) == 1
+
+
 def test_there_are_six_questions_each_with_one_table_and_the_page_is_short() -> None:
     assert [section.count("<!-- end -->") for section in SECTIONS.values()] == [1] * 6
     assert all(question.endswith("?") for question in SECTIONS)
