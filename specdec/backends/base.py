@@ -230,7 +230,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def load(cls, model: object, compiler: Compiler, options: Any) -> "Backend":
-        """A backend driving the model with layouts of the given compiler, prepared; whoever asked for it closes it.
+        """A backend driving the model with layouts of the given compiler; the caller closes it.
 
         Args:
             model: an object that ``accepts`` takes.
@@ -241,13 +241,6 @@ class Backend(ABC):
             ModelError: when the model can't be driven, with the reason.
         """
 
-    def prepare(self) -> None:  # noqa: B027 - optional
-        """Find out how the model can be driven, and set it up; a constructor does neither.
-
-        Raises:
-            ModelError: when the model can't be driven, with the reason; what was changed is undone then.
-        """
-
     def refresh(self) -> None:  # noqa: B027 - optional
         """Look at the model anew: called before a request's first pass where no row is opened for it.
 
@@ -255,9 +248,9 @@ class Backend(ABC):
         """
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Undo what ``prepare`` changed in the model, and let go of memory; called once, and nothing else after it.
+        """Undo what ``load`` changed in the model, and free memory; called once, and nothing else after it.
 
-        Backends of one model are closed in the opposite order to that in which they were prepared.
+        Backends of one model are closed in the opposite order to that in which they were loaded.
         """
 
     @abstractmethod

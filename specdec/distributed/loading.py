@@ -13,6 +13,7 @@ from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.models.architecture import name_of
 from specdec.models.loading import load_pretrained
 from specdec.plugins.registry import load_plugins
+from specdec.probes.examination import examine
 from specdec.weights.layers import is_sharded
 from specdec.weights.lease import Holding, kernel_of
 
@@ -73,7 +74,7 @@ def load(
     try:
         _check_heads(ranks, model)
         lay_out(model)
-        backend = RankBackend.load(model, compiler)
+        backend = examine(RankBackend.load(model, compiler))
     except SpecdecError as error:
         refusal = str(error)
     except Exception as error:  # the others wait for this rank's findings

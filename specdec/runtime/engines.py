@@ -11,6 +11,7 @@ from specdec.layout import Compiler
 from specdec.models.loading import ModelSource, load_pretrained, must_be_cached
 from specdec.models.unwrapping import remedy_for
 from specdec.plugins.registry import Plugin, Registry
+from specdec.probes.examination import examine
 from specdec.strategies.base import Hidden, Proposer
 
 NOTHING_FAILED: Mapping[str, str] = {}
@@ -25,7 +26,7 @@ class ChosenBackend:
 
     def load(self, model: object, compiler: Compiler) -> Backend:
         """The backend driving a model with layouts of a compiler."""
-        backend = self.cls.load(model, compiler, self.options)
+        backend = examine(self.cls.load(model, compiler, self.options))
         backend.options = self.options
         return backend
 

@@ -16,6 +16,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.exact.regions import Region, with_regions
 from specdec.masks.split.compiler import SplitCompiler
+from specdec.probes.examination import examine
 from specdec.probes.walk import WrongLayout, fault_of, walk
 from specdec.target import Target
 from tests.support import families, planted
@@ -62,7 +63,7 @@ def law(window: Window | None = None) -> list[list[int]]:
 
 
 def target_of(model: PreTrainedModel, compiler: Any) -> Target:
-    return Target(HFBackend.load(model, compiler), compiler)
+    return Target(examine(HFBackend.load(model, compiler)), compiler)
 
 
 WINDOWS = [None, Window("sliding", 3), Window("chunked", 4)]
