@@ -1,6 +1,7 @@
 """Any attention-based causal language model of transformers, driven through its public forward, cache and masks."""
 
 import inspect
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -16,6 +17,7 @@ from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
+from specdec.machine.forks import refuse_fork
 from specdec.models.architecture import cache_argument, name_of, shapes_of
 from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
@@ -64,6 +66,7 @@ class HFBackend(Backend):
         self._cache_argument = cache_argument(model)
         self._cache = self._make_cache(config.num_hidden_layers)
         self._first = 0  # row of the last pass
+        self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
         self._replay = Replay(model)
         self._has_fused_attention = grouped.is_for(config) and not why_fixed(model)
@@ -94,6 +97,8 @@ class HFBackend(Backend):
         return cls(model, compiler)
 
     def refresh(self) -> None:
+        if torch.get_num_threads() > 1:
+            refuse_fork(self._process, "call torch.set_num_threads(1) first")
         with lock_of(self.model):
             self._replay.refresh()
 

@@ -101,10 +101,9 @@ class Replay:
             length: the longest row's committed tokens.
         """
         rows, width = inputs.input_ids.shape
-        device = inputs.input_ids.device.type
         self.is_settled = True
         is_prompt = not length  # a text's first pass is its only one of that kind, and of any number of nodes
-        if not self._is_able or is_prompt or rows * width > _MOST_NODES or torch.is_autocast_enabled(device):
+        if not self._is_able or is_prompt or rows * width > _MOST_NODES:
             return forward()
         if len(self._kinds) > _MOST_KINDS:
             self._kinds.clear()

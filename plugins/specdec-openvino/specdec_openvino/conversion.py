@@ -20,6 +20,7 @@ from transformers.utils import logging
 from specdec import ModelError
 from specdec.errors import in_one_line
 from specdec.models.architecture import name_of
+from specdec.models.gradients import without_autocast
 from specdec.models.state import lock_of
 from specdec.probes.experts import batched_experts
 from specdec.weights.packing import packed_weights, unpack
@@ -90,7 +91,7 @@ def convert(model: PreTrainedModel) -> Converted:
     with _CONVERTING:
         library = attention.define()
         try:
-            with lock_of(model), _traced(model, tracing), torch.no_grad():
+            with lock_of(model), _traced(model, tracing), torch.no_grad(), without_autocast():
                 graph = _translated(_pass_of(model, tracing), _example(num_layers))
             widen(graph)
             _name(graph, tracing.layers, num_layers)
