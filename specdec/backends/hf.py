@@ -118,7 +118,7 @@ class HFBackend(Backend):
     def _pass(self, layout: Layout) -> Output:
         self._cache.place(layout.first, layout.lengths, layout.width)
         columns, wanted = layout.columns, None
-        if layout.width > 1:  # the head is a product too: its rows are made as many as a row's bits ask for
+        if layout.width > 1:  # the head is a product too: its rows are padded to the multiple that keeps their bits
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
@@ -203,7 +203,7 @@ class HFBackend(Backend):
                 self._cache.keep(row, path)
 
     def rollback(self, row: int, length: int) -> None:
-        self._cache.lengths[row] = length  # what lies behind is hidden by masks, and overwritten
+        self._cache.lengths[row] = length  # later slots are hidden by masks, and overwritten
 
     def release(self, row: int) -> None:
         with without_gradients(self._is_inference):

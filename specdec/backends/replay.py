@@ -56,12 +56,12 @@ def _is_between(tried: Collection[int], size: int) -> bool:
 class Replay:
     """The recorded passes of one model.
 
-    A program that is used for the first time with such a number of rows or nodes, or behind a context twice as long, is
-    held against the model's own forward, bit by bit. One that differs is never used again.
+    A program that is used for the first time with a number of rows or nodes, or after a context twice as long, is
+    compared with the model's own forward, bit by bit. A program that differs is never used again.
 
     Attributes:
-        is_settled: False after a pass that others like it will outrun: one of a kind that is yet to be recorded, or one
-            that was held against the model's own.
+        is_settled: False while passes like the last one are still warming up: the kind isn't recorded yet, or the
+            program was compared with the model's own forward.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:

@@ -178,7 +178,7 @@ class StaticBackend(HFBackend):
             if layout.masks:
                 given = layout.masks[kind]
                 mask[..., : given.shape[3]] = given
-            else:  # one node behind everything, or a chain from the start: slots are positions
+            else:  # one node after all slots, or a chain from the start: slots are positions
                 mask.masked_fill_(torch.arange(visible, device=device) <= layout.positions[:, None, :, None], 0.0)
             masks[kind] = mask
         first, columns = layout.first, layout.columns

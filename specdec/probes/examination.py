@@ -1,7 +1,7 @@
 """The examination of a transformers model at load: is it driven with trees, with chains or not at all, and how exactly?
 
-Findings are kept for the same model on the same machine, in the cache folder as well: other weights, an adapter, a cast
-or another number of threads is examined anew.
+Findings are cached for the same model on the same machine, also on disk: other weights, an adapter, a cast or another
+number of threads is examined anew.
 """
 
 import math

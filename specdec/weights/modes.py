@@ -7,7 +7,7 @@ MODES = "auto", "packed", "stock"
 
 
 def checked_weights(requested: object, registry: Registry) -> str:
-    """Return the mode, or the name of a kernel, that was asked for.
+    """Return the mode, or the name of a kernel, that was requested.
 
     Raises:
         RequestError: for one that doesn't exist.

@@ -87,3 +87,17 @@ def test_the_same_rounding_is_tried_each_time_and_the_model_is_left_as_it_was() 
     assert dict(model.named_modules()) == before
     assert not model.get_input_embeddings()._forward_hooks
     assert torch.equal(families.plain_logits(model, [1, 2]), families.plain_logits(model, [1, 2]))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 12")])
+def test_a_lack_of_memory_is_no_finding_about_the_model(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    model = families.make(*families.TREES["llama"])
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HFBackend, "forward", fail)
+        with pytest.raises(ModelError, match="can't be tried out: memory ran out; free some"):
+            examine(HFBackend.load(model, DenseCompiler()))
+    assert not examine(HFBackend.load(model, DenseCompiler())).reason

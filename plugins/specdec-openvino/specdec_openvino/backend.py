@@ -162,7 +162,7 @@ class OpenVINOBackend(Backend):
 
 
 def _prover(options: OpenVINOOptions) -> Callable[[PreTrainedModel, Graphs], None]:
-    """A function that holds a conversion, in the model's own precision, against the model's own forward.
+    """Return a function that compares a conversion, in the model's own precision, with the model's own forward.
 
     It raises a ModelError where they differ by more than rounding does.
     """

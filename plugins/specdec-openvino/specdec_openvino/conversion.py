@@ -95,7 +95,7 @@ def convert(model: PreTrainedModel) -> Converted:
                 graph = _translated(_pass_of(model, tracing), _example(num_layers))
             widen(graph)
             _name(graph, tracing.layers, num_layers)
-        except Exception as error:  # modelling code and translators: whatever they raise means that it can't be had
+        except Exception as error:  # modelling code and translators: any error means that there is no conversion
             raise refusal(model, _reason(error)) from error
         finally:
             library._destroy()
@@ -135,10 +135,10 @@ def _example(num_layers: int) -> tuple[torch.Tensor, ...]:
 
 @contextmanager
 def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
-    """The model with the tracing's attention for a time, and with experts whose products no loop makes, quietly."""
+    """Temporarily set the tracing's attention and experts without a loop, and silence warnings."""
     attention.register(tracing)
     config = model.config.get_text_config()
-    before, told = config._attn_implementation, logging.get_verbosity()
+    before, verbosity = config._attn_implementation, logging.get_verbosity()
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     config._attn_implementation = attention.NAME
     logging.set_verbosity_error()  # tracing reads every property, and that of the loss warns
@@ -152,7 +152,7 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
         for weight in trained:
             weight.requires_grad_()
         config._attn_implementation = before
-        logging.set_verbosity(told)
+        logging.set_verbosity(verbosity)
 
 
 def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) -> None:

@@ -1,4 +1,4 @@
-"""From a model, a folder or a hub's name to graphs that were held against the model on the device at hand."""
+"""From a model, a folder or a hub's name to graphs that were compared with the model on this device."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -118,7 +118,7 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
     folder = Path(name) if Path(name).is_dir() else _snapshot(name)
     if folder is not None and (folder / _EXPORTED).is_file() and not any(folder.glob("*.safetensors")):
         raise ModelError(
-            f"can't load {name!r}: an export of OpenVINO's can't be held against the model's own forward; give the "
+            f"can't load {name!r}: an export of OpenVINO's can't be compared with the model's own forward; give the "
             "folder that it was exported from"
         )
     if folder is None or not (folder / "config.json").is_file():
