@@ -62,7 +62,7 @@ class Weights:
         return bool(self.kernel or self.tried)
 
 
-def lay_out(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str) -> Weights:
+def pack_model(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str) -> Weights:
     """Pack a model's weights in place, or leave them stock; after an error, the model is unpacked.
 
     ``requested`` is a mode or a kernel's name; ``why`` says why some installed kernels are excluded, or "".
@@ -73,10 +73,10 @@ def lay_out(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel
     if any(map(is_quantised, model.modules())):
         _runs(model)  # some layers are rebuilt in the first pass, which must not happen in inference mode
     num_quantised = sum(map(is_quantised, model.modules()))
-    return replace(_lay_out(model, requested, kernels, why, num_quantised), num_quantised=num_quantised)
+    return replace(_packed_or_stock(model, requested, kernels, why, num_quantised), num_quantised=num_quantised)
 
 
-def _lay_out(
+def _packed_or_stock(
     model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str, num_quantised: int
 ) -> Weights:
     every = list(product_layers(model))

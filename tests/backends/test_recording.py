@@ -17,7 +17,7 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.replay import Replay
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
-from specdec.models import state as findings
+from specdec.models.state import notes_of
 from specdec.probes.costs import measure_costs
 from specdec.probes.examination import examine
 from specdec.target import Row, Target
@@ -358,7 +358,7 @@ def test_an_open_stream_goes_on_while_another_generator_is_made() -> None:
     generator = Generator(model, proposer="autoregressive", numerics="fast")
     stream = generator.stream(PROMPT, max_new_tokens=60, eos_token_id=())
     tokens = [*next(stream).token_ids, *next(stream).token_ids]
-    findings.notes_of(model)._facts.clear()  # so that its first layers are tried again
+    notes_of(model)._facts.clear()  # so that its first layers are tried again
     Generator(model, proposer="jacobi", numerics="fast")
     for chunk in stream:
         tokens += chunk.token_ids
