@@ -1,1 +1,1 @@
-"""Measurements, and the separately written references they are held against."""
+"""Measurements, and the separately written references they are compared with."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME …`` runs a measurement; without a name, or with ``--help``, it lists them."""
+"""``python -m benchmarks NAME …`` runs a measurement; without a name, or with ``--help``, it lists all of them."""
 
 import ast
 import runpy

@@ -1,10 +1,10 @@
-"""Makes the peers' environments, each in a folder of its own, where ``compare`` finds them.
+"""Make the peers' environments, each in a folder of its own, where ``compare`` finds them.
 
-    python -m benchmarks environments                   # all of them: 11 GB, half an hour
+    python -m benchmarks environments                   # all: 11 GB, half an hour
     python -m benchmarks environments openvino vllm
 
-They are made in ``build/environments/``, with the Python that runs this. One that is there already is left alone; one
-that fails is removed, with the last lines of what its installer said.
+They are made in ``build/environments/`` with the current Python. Existing environments are left alone. If an installer
+fails, its environment is removed, and its last lines are printed.
 """
 
 import argparse
@@ -62,7 +62,7 @@ PEERS: dict[str, list[tuple[str, ...]]] = {  # modules of the environment's Pyth
 
 
 def pythons(folder: Path = FOLDER) -> dict[str, str]:
-    """The Python of each peer whose environment was made."""
+    """The Python of each peer that has an environment."""
     return {peer: str(python) for peer in PEERS if (python := _python(folder / peer)).exists()}
 
 

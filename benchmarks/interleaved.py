@@ -25,7 +25,7 @@ class Run:
 
 @dataclass
 class Measurement:
-    """All runs; each contender's versions; and by name, why contenders ended early."""
+    """All runs, the versions by contender, and the reason of each contender that failed."""
 
     versions: dict[str, str] = field(default_factory=dict)
     runs: list[Run] = field(default_factory=list)
@@ -40,9 +40,9 @@ def measure(
     repeats: int,
     seed: int = 0,
 ) -> Measurement:
-    """Start the contenders, warm each up with a prompt, and run them; one that fails is left out from there on.
+    """Start the contenders, warm each up with a prompt, and run them; a failing contender is left out from then on.
 
-    However this ends, no process is left.
+    No process is left, however this ends.
     """
     found = Measurement()
     with ExitStack() as stack:

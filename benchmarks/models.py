@@ -1,4 +1,4 @@
-"""The model that a measurement is of: the built-in one, the real one, or a folder's; by the same options everywhere."""
+"""Options for the model of a measurement: the built-in one, SmolLM2, or a folder."""
 
 import argparse
 from pathlib import Path
@@ -14,13 +14,13 @@ from specdec.models.loading import load_pretrained
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """``--model``, ``--dtype`` and ``--threads``."""
-    parser.add_argument("--model", help="a folder, or smollm2 (`make real-model`); the built-in one without it")
+    parser.add_argument("--model", help="a folder, or smollm2 (`make real-model`); default: the built-in model")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=2)
 
 
 def load_model(arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """Set torch's threads, and load the model that the options of ``add_model_options`` ask for, with its tokenizer."""
+    """Set torch's threads, and load the model of ``add_model_options`` with its tokenizer."""
     torch.set_num_threads(arguments.threads)
     if arguments.model is None:
         return demo.load(arguments.dtype)
@@ -33,7 +33,7 @@ def load_model(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def checkpoint(arguments: argparse.Namespace) -> Path:
-    """The folder of what those options ask for, for processes that load it themselves."""
+    """The folder of that model, for processes that load it themselves."""
     if arguments.model is None:
         return demo_folder("model")
     try:
@@ -48,7 +48,7 @@ def millions(model: Any) -> str:
 
 
 def description(model: Any) -> str:
-    """A model's class, size and dtype, and whether its size is that of a smaller one's text."""
+    """A model's class, size and dtype, and whether it is a widened model."""
     config, parameters = model.config, model.num_parameters() / 1e6
     described = f"{type(model).__name__}, {parameters:.4g} million parameters, width {config.hidden_size}, "
     described += f"{config.num_hidden_layers} layers, {str(model.dtype).removeprefix('torch.')}"

@@ -1,4 +1,4 @@
-"""Prompts of a measurement as token ids: the demo's, or files' given by path; by the same options everywhere."""
+"""Options for the prompts of a measurement: the demo's, or files."""
 
 import argparse
 from dataclasses import dataclass
@@ -11,24 +11,30 @@ from specdec.requests.prompts import encode
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt's token ids, and the category that it is reported under."""
+    """A prompt's token ids and category."""
 
     category: str
     ids: list[int]
 
 
+def texts(path: Path | None, category: str | None = None, most: int | None = None) -> list[str]:
+    """The demo's prompts, or a file's, as text."""
+    chosen = select(demo_prompts() if path is None else load_prompts(path), [category] if category else [])
+    return [prompt.prompt for prompt in chosen][:most]
+
+
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    """``--prompts``, and which of them."""
-    parser.add_argument("--prompts", type=Path, nargs="+", default=[], help="JSON Lines files instead of the demo's")
+    """Add ``--prompts`` and the options that select from it."""
+    parser.add_argument("--prompts", type=Path, nargs="+", default=[], help="JSON Lines files (default: the demo's)")
     parser.add_argument("--chat", action="store_true", help="send them through the tokenizer's chat template")
-    parser.add_argument("--category", help="only this category's prompts")
-    parser.add_argument("--per-category", type=int, help="at most so many of each category")
-    parser.add_argument("--longest", type=int, default=10**9, help="of these, only prompts of so many tokens at most")
-    parser.add_argument("--num-prompts", type=int, help="so many, evenly spread; default: all")
+    parser.add_argument("--category", help="prompts of this category only")
+    parser.add_argument("--per-category", type=int, help="maximum number of prompts per category")
+    parser.add_argument("--longest", type=int, default=10**9, help="maximum tokens of a prompt")
+    parser.add_argument("--num-prompts", type=int, help="number of prompts, evenly spread (default: all)")
 
 
 def encoded_prompts(arguments: argparse.Namespace, tokenizer: Any) -> list[EncodedPrompt]:
-    """Those that the options ask for, evenly spread over what there is where fewer are wanted."""
+    """The selected prompts, evenly spread if fewer are selected than there are."""
     sources = [load_prompts(path) for path in arguments.prompts] or [demo_prompts()]
     categories = [arguments.category] if arguments.category else []
     found = []

@@ -6,9 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import recorded
+
 
 def command(name: str) -> str:
-    """The command line of a measurement, its folders left out."""
+    """The command line of a measurement, without folders."""
     parts = (re.sub(r"(^|=)[^=\s]*/", r"\1…/", part) for part in sys.argv[1:])
     return " ".join([f"python -m benchmarks {name}", *parts])
 
@@ -18,4 +20,4 @@ def write(out: Path, report: str, data: dict[str, Any]) -> None:
     print(report)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.with_name(out.name + ".md").write_text(report, encoding="utf-8")
-    out.with_name(out.name + ".json").write_text(json.dumps(data), encoding="utf-8")
+    out.with_name(out.name + ".json").write_text(json.dumps({"recorded": recorded(), **data}), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The summary of a measurement: a row for each contender, against the baseline on the same prompts and repeats."""
+"""The summary of a measurement: a row per contender, against the baseline on the same prompts and repeats."""
 
 import statistics
 from collections import defaultdict
@@ -13,7 +13,7 @@ Cell = tuple[int, int]  # repeat, prompt
 
 @dataclass(frozen=True)
 class Spread:
-    """A median, the least value and, where there are two values or more, the quartiles."""
+    """A median, the minimum and, for two values or more, the quartiles."""
 
     median: float
     least: float
@@ -33,9 +33,9 @@ class Spread:
 
 @dataclass(frozen=True)
 class Row:
-    """A contender's figures; those over the baseline, or over the other contender, are None where that didn't run.
+    """A contender's figures. Ratios are None if the baseline, or the other contender, didn't run.
 
-    ``by_repeat``: how many times as fast, all prompts together, over repeats. ``by_prompt``: the same for each prompt,
+    ``by_repeat``: the speed over the baseline, all prompts together, over repeats. ``by_prompt``: the same per prompt,
     the median of its repeats, over prompts. ``phases`` are milliseconds per step.
     """
 
@@ -53,13 +53,13 @@ class Row:
 
 
 def summarize(found: Measurement, baseline: str, categories: Sequence[str] = (), other: str | None = None) -> list[Row]:
-    """A row for each contender that ran to the end, in the order they were started.
+    """A row per contender that finished, in the order they were started.
 
     Args:
         found: the runs.
-        baseline: what all are held against.
-        categories: each prompt's; empty where there are none.
-        other: another contender that their speed is held against.
+        baseline: the contender that all are compared with.
+        categories: the category of each prompt; empty if there are none.
+        other: another contender to compare with.
     """
     runs: dict[str, dict[Cell, Run]] = defaultdict(dict)
     for run in found.runs:
@@ -116,7 +116,7 @@ def _repeat_ratios(own: Mapping[Cell, Run], base: Mapping[Cell, Run]) -> list[fl
 
 
 def _prompt_ratios(own: Mapping[Cell, Run], base: Mapping[Cell, Run]) -> dict[int, float]:
-    """A prompt's is the median over its repeats."""
+    """The median over repeats of each prompt."""
     by_prompt: dict[int, list[float]] = defaultdict(list)
     for cell, run in own.items():
         by_prompt[cell[1]].append(_speed([run]) / _speed([base[cell]]))

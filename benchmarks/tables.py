@@ -9,7 +9,7 @@ from specdec.decoding.phases import PHASES
 
 
 def speed_table(rows: Sequence[Row], baseline: str, other: str | None = None) -> str:
-    """Speed, acceptance, memory and texts; a column more where the rows are over another contender too."""
+    """Speed, acceptance, memory and texts; with a column over another contender if there is one."""
     heading = [
         "contender",
         "tokens/s",
@@ -43,7 +43,7 @@ def speed_table(rows: Sequence[Row], baseline: str, other: str | None = None) ->
 
 
 def category_table(rows: Sequence[Row], categories: Sequence[str]) -> str:
-    """Speed over the baseline by category of the prompts; empty where they have but one, or there is no baseline."""
+    """Speed over the baseline by category; empty if there is one category only, or no baseline."""
     counts = Counter(categories)
     known = [(row.contender, row.by_category) for row in rows if row.by_category is not None]
     if len(counts) < 2 or not known:
@@ -53,7 +53,7 @@ def category_table(rows: Sequence[Row], categories: Sequence[str]) -> str:
 
 
 def phase_table(rows: Sequence[Row]) -> str:
-    """Milliseconds per step by phase, of the contenders that tell; empty where none does."""
+    """Milliseconds per step by phase, for contenders that report phases; empty if none does."""
     phased = [(row.contender, row.phases) for row in rows if row.phases is not None]
     if not phased:
         return ""

@@ -29,6 +29,10 @@ PAGES = {
     "plugins/specdec-openvino": "plugins/openvino.md",
     "specdec/serving/dashboard.json": "dashboard.json",
 }
+PAGES |= {
+    f"benchmarks/notebook/{path.name}": f"notebook/{'index.md' if path.stem == 'README' else path.name}"
+    for path in (ROOT / "benchmarks/notebook").glob("*.md")
+}
 GENERATED = "source.md", "source/results.md"
 SOURCES = "specdec/**/*.py", "plugins/*/*.py", "plugins/*/specdec_*/*.py", "benchmarks/**/*.py", "benchmarks/results/*"
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")

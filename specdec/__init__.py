@@ -50,7 +50,7 @@ __all__ = [
     "hookimpl",
 ]
 
-# Where each name lives: it is imported when it is first asked for, since torch alone takes more than a second.
+# The module of each name, imported at the first use of the name, since torch alone takes more than a second.
 _HOMES = {
     "specdec.backends.toy": ("ToyModel",),
     "specdec.comparison": ("compare",),

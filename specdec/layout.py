@@ -1,4 +1,4 @@
-"""The layout of one forward pass, as it flows between mask compilers, backends and the loop."""
+"""The layout of one forward pass: from mask compilers to backends."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,10 +12,7 @@ from specdec.tree import DraftTree
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A limit on how far back a layer sees, in positions.
-
-    ``sliding``: query - key < size. ``chunked``: both in the same block of ``size``.
-    """
+    """The positions that a layer sees: ``sliding``: query - key < size; ``chunked``: the query's block of ``size``."""
 
     kind: Literal["sliding", "chunked"]
     size: int
@@ -23,16 +20,22 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """The facts of a backend that a compiler and the core must know.
+    """The facts of a backend that compilers and the decoding loop depend on.
 
-    ``attention`` names each kind of attention layer, with its window if it has one. ``max_positions`` of None means no
-    limit. A backend that takes chains only is never given a branching tree. ``row_multiple``: passes are padded to a
-    multiple of this many rows, because some kernels round a row differently when few rows accompany it. ``widths``: the
-    widths, ascending, that layouts are padded to first where a backend has fixed shapes. ``chunk``: tokens of a prompt
-    that are read in one pass; chunks begin at its multiples, so that a prompt is always computed in the same way.
-    ``filled_to``: the numbers of nodes, ascending, that the backend itself fills its passes up to, all rows together;
-    more than the last are fed as they are. ``least_width``: nodes that it fills each row up to before. ``num_layers``:
-    those whose hidden states it gives, besides the embeddings; None where that isn't known.
+    Attributes:
+        max_positions: None for no limit.
+        takes_trees: False if drafts are cut to their longest chain.
+        attention: the kinds of attention layers, each with its window or None.
+        row_multiple: widths are padded to a multiple of this number, because some kernels round a row differently in
+            products of few rows.
+        widths: ascending; layouts are first padded to one of these, for backends with fixed shapes.
+        chunk: tokens of a prompt that one pass reads. Chunks begin at multiples of this number, so that a prompt is
+            always computed in the same way.
+        num_layers: layers with hidden states, without the embeddings; None if unknown.
+        filled_to: ascending; the backend fills the nodes of a pass, all rows together, up to one of these numbers.
+        least_width: the backend fills each row up to this number of nodes first.
+        packs_rows: True if a pass computes each row's own nodes alone, so that a chunk of a prompt and decoding
+            requests share a pass; False if rows are padded to the widest.
     """
 
     vocab_size: int
@@ -47,38 +50,44 @@ class Shapes:
     num_layers: int | None = None
     filled_to: tuple[int, ...] = ()
     least_width: int = 1
+    packs_rows: bool = False
 
     def padded(self, width: int) -> int:
-        """Return the number of nodes that are fed for each row where ``width`` are wanted."""
+        """Return the padded width of a pass whose widest row has ``width`` nodes."""
         fixed = next((fixed for fixed in self.widths if fixed >= width), width)
         return fixed + -fixed % self.row_multiple
 
 
 class PartialMask(torch.Tensor):
-    """A mask of columns of its own, which knows what they mean.
+    """A mask with its own meaning of columns.
 
-    It is a tensor with four dimensions, since transformers hands any such to its layers untouched.
+    The tensor has four dimensions, because transformers passes such masks to its layers untouched.
     """
 
-    # What is computed from it is an ordinary tensor.
+    # Operations return ordinary tensors.
     __torch_function__ = _disabled_torch_function_impl  # type: ignore[assignment]  # as in torch's own Parameter
 
     def visible(self) -> torch.Tensor:
-        """Return which slots each node sees, boolean, (rows, width, slots)."""
+        """The slots that each node sees, boolean, ``(rows, width, slots)``."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One forward pass, laid out.
+    """The input of one forward pass over consecutive rows.
 
-    ``input_ids`` and ``positions``: (rows, width). ``masks``: per kind of attention, (rows, 1, width, slots), boolean
-    or additive (0 where visible), or a ``PartialMask``; empty where each row is a chain that the model's own causal
-    mask serves.
-    ``columns``: the nodes whose logits are wanted in any row, ascending. ``attention``: the name of the attention that
-    reads the masks, None for the model's own. ``first``: the number of the first row; the others lie behind it.
-    ``hidden``: the layers whose hidden states are wanted, as transformers numbers them: 0 for the embeddings, -1 for
-    the last layer behind its norm. ``trees``: what is laid out, a tree per row, as the target says.
+    Attributes:
+        lengths: of the rows' committed tokens.
+        num_nodes: of each row, without padding.
+        input_ids, positions: ``(rows, width)``.
+        masks: by kind of attention, ``(rows, 1, width, slots)``, boolean or additive (0 for visible), or a
+            ``PartialMask``; empty if every row is a chain, for which the model's own causal mask serves.
+        columns: the nodes whose logits are wanted in any row, ascending.
+        attention: the name of the attention that reads the masks; None for the model's own.
+        first: the number of the first row.
+        hidden: the layers whose hidden states are wanted, numbered as by transformers: 0 for the embeddings, -1 for the
+            last layer after its norm.
+        trees: a tree per row.
     """
 
     lengths: tuple[int, ...]
@@ -98,7 +107,7 @@ class Layout:
         return self.input_ids.shape[1]
 
     def visible(self, kind: str) -> torch.Tensor:
-        """Return which slots each node sees in a kind of layer that has a mask, boolean, (rows, width, slots)."""
+        """The slots that each node sees in a kind of layer that has a mask, boolean, ``(rows, width, slots)``."""
         mask = self.masks[kind]
         if isinstance(mask, PartialMask):
             return mask.visible()
@@ -106,25 +115,25 @@ class Layout:
 
 
 class Compiler(Protocol):
-    """A mask compiler as backends and the loop know it; ``specdec/masks/base.py`` says what it promises."""
+    """A mask compiler as backends and the loop use it; ``specdec/masks/base.py`` has the contract."""
 
     @property
     def attention(self) -> str | None:
-        """The name under which transformers knows the attention that reads the masks; None for the model's own."""
+        """The name in transformers of the attention that reads the masks; None for the model's own."""
 
     @property
     def bit_exact(self) -> bool:
-        """True if logits are promised to have the same bits in every layout."""
+        """True if logits have the same bits in every layout."""
 
     @property
     def max_depth(self) -> int | None:
-        """The greatest depth that a tree may have; None where that doesn't matter."""
+        """The largest depth of a tree; None for no limit."""
 
     def register(self) -> None:
-        """Make ``attention`` known to transformers."""
+        """Register ``attention`` with transformers."""
 
     def refuses(self, dtype: torch.dtype) -> str:
-        """Return the reason why its attention doesn't serve a dtype, or "" where it does."""
+        """Return why the attention doesn't support a dtype, or ""."""
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
-        """Lay out one forward pass over a tree per row."""
+        """Compile one forward pass over a tree per row."""

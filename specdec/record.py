@@ -1,42 +1,73 @@
-"""The record of a step: the one thing that statistics, traces, prices, audits and servers read."""
+"""The record of a step: all that statistics, traces, cost models, audits and servers read."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 import torch
 
 from specdec.tree import ROOT, DraftTree
 
-if TYPE_CHECKING:
-    from specdec.decoding.request_state import Sequence
-
 FinishReason = Literal["stop", "length", "time", "cancelled", "error"]
+
+
+class RequestHandle(Protocol):
+    """A request as ``add`` returns it. It is live: it may have changed since the record was made.
+
+    Attributes:
+        finish_reason: None until the request ends.
+    """
+
+    finish_reason: FinishReason | None
+
+    @property
+    def index(self) -> int:
+        """The request's place in the caller's list."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The prompt and the committed tokens."""
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt."""
+
+    @property
+    def new_tokens(self) -> Sequence[int]:
+        """The tokens after the prompt."""
+
+    @property
+    def num_reused(self) -> int:
+        """Tokens of the prompt that were cached before the request."""
+
+    @property
+    def strategy_name(self) -> str:
+        """The name of the request's strategy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a step for one request, failures included.
+    """The outcome of a step for one request.
 
     Attributes:
-        request: the handle that the scheduler was given, by which a server finds its client. It lives on: what it says
-            later is no part of the record.
-        tree: the draft that was verified, below the last committed token; None where none was.
-        path: the accepted nodes that were kept, root first.
-        tokens: the committed tokens, cut at an end of text, a stop string or the length.
-        num_nodes: nodes that were fed for it, those of a draft that spoiled its pass included.
-        has_fallen_back: True if ``match`` decided, as the draft carried no true distributions.
-        finish_reason, error: set in a request's last outcome.
-        scores: of each committed token, the scores behind processors and before temperature and truncation,
-            ``(vocab,)`` on the CPU; empty unless its settings keep them.
-        logits: the raw ones likewise.
+        tree: the verified draft, whose root is the last committed token; None without a draft.
+        path: the accepted nodes, root first.
+        tokens: the committed tokens, cut at an end of text, a stop string or the maximum length.
+        num_nodes: the nodes fed for the request, including those of a discarded draft.
+        is_chunk: True if the pass read a chunk of the request's prompt: there is no draft and no token.
+        has_fallen_back: True if ``match`` decided because the draft had no true q.
+        finish_reason, error: set in the request's last outcome.
+        scores: of each committed token, ``(vocab,)`` on the CPU, after processors and before temperature and
+            truncation; empty unless the settings ask for scores.
+        logits: the raw logits likewise.
     """
 
-    request: "Sequence" = field(repr=False)
+    request: RequestHandle = field(repr=False)
     tree: DraftTree | None = None
     path: tuple[int, ...] = (ROOT,)
     tokens: tuple[int, ...] = ()
     num_nodes: int = 0
+    is_chunk: bool = False
     has_fallen_back: bool = False
     finish_reason: FinishReason | None = None
     error: Exception | None = None
@@ -46,17 +77,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One forward pass and what became of it.
+    """One forward pass and its outcomes.
 
     Attributes:
-        kind: "chunk" for part of a prompt, "prompt" for a prompt's last pass, with its first draft, "step" for any
-            other, "none" where requests ended without a pass.
-        outcomes: of the requests that took part.
+        kind: "chunk" for a pass over chunks of prompts alone, "prompt" for any other pass that reads a part of a
+            prompt, "step" for a pass without prompts, "none" for requests that ended without a pass.
         seconds: by phase.
-        width: nodes of the widest row, padding left out; 0 without a pass.
-        num_positions: slots that the longest row could see.
-        is_settled: False for a pass such that others like it will be faster later.
-        row_bytes: held for the keys and values of each row.
+        width: nodes of the widest row, without padding; 0 without a pass.
+        num_positions: cache slots that the longest row sees.
+        is_settled: False while the backend is still warming up for passes like this one.
+        row_bytes: bytes of the keys and values of each row; 0 unless a request has ended.
     """
 
     kind: Literal["chunk", "prompt", "step", "none"]
@@ -74,5 +104,5 @@ class StepRecord:
 
     @property
     def total_seconds(self) -> float:
-        """All phases together."""
+        """Seconds of all phases."""
         return sum(self.seconds.values())

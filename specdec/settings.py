@@ -1,4 +1,4 @@
-"""The settings of one generation, in transformers' names; nothing is on unless asked for."""
+"""The settings of one request, in transformers' names; every option is off by default."""
 
 from collections.abc import Callable, Mapping
 from numbers import Integral
@@ -14,13 +14,13 @@ Processor = Callable[[Any, Any], Any]
 # (input_ids (1, tokens), None) -> a bool, or a tensor (1,) of it, as transformers' StoppingCriteria
 Criterion = Callable[[Any, Any], Any]
 
-# A transformers GenerationConfig may carry these at any value: they say nothing about the text.
+# Names of a transformers GenerationConfig that don't affect the text, accepted at any value.
 _WITHOUT_EFFECT = {
     "transformers_version", "use_cache", "cache_implementation", "cache_config", "max_cache_len", "pad_token_id",
     "bos_token_id", "return_dict_in_generate", "disable_compile", "compile_config", "_from_model_config",
     "prefill_chunk_size", "low_memory", "is_assistant", "early_stopping", "length_penalty",
 }  # fmt: skip
-# … and these at the value that switches them off.
+# Names that are accepted at the value that disables them.
 _NEUTRAL: dict[str, Any] = {
     "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1, "typical_p": 1.0, "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0, "diversity_penalty": 0.0,
@@ -41,7 +41,7 @@ _OF_GENERATE = (
 _OF_GENERATOR = (
     "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size", "max_cache_bytes",
 )  # fmt: skip
-# Names of other functions and libraries, and what to do instead.
+# Names of other functions and libraries, each with its name here or a remedy.
 _ELSEWHERE = {
     **dict.fromkeys(_OF_GENERATE, "it is an argument of generate itself"),
     **{name: f"it belongs to the generator: Generator(model, {name}=…)" for name in _OF_GENERATOR},
@@ -68,18 +68,23 @@ _OFF = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "no_repeat_ngram_size": 0, "min_
 
 
 class Settings(BaseModel):
-    """One generation's settings, checked.
+    """The checked settings of one request.
 
-    ``frequency_penalty``, ``presence_penalty`` and ``logit_bias``, pairs or a mapping by token id, are OpenAI's.
-    ``max_length`` counts the prompt as well; ``max_new_tokens`` goes before it. ``temperature`` 0 is the argmax.
-    ``eos_token_id`` of None means the model's own; an empty tuple, none at all.
-    ``stop`` strings cut the text where they start. ``skip_special_tokens`` False leaves special tokens in the text: the
-    end of text, and the markers that some models write between the parts of an answer.
-    ``seed`` of None draws a fresh one, which the result reports.
-    ``logits_processor`` objects are called along each request's accepted path, in order. Each request of a list has
-    copies of its own of those that may keep state; of functions there are none, so they must say ``is_path_pure``.
-    ``stopping_criteria`` are asked behind each token of the text, also where a step brings several. ``max_time`` is in
-    seconds, from when the request is made; the token that passes it is the last.
+    Attributes:
+        max_length: counts the prompt as well; ``max_new_tokens`` takes precedence.
+        temperature: 0 takes the most likely token.
+        frequency_penalty, presence_penalty, logit_bias: OpenAI's; ``logit_bias`` has pairs, or a mapping by token id.
+        eos_token_id: None for the model's own; an empty tuple for none.
+        stop: strings; the text is cut where one begins.
+        skip_special_tokens: False leaves special tokens in the text: the end of text, and the markers that some models
+            write between the parts of an answer.
+        seed: None draws a new one, which the result reports.
+        logits_processor: called along each request's accepted path, in order. Each request of a list has its own
+            copies of processors that may have state. Functions can't be copied, so they need ``is_path_pure``.
+        stopping_criteria: called after each token of the text, also if a step emits several.
+        max_time: seconds since the request was made; the token that exceeds it is the last.
+        keeps_scores: records of steps have the scores that decided each token.
+        keeps_logits: records of steps have the model's raw logits.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -106,8 +111,8 @@ class Settings(BaseModel):
     logits_processor: tuple[Processor, ...] = ()
     stopping_criteria: tuple[Criterion, ...] = ()
     max_time: float | None = Field(default=None, gt=0.0)
-    keeps_scores: bool = False  # records of steps tell the scores that tokens were decided by
-    keeps_logits: bool = False  # … and the model's raw logits behind them
+    keeps_scores: bool = False
+    keeps_logits: bool = False
 
     @field_validator("eos_token_id", "stop", "logits_processor", "stopping_criteria", mode="before")
     @classmethod
@@ -120,7 +125,7 @@ class Settings(BaseModel):
     @field_validator(*_OFF, mode="before")
     @classmethod
     def _off_is_none(cls, value: object, info: Any) -> object:
-        """transformers' neutral values (top_k=0, top_p=1.0, …) mean 'not set'."""
+        """Replace transformers' neutral values (top_k=0, top_p=1.0, …) by None."""
         return None if isinstance(value, int | float) and value == _OFF[info.field_name] else value
 
     @field_validator("logit_bias", mode="before")
@@ -154,11 +159,11 @@ class Settings(BaseModel):
             raise ValueError(f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}")
         return self
 
-    def behind(self, num_tokens: int) -> Self:
-        """The same behind a prompt of so many tokens, with ``max_length`` as ``max_new_tokens``.
+    def after_prompt(self, num_tokens: int) -> Self:
+        """Return the settings for a prompt of ``num_tokens``, with ``max_length`` as ``max_new_tokens``.
 
         Raises:
-            RequestError: for a prompt that is as long already.
+            RequestError: if the prompt is not shorter than ``max_length``.
         """
         if self.max_length is None or "max_new_tokens" in self.model_fields_set:
             return self
@@ -173,10 +178,10 @@ class Settings(BaseModel):
     def make(
         cls, given: Mapping[str, Any], generation_config: Any | None = None, defaults: Mapping[str, Any] | None = None
     ) -> Self:
-        """Settings from keywords, on top of a transformers GenerationConfig if there is one, on top of defaults.
+        """Check settings: keywords take precedence over a transformers GenerationConfig, which does over defaults.
 
         Raises:
-            RequestError: naming every setting at fault, what was given and what is allowed or meant.
+            RequestError: with each wrong setting, its value, and what is allowed.
         """
         given = {name: value for name, value in given.items() if value is not None and name not in _WITHOUT_EFFECT}
         base = {} if generation_config is None else from_generation_config(generation_config, given)
@@ -187,9 +192,9 @@ class Settings(BaseModel):
 
 
 def describe(error: ValidationError, model: type[BaseModel], elsewhere: Mapping[str, str] | None = None) -> str:
-    """A validation error in one line: each name at fault, what was given, and what is allowed.
+    """Return a validation error in one line: each wrong name, its value, and what is allowed.
 
-    ``elsewhere`` has remedies for names that belong to others.
+    ``elsewhere`` has remedies for names of other libraries.
     """
     faults = []
     for detail in error.errors():
@@ -204,12 +209,12 @@ def describe(error: ValidationError, model: type[BaseModel], elsewhere: Mapping[
 
 
 def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """A transformers GenerationConfig as settings, honoured as it stands but for the keywords ``given`` beside it.
+    """Translate a transformers GenerationConfig; keywords in ``given`` take precedence.
 
-    With ``do_sample`` transformers turns top_k=50 on unless told otherwise, and so does this.
+    As in transformers, ``do_sample`` implies top_k=50 unless top_k is set.
 
     Raises:
-        RequestError: for what can't be honoured (beam search, contrastive search, …), by name.
+        RequestError: for unsupported options (beam search, contrastive search, …), by name.
     """
     if not hasattr(config, "to_dict"):
         raise RequestError(f"generation_config={config!r}: give a transformers GenerationConfig, or use keywords")
@@ -226,7 +231,7 @@ def from_generation_config(config: Any, given: Mapping[str, Any]) -> dict[str, A
 
 
 def _refuse(values: Mapping[str, Any]) -> None:
-    """Refuse what is left of a GenerationConfig, unless it is without effect."""
+    """Refuse the remaining options of a GenerationConfig, unless they have no effect."""
     refused = [
         f"{name}={value!r}"
         for name, value in values.items()
@@ -234,6 +239,6 @@ def _refuse(values: Mapping[str, Any]) -> None:
     ]
     if refused:
         raise RequestError(
-            f"generation_config asks for what specdec can't honour: {', '.join(sorted(refused))}; remove it, "
+            f"generation_config has options that specdec doesn't support: {', '.join(sorted(refused))}; remove them, "
             "or use model.generate for this request"
         )

@@ -1,13 +1,14 @@
-"""The target: a model with the compiler that lays out its passes, and the rows of its cache.
+"""The target: a model, the compiler of its passes, and the rows of its cache, as one object.
 
-The loop, draft models, probes and measurements all drive models through it. A row is a handle that stays the same
-while others come and go.
+The decoding loop, draft models, probes and measurements all drive models through a target. A row keeps its handle
+while other rows are opened and released.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from specdec.backends.base import Backend, Held, OutputRow
+from specdec.backends.base import Backend, Held
+from specdec.backends.output import Output, OutputRow
 from specdec.errors import PluginError
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import ROOT, DraftTree, Role
@@ -16,9 +17,12 @@ _NO_TRUNKS: Mapping["Row", Sequence[int]] = {}
 
 
 class Row:
-    """A sequence in the cache, from ``open`` to ``release``; ``length`` tokens are committed.
+    """A handle of a sequence in the cache, from ``open`` to ``release``.
 
-    One that ``is_waiting`` belongs to a request that is yet to come.
+    Attributes:
+        capacity: the number of tokens that the row may grow to.
+        length: the number of committed tokens.
+        is_waiting: True while a context holds the row for its next request.
     """
 
     __slots__ = ("capacity", "is_waiting", "length")
@@ -34,12 +38,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One forward pass, laid out.
+    """A compiled forward pass.
 
     Attributes:
-        rows: the consecutive rows that the pass covers. A row without a tree is included only because it lies between
-            two that have one; it is fed one node, which is discarded.
-        trunks: by row, the number of nodes before the tree's own.
+        rows: the consecutive rows of the pass. A row without a tree is there only because it lies between two that
+            have one; it is fed one node, which is discarded.
+        trunks: by row, the number of tokens fed before the tree's root.
     """
 
     layout: Layout
@@ -48,14 +52,41 @@ class Pass:
 
     @property
     def num_positions(self) -> int:
-        """Slots that the longest row's nodes can see."""
+        """Cache slots that the longest row's nodes can see."""
         return max(self.layout.lengths) + self.layout.width
 
 
-class Target:
-    """A backend and a mask compiler, as one object that is driven by rows and trees.
+class PassOutput:
+    """The output of a pass.
 
-    ``on_close`` is called once the backend is closed.
+    Attributes:
+        planned: the pass.
+        rows: each row's output, addressed by the nodes of the row's tree.
+    """
+
+    def __init__(self, planned: Pass, output: Output) -> None:
+        self.planned = planned
+        self.rows = {
+            row: OutputRow(output, number, planned.trunks[row])
+            for number, row in enumerate(planned.rows)
+            if row in planned.trunks
+        }
+        self._output = output
+
+    def fetch(self, nodes: Mapping[Row, Sequence[int]]) -> None:
+        """Copy the logits at some nodes of each row to the host in one transfer; later reads use the copies."""
+        rows = self.rows
+        self._output.fetch([(rows[row].row, rows[row].trunk + node) for row in nodes for node in nodes[row]])
+
+
+class Target:
+    """A backend with its mask compiler, driven by rows and trees.
+
+    Args:
+        on_close: called after the backend is closed.
+
+    Attributes:
+        author: the plug-ins to name when a pass raises.
     """
 
     def __init__(self, backend: Backend, compiler: Compiler, on_close: Callable[[], object] | None = None) -> None:
@@ -64,7 +95,6 @@ class Target:
         self._on_close = on_close
         self._is_closed = False
         self._rows: list[Row] = []  # in the backend's order
-        # The plug-ins behind whatever a pass raises: modelling code, a mask compiler, a lack of memory.
         self.author = f"backend {type(backend).__name__} with {type(compiler).__name__}"
 
     @property
@@ -74,21 +104,21 @@ class Target:
 
     @property
     def is_settled(self) -> bool:
-        """False after a pass such that others like it will be faster later."""
+        """False while the backend is still warming up for passes like the last one."""
         return self.backend.is_settled
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The rows that are open."""
+        """The open rows."""
         return tuple(self._rows)
 
     @property
     def is_decoding(self) -> bool:
-        """True while a row is open that doesn't wait."""
+        """True while any open row belongs to a running request."""
         return not all(row.is_waiting for row in self._rows)
 
     def open(self, capacity: int) -> Row:
-        """Open an empty row that may grow to ``capacity`` committed tokens."""
+        """Open an empty row for up to ``capacity`` tokens."""
         self.check_rows()
         row = Row(capacity)
         self.backend.open(capacity)
@@ -101,12 +131,12 @@ class Target:
         trunks: Mapping[Row, Sequence[int]] = _NO_TRUNKS,
         hidden: Sequence[int] = (),
     ) -> Pass:
-        """Lay out one pass over a tree for each of some rows, behind the row's committed tokens.
+        """Compile one pass over a tree per row.
 
         Args:
-            trees: by row; their roots come behind what is committed.
-            trunks: by row, committed text before the tree's root that the cache doesn't hold yet.
-            hidden: the layers whose hidden states are wanted.
+            trees: by row; each root follows the row's committed tokens and trunk.
+            trunks: by row, tokens before the tree's root that aren't cached yet.
+            hidden: layers whose hidden states are wanted.
         """
         self.check_rows()
         numbers = [self._rows.index(row) for row in trees]
@@ -117,19 +147,20 @@ class Target:
         layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown))
         return Pass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})
 
-    def forward(self, planned: Pass) -> dict[Row, OutputRow]:
-        """Run a pass; the answers by row, addressed by the nodes of its tree."""
+    def forward(self, planned: Pass, num_top: int = 0) -> PassOutput:
+        """Run a pass.
+
+        Args:
+            num_top: the ``k`` of later ``top_logits(node, k)``, which then need no copy of their own.
+        """
         output = self.backend.forward(planned.layout)
-        return {
-            row: OutputRow(output, number, planned.trunks[row])
-            for number, row in enumerate(planned.rows)
-            if row in planned.trunks
-        }
+        output.num_top = num_top
+        return PassOutput(planned, output)
 
     def keep(self, planned: Pass, paths: Mapping[Row, Sequence[int]]) -> None:
-        """Commit the trunk and a path of the tree, root first, for each of some rows of the last pass.
+        """Commit the trunk and a path of the tree, root first, for some rows of the last pass.
 
-        A row that isn't among them keeps nothing.
+        The other rows keep nothing.
         """
         kept = [
             [*range(planned.trunks[row]), *(node + planned.trunks[row] for node in paths[row])] if row in paths else []
@@ -140,48 +171,48 @@ class Target:
             row.length += len(path)
 
     def chunk_behind(self, row: Row, tokens: Sequence[int]) -> Sequence[int]:
-        """Return the next whole chunk of a text that a row holds the beginning of; empty where less is left.
+        """Return the next whole chunk of a text whose first tokens a row holds, or nothing if less is left.
 
-        The text's last token is a tree's root, which no chunk contains.
+        No chunk contains the text's last token, which is the root of the first tree.
         """
         end = row.length - row.length % self.shapes.chunk + self.shapes.chunk
         return tokens[row.length : end] if end < len(tokens) else ()
 
     def read(self, row: Row, tokens: Sequence[int], wanted: Sequence[int] = (ROOT,)) -> OutputRow:
-        """Commit tokens behind a row's in one pass; the answers at some of them, by default the first."""
+        """Append tokens to a row in one pass; the output at the ``wanted`` ones."""
         chain = DraftTree(tokens[0])
         nodes = [ROOT, *chain.add_chain(ROOT, tokens[1:], Role.SUPPORT)]
         chain.wanted = wanted
         planned = self.compile({row: chain})
-        answers = self.forward(planned)[row]
+        output = self.forward(planned).rows[row]
         self.keep(planned, {row: nodes})
-        return answers
+        return output
 
     def read_all(self, row: Row, tokens: Sequence[int]) -> OutputRow:
-        """Commit a text to an empty row, chunk by chunk; the answers at its last token, as a root's."""
+        """Append a text to an empty row, chunk by chunk; the output at its last token, which is node 0."""
         while chunk := self.chunk_behind(row, tokens):
             self.read(row, chunk)
         planned = self.compile({row: DraftTree(tokens[-1])}, {row: tokens[row.length : -1]})
-        answers = self.forward(planned)[row]
+        output = self.forward(planned).rows[row]
         self.keep(planned, {row: (ROOT,)})
-        return answers
+        return output
 
     def rollback(self, row: Row, length: int) -> None:
-        """Take a row's committed tokens back to the first ``length``."""
+        """Drop a row's tokens after the first ``length``."""
         self.backend.rollback(self._rows.index(row), length)
         row.length = length
 
     def hold(self, row: Row, start: int, stop: int) -> Held:
-        """A copy of the keys and values of some of a row's committed tokens."""
+        """Copy the keys and values of a row's tokens from ``start`` to ``stop``."""
         return self.backend.hold(self._rows.index(row), start, stop)
 
     def put(self, row: Row, held: Sequence[Held], num_tokens: int) -> None:
-        """Commit copies of so many tokens' keys and values behind a row's, as if it had read these tokens."""
+        """Append copies of the keys and values of ``num_tokens`` tokens to a row, as if it had read these tokens."""
         self.backend.put(self._rows.index(row), held)
         row.length += num_tokens
 
     def clear(self, row: Row) -> None:
-        """Overwrite what a row's dropped nodes left behind, where a mask can't hide it: NaN reaches any sum."""
+        """Overwrite the keys and values of a row's dropped nodes: NaN passes through masks."""
         self.backend.clear(self._rows.index(row))
 
     def release(self, row: Row) -> None:
@@ -192,13 +223,13 @@ class Target:
         self.backend.release(number)
 
     def check_rows(self) -> None:
-        """Refuse to go on where the backend has failed to open or release a row: the others' numbers are wrong then."""
-        held, known = self.backend.num_rows, len(self._rows)
-        if held != known:
-            raise PluginError(f"{self.author} holds {held} rows where {known} are open: make another generator")
+        """Raise PluginError if the backend failed to open or release a row: the numbers of other rows are wrong."""
+        found, expected = self.backend.num_rows, len(self._rows)
+        if found != expected:
+            raise PluginError(f"{self.author} has {found} rows, {expected} expected: make another generator")
 
     def close(self) -> None:
-        """Let go of the model, which isn't driven by this target again; a second call does nothing."""
+        """Close the backend; a second call does nothing."""
         if self._is_closed:
             return
         self._is_closed = True

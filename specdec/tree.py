@@ -1,12 +1,13 @@
-"""Draft trees: the one representation of everything a proposer can suggest.
+"""Draft trees: the representation of every draft.
 
-Node 0 is the root, the last committed token. A node's position is the root's plus its depth; it attends to the whole
+Node 0 is the root, the last committed token. A node's position is the root's plus the node's depth; it attends to the
 prefix, its ancestors and itself. A chain is a tree with one branch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
+from functools import partial
 from operator import index
 from typing import NamedTuple, Self
 
@@ -15,22 +16,23 @@ import torch
 from specdec.errors import PluginError, plural
 
 ROOT = 0
-_LAW_TOLERANCE = 1e-5  # float32 rounding over a large vocabulary; a forgotten renormalisation is far beyond
+_SUM_TOLERANCE = 1e-5  # float32 rounding over a large vocabulary; a forgotten renormalisation exceeds it by far
 
 
 class Role(IntFlag):
-    """The purpose of a node; a merged node carries the roles of all its origins."""
+    """The purpose of a node; a merged node has the roles of all its origins."""
 
     CANDIDATE = 1  # may be accepted
-    PROBE = 2  # its prediction is wanted by the proposer
-    SUPPORT = 4  # only there to be attended to
+    PROBE = 2  # its prediction is fed back to the proposer
+    SUPPORT = 4  # other nodes attend to it
 
 
 class Draw(NamedTuple):
-    """The origin of a candidate: drawn from a distribution, or chosen.
+    """The origin of a candidate.
 
-    ``q`` is the distribution that it was drawn from, shape ``(vocab,)``, conditional on its path and on its parent's
-    earlier draws; ``None`` means that it was simply chosen (a one-hot q).
+    Attributes:
+        q: the distribution that the candidate was drawn from, ``(vocab,)``, conditional on its path and its parent's
+            earlier draws; None for a chosen candidate (a one-hot q).
     """
 
     child: int
@@ -39,10 +41,12 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The size that a draft tree may have in one step.
+    """The maximum size of a draft tree in one step.
 
-    ``num_nodes`` (the root not counted) and ``depth`` (deeper nodes would leave the model's positions) are limits.
-    ``num_tokens`` is advice: no more than this many tokens can still be emitted, so a deeper candidate is wasted.
+    Attributes:
+        num_nodes: a limit, without the root.
+        depth: a limit: deeper nodes would exceed the model's positions.
+        num_tokens: advice: the number of tokens that may still be emitted, so a deeper candidate is wasted.
     """
 
     num_nodes: int
@@ -53,33 +57,23 @@ class Budget:
 class DraftTree:
     """An append-only trie: one node per distinct path below the root.
 
-    Adding a token twice below one parent gives the same node, with the roles united and both draws recorded.
+    Adding a token twice below one parent returns the same node, with united roles and both draws.
 
     Attributes:
-        draws: by parent, in the order in which a rule is to try them.
-        wanted: the nodes whose logits are read, ascending; None, as a proposer leaves it, for the root, candidates and
-            probes. The core sets it by what the proposer declared that it wants.
-        named_by: of the nodes that a merge of strategies chose, the names of those that named the token there.
-        chances: of the same nodes, the chance that each is right if its parent is.
-        sources: the trees that ``graft`` copied nodes from, each with the place that its nodes have here.
-        has_true_laws: every draw's q is the distribution that it was drawn from. A proposer that drops or re-ranks
-            *sampled* nodes by what was drawn must set this to False; rules that read q then leave the tree to
-            ``match``.
+        draws: by parent, in the order in which a verifier tries them.
+        wanted: the nodes whose logits are read, ascending; None for the root, candidates and probes. Proposers leave it
+            None: the decoding loop sets it by their declared signals.
+        named_by: by node of a merge, the strategies that proposed its token.
+        chances: by node of a merge, the probability that the node is right if its parent is.
+        sources: the trees whose nodes ``graft`` copied, each with its nodes' places here.
+        has_true_laws: every draw's q is the distribution that the draw came from. A proposer that drops or re-ranks
+            *sampled* nodes by the outcome of the draw must set this to False: ``match`` then verifies the tree.
     """
 
     __slots__ = (
-        "_index",
-        "chances",
-        "depths",
-        "draws",
-        "has_true_laws",
-        "named_by",
-        "parents",
-        "roles",
-        "sources",
-        "tokens",
+        "_index", "chances", "depths", "draws", "has_true_laws", "named_by", "parents", "roles", "sources", "tokens",
         "wanted",
-    )
+    )  # fmt: skip
 
     def __init__(self, root: int) -> None:
         self.tokens: list[int] = [root]
@@ -96,7 +90,7 @@ class DraftTree:
 
     @classmethod
     def of_candidates(cls, tokens: Sequence[int], parents: Sequence[int], depths: Sequence[int]) -> Self:
-        """A tree of chosen tokens, the root first, each behind its parent and no two the same below one."""
+        """A tree of chosen tokens, root first, each after its parent; siblings differ."""
         tree = cls(tokens[ROOT])
         tree.tokens, tree.parents, tree.depths = [*map(index, tokens)], list(parents), list(depths)
         tree.roles = [Role.CANDIDATE] * len(tree.tokens)
@@ -113,24 +107,20 @@ class DraftTree:
         return f"DraftTree(tokens={self.tokens}, parents={self.parents})"
 
     def add(self, parent: int, token: int, role: Role = Role.CANDIDATE, q: torch.Tensor | None = None) -> int:
-        """The node for ``token`` below ``parent``, new or merged into an equal one; a candidate's draw is recorded.
-
-        Raises:
-            IndexError: for a parent that isn't there.
-        """
+        """The node for ``token`` below an existing ``parent``, new or merged; the draw of a candidate is recorded."""
         node = self._place(parent, token, role)
         if role & Role.CANDIDATE:
             self.draws.setdefault(parent, []).append(Draw(node, q))
         return node
 
     def _place(self, parent: int, token: int, role: Role) -> int:
-        token = index(token)  # a float or a tensor of one is refused here, by its type
+        token = index(token)  # raises TypeError for a float
         node = self._index.get((parent, token))
         if node is not None:
             self.roles[node] |= role
             return node
         if not 0 <= parent < len(self):
-            raise IndexError(f"no node {parent} to add below: this tree's go from 0 to {len(self) - 1}")
+            raise IndexError(f"no node {parent} to add below: this tree has nodes 0 to {len(self) - 1}")
         node = self._index[parent, token] = len(self.tokens)
         self.tokens.append(token)
         self.parents.append(parent)
@@ -139,7 +129,7 @@ class DraftTree:
         return node
 
     def add_chain(self, parent: int, tokens: Iterable[int], role: Role = Role.CANDIDATE) -> list[int]:
-        """A chain of tokens below ``parent``; returns its nodes, nearest first."""
+        """Add a chain of tokens below ``parent``; return its nodes, the shallowest first."""
         nodes = []
         for token in tokens:
             parent = self.add(parent, token, role)
@@ -148,27 +138,27 @@ class DraftTree:
 
     @property
     def has_sampled_draws(self) -> bool:
-        """True if any candidate was drawn from a distribution, and not simply chosen."""
+        """True if any candidate was drawn from a distribution."""
         return any(draw.q is not None for draws in self.draws.values() for draw in draws)
 
     def child(self, node: int, token: int) -> int | None:
-        """The candidate for ``token`` below ``node``, or None."""
+        """The candidate with ``token`` below ``node``, or None."""
         found = self._index.get((node, token))
         return found if found is not None and self.roles[found] & Role.CANDIDATE else None
 
     def path(self, node: int) -> list[int]:
-        """The tokens from below the root to ``node``."""
+        """The tokens of the path to ``node``, excluding the root."""
         return [self.tokens[ancestor] for ancestor in self.lineage(node)[1:]]
 
     def lineage(self, node: int) -> tuple[int, ...]:
-        """The nodes from the root to ``node``, both included."""
+        """The nodes from the root to ``node``, inclusive."""
         nodes = [node]
         while nodes[-1] != ROOT:
             nodes.append(self.parents[nodes[-1]])
         return tuple(reversed(nodes))
 
     def nodes_with(self, role: Role) -> list[int]:
-        """The nodes, the root aside, that carry any of the given roles."""
+        """The nodes with any of some roles, excluding the root."""
         flags = int(role)  # enum's own operators take a microsecond each
         return [node for node, own in enumerate(map(int, self.roles)) if own & flags and node != ROOT]
 
@@ -182,15 +172,14 @@ class DraftTree:
         return self.parents == list(range(-1, len(self) - 1))
 
     def graft(self, tree: "DraftTree", nodes: Iterable[int], onto: Mapping[int, int]) -> Mapping[int, int]:
-        """Copy nodes of another tree, with their draws, and note where they went: the one way to rebuild a tree.
+        """Copy nodes of another tree with their draws, and record the tree among ``sources``.
 
         Args:
-            tree: where the nodes come from.
-            nodes: ascending, each behind its parent.
-            onto: the place here of nodes that need no copy, such as the root.
+            nodes: ascending, each after its parent.
+            onto: the places here of nodes that aren't copied, such as the root.
 
         Returns:
-            The place here of each node; a copy that meets an equal node becomes one with it.
+            The place here of each node; a copy merges with an equal node.
         """
         place = dict(onto)
         for node in nodes:
@@ -204,7 +193,7 @@ class DraftTree:
         return place
 
     def place_of(self, source: "DraftTree") -> Mapping[int, int] | None:
-        """Return the place here of each node of a tree that this one was made of, None for any other tree."""
+        """The place here of each node of a tree that this one was made from, or None."""
         if source is self:
             return {node: node for node in range(len(self))}
         for tree, place in self.sources:
@@ -214,9 +203,9 @@ class DraftTree:
         return None
 
     def part(self, nodes: Iterable[int]) -> "DraftTree":
-        """A tree of some nodes, ascending, each behind its parent; the root is always one of them.
+        """The subtree of the root and some nodes, ascending, each after its parent.
 
-        Where sampled nodes were left out, what is left no longer has true laws.
+        Without some of its sampled nodes, the subtree's draws have no true q.
         """
         part = DraftTree(self.tokens[ROOT])
         place = part.graft(self, nodes, {ROOT: ROOT})
@@ -224,7 +213,7 @@ class DraftTree:
         return part
 
     def below(self, trunk: Sequence[int]) -> "DraftTree":
-        """The whole tree below a chain of committed tokens."""
+        """The tree with a chain of committed tokens in front of its root."""
         if not trunk:
             return self
         grown = DraftTree(trunk[0])
@@ -235,7 +224,7 @@ class DraftTree:
         return grown
 
     def longest_chain(self) -> "DraftTree":
-        """The path to the deepest candidate (the first of equals), for models that take chains only."""
+        """The path to the deepest candidate, the first of equals: for models without tree drafts."""
         if self.is_chain:
             return self
         candidates = self.nodes_with(Role.CANDIDATE)
@@ -243,21 +232,12 @@ class DraftTree:
         return self.part(self.lineage(node))
 
     def check(self, root: int, vocab_size: int, budget: Budget, author: str) -> None:
-        """Refuse a tree that breaks a proposer's laws.
-
-        Raises:
-            PluginError: naming ``author``, the law and the offending node.
-        """
-
-        def refuse(fault: str) -> PluginError:
-            return _refusal(author, fault)
-
+        """Raise PluginError, naming ``author`` and the node, if the tree breaks a proposer's law."""
+        refuse = partial(_refusal, author)
         if self.tokens[ROOT] != root:
             raise refuse(f"its root is token {self.tokens[ROOT]}, but the last committed token is {root}")
         if not len(self.tokens) == len(self.parents) == len(self.depths) == len(self.roles):
-            raise refuse(
-                "its lists of tokens, parents, depths and roles differ in length, so they were not made by add()"
-            )
+            raise refuse("its lists of tokens, parents, depths and roles differ in length, so add() didn't make them")
         if len(self) - 1 > budget.num_nodes:
             raise refuse(f"{plural(len(self) - 1, 'node')} below the root, but the budget is {budget.num_nodes}")
         for node in range(1, len(self)):
@@ -271,11 +251,7 @@ class DraftTree:
                 raise refuse(f"node {node} is {self.depths[node]} deep, but the budget allows {budget.depth}")
 
     def check_draws(self, vocab_size: int, author: str) -> None:
-        """Refuse draws that can't have come from the laws they carry; for rules that read those.
-
-        Raises:
-            PluginError: naming ``author``, the law and the offending node.
-        """
+        """Raise PluginError, naming ``author`` and the node, if a draw can't have come from its q."""
         for parent, draws in self.draws.items():
             for draw in draws:
                 is_placed = 0 < draw.child < len(self) and self.parents[draw.child] == parent
@@ -292,37 +268,31 @@ def _refusal(author: str, fault: str) -> PluginError:
 
 
 def _fault_of(draw: Draw, token: int, vocab_size: int) -> str:
-    """Return what is wrong with the distribution of a draw, or "" where nothing is."""
+    """Return what is wrong with a draw's distribution, or ""."""
     q = draw.q
     if q is None:
         return ""
     if q.shape != (vocab_size,):
         return f"has a distribution of shape {tuple(q.shape)}, but the target's vocabulary is {vocab_size}"
     if q.dtype not in (torch.float32, torch.float64):
-        return f"has a distribution in {q.dtype}: a distribution is float32 or float64, as it was drawn from"
+        return f"has a distribution in {q.dtype}: use float32 or float64, whichever it was drawn from"
     total, least = float(q.sum()), float(q.min())
-    fault = ""
     if not (least >= 0.0 and total < float("inf")):
-        fault = f"has a distribution with NaN, infinite or negative entries (least {least}, total {total})"
-    elif abs(total - 1.0) > _LAW_TOLERANCE:
-        fault = f"has a distribution that sums to {total:.6g}, not to 1"
-    elif q[token] == 0.0:
-        fault = f"is token {token}, to which its own distribution gives no probability"
-    return fault
+        return f"has a distribution with NaN, infinite or negative entries (least {least}, total {total})"
+    if abs(total - 1.0) > _SUM_TOLERANCE:
+        return f"has a distribution that sums to {total:.6g}, not to 1"
+    return "" if q[token] else f"is token {token}, which has probability 0 in its own distribution"
 
 
 def merge(trees: Iterable[DraftTree]) -> DraftTree:
-    """One trie from several trees below the same root; draws keep the order of the trees.
+    """Merge trees with the same root into one trie; draws are in the order of the trees.
 
-    Nodes that the trees share become one, and a node sampled in one tree may get children from another: where anything
-    was sampled, the result no longer has true laws.
+    A node sampled in one tree may get children from another, so after sampling the merged draws have no true q.
     """
-    first, *others = trees
-    merged = DraftTree(first.tokens[ROOT])
-    merged.has_true_laws = all(
-        tree.has_true_laws and not (others and tree.has_sampled_draws) for tree in (first, *others)
-    )
-    for tree in (first, *others):
+    parts = list(trees)
+    merged = DraftTree(parts[0].tokens[ROOT])
+    for tree in parts:
+        merged.has_true_laws &= tree.has_true_laws and (len(parts) == 1 or not tree.has_sampled_draws)
         assert tree.tokens[ROOT] == merged.tokens[ROOT], "trees to merge share their root"
         merged.graft(tree, range(1, len(tree)), {ROOT: ROOT})
     return merged

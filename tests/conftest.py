@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from specdec import demo
 from specdec.demo import smollm2 as real
+from tests.support.browser import chromium, why_no_browser
 
 # Loading torch and building models makes first examples slow; nothing here is about time.
 settings.register_profile("specdec", deadline=None, derandomize=True)
@@ -43,6 +44,16 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _no_findings(_cache: Path) -> None:
     """Each test finds out about its models anew: another may have planted a fault in the same ones."""
     shutil.rmtree(_cache / "specdec" / "findings", ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A browser without a window; a skip if there is none."""
+    pytest.importorskip("selenium")
+    if reason := why_no_browser():
+        pytest.skip(reason)
+    with chromium(tmp_path_factory.mktemp("profile")) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

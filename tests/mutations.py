@@ -93,22 +93,22 @@ MUTATIONS = (
     Mutation(
         "bonus drawn from p in place of the residual",
         "specdec/verifiers/rejection.py",
-        (("chances.categorical(r, ", "chances.categorical(target.law(node), "),),
+        (("source.categorical(r, ", "source.categorical(target.probs(node), "),),
         (LAWS,),
     ),
     Mutation(
         "bonus drawn from p in place of the residual, in traversal",
         "specdec/verifiers/traversal.py",
-        (("self._chances.categorical(r, ", "self._chances.categorical(self._target.law(node), "),),
+        (("self._source.categorical(r, ", "self._source.categorical(self._target.probs(node), "),),
         (LAWS,),
     ),
     Mutation(
         "block verification that stops at the first failure",
         "specdec/verifiers/traversal.py",
         (
-            ("        r = self._target.law(node)\n", "        if not self._chances.accept(a, 1.0):\n"
-             "            return None\n        r = self._target.law(node)\n"),
-            ("return self._bonus(node, r) if self._chances.accept(a, 1.0) else None", "return self._bonus(node, r)"),
+            ("        r = self._target.probs(node)\n", "        if not self._source.accept(a, 1.0):\n"
+             "            return None\n        r = self._target.probs(node)\n"),
+            ("return self._bonus(node, r) if self._source.accept(a, 1.0) else None", "return self._bonus(node, r)"),
         ),
         (LAWS,),
     ),
@@ -127,7 +127,7 @@ MUTATIONS = (
     ),
     Mutation(
         "a repetition penalty from the committed prefix only",
-        "specdec/sampling/target.py",
+        "specdec/sampling/distributions.py",
         (("[*self._committed[: self._length], *self._tree.path(node)]", "[*self._committed[: self._length]]"),),
         (LAWS,),
     ),
@@ -191,8 +191,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a signal of the node before",
-        "specdec/sampling/target.py",
-        (("self._rows.likeliest(node, k) for", "self._rows.likeliest(max(0, node - 1), k) for"),),
+        "specdec/sampling/distributions.py",
+        (("self._outputs.top_probs(node, k) for", "self._outputs.top_probs(max(0, node - 1), k) for"),),
         (SIGNALS,),
     ),
     Mutation(
@@ -215,7 +215,7 @@ MUTATIONS = (
     Mutation(
         "settings of a neighbour's plan",
         "specdec/decoding/step.py",
-        (("sequence.tokens, sequence.warper,", "sequence.tokens, turns[0].sequence.warper,"),),
+        (("request.tokens, request.warper,", "request.tokens, turns[0].request.warper,"),),
         (SCHEDULER,),
     ),
     Mutation(
@@ -225,14 +225,9 @@ MUTATIONS = (
         (SCHEDULER,),
     ),
     Mutation(
-        "the last row in the place of one that leaves",
+        "the last row gets a closed row's number without its keys and values",
         "specdec/backends/cache.py",
-        (
-            (
-                "            for moved in range(row, last):\n                buffer[moved] = buffer[moved + 1]",
-                "            if row != last:\n                buffer[row] = buffer[last]",
-            ),
-        ),
+        (("layer.move(last, row, held)", "pass"),),
         (ROWS,),
     ),
     Mutation(
@@ -244,13 +239,13 @@ MUTATIONS = (
     Mutation(
         "a draft that the account can't bear to lose",
         "specdec/strategies/merging/budget.py",
-        ((" or costs[width + 1 + beside] - 1.0 > self.balance", ""),),
+        ((" or costs[place + 1 + beside] - 1.0 > self.balance", ""),),
         ("tests/strategies/merging/test_budget.py",),
     ),
     Mutation(
         "chances without their parents'",
         "specdec/strategies/merging/growth.py",
-        (("likelihood = chance * (", "likelihood = ("),),
+        (("likelihood = chance * rate.value", "likelihood = rate.value"),),
         ("tests/strategies/merging/test_growth.py",),
     ),
     Mutation(

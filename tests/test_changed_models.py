@@ -53,7 +53,7 @@ def test_text_follows_a_model_that_was_changed(change: Callable[[PreTrainedModel
     result = generator.generate(PROMPT, max_new_tokens=24, eos_token_id=())
     assert list(result.token_ids) == decode_model(model, PROMPT, 24, None, eos=())
     assert str(result.numerics) == str(Generator(model, proposer="jacobi").numerics)
-    assert generator.vocab_size == model.get_output_embeddings().weight.shape[0]
+    assert generator.shapes.vocab_size == model.get_output_embeddings().weight.shape[0]
 
 
 def test_a_cast_model_is_not_called_bit_exact_by_what_was_found_before() -> None:
@@ -61,7 +61,7 @@ def test_a_cast_model_is_not_called_bit_exact_by_what_was_found_before() -> None
     generator = Generator(model)
     assert generator.numerics.is_bit_exact
     model.double()
-    with pytest.warns(UserWarning, match="fast numerics, as exact ones can't be had: specdec_exact covers"):
+    with pytest.warns(UserWarning, match="fast numerics: exact numerics are unavailable: specdec_exact covers"):
         assert not generator.numerics.is_bit_exact
     assert not generator.generate(PROMPT, max_new_tokens=2).numerics.is_bit_exact
 
@@ -99,9 +99,9 @@ def test_a_model_in_training_mode_is_refused_until_it_is_not(train: Callable[[Pr
 
 def test_an_unchanged_model_is_bound_once() -> None:
     generator = Generator(llama())
-    bound = generator._attached.bound
+    target = generator._binding.target
     generator.generate(PROMPT, max_new_tokens=3)
-    assert generator._attached.bound is bound
+    assert generator._binding.target is target
 
 
 def test_a_changed_end_of_text_is_seen() -> None:
@@ -133,7 +133,7 @@ def test_a_model_that_was_driven_can_be_copied_and_the_copy_is_tried_anew() -> N
 
 def test_falling_back_to_fast_numerics_is_said_once_for_a_model() -> None:
     model = llama().double()
-    with pytest.warns(UserWarning, match="fast numerics, as exact ones can't be had: specdec_exact covers") as told:
+    with pytest.warns(UserWarning, match="fast numerics: exact numerics are unavailable: specdec_exact covers") as told:
         Generator(model)
     assert "\n" not in str(told[0].message)
     assert told[0].filename == __file__

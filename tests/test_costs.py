@@ -10,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specdec import Generator, ToyModel
-from specdec.backends.base import OutputRow
 from specdec.backends.toy import ToyBackend
 from specdec.costs import Costs, group_of
 from specdec.machine.timing import Timer
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.costs import measure_costs
-from specdec.target import Pass, Row, Target
+from specdec.target import Pass, PassOutput, Target
 from tests.support import families
 
 
@@ -28,8 +27,8 @@ class Timed(Target):
         self.backend.shapes = replace(self.shapes, takes_trees=takes_trees)
         self.seconds, self.now, self.waited, self.passes = seconds, 0.0, 0.0, list[tuple[int, int]]()
 
-    def forward(self, planned: Pass) -> dict[Row, OutputRow]:
-        answers = super().forward(planned)
+    def forward(self, planned: Pass, num_top: int = 0) -> PassOutput:
+        answers = super().forward(planned, num_top)
         if not any(planned.trunks.values()):
             self.now += self.seconds(planned.layout.width)
             self.passes.append((planned.rows[0].length, planned.layout.width))
@@ -187,7 +186,7 @@ def test_no_row_is_left_open_where_a_pass_fails(
     target = Generator(ToyModel.random(6), proposer="autoregressive").open_target()
     forward, passes = target.forward, list[Pass]()
 
-    def failing(planned: Pass) -> dict[Row, OutputRow]:
+    def failing(planned: Pass) -> PassOutput:
         passes.append(planned)
         if len(passes) > num_right:
             raise error

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import specdec
-from specdec.verifiers.match import MatchVerifier
 from tests.support.fresh_process import modelling, modules_after
 
 
@@ -78,11 +77,6 @@ def test_a_name_that_is_not_there_is_refused_as_any_module_would() -> None:
         specdec.Genrator  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'Genrator' from 'specdec'"):
         from specdec import Genrator  # type: ignore[attr-defined]  # noqa: F401
-
-
-def test_a_name_that_has_moved_works_and_says_where_it_is() -> None:
-    with pytest.warns(DeprecationWarning, match="specdec.MatchVerifier has moved: from specdec.verifiers.match import"):
-        assert specdec.MatchVerifier is MatchVerifier  # type: ignore[attr-defined]
 
 
 def test_importing_specdec_imports_neither_torch_nor_any_other_library_that_takes_long() -> None:

@@ -192,7 +192,7 @@ def test_closing_a_stream_cancels_and_the_generator_works_as_before(num_taken: i
     assert sorted(token for stage, token in events if stage == "start") == sorted(
         token for stage, token in events if stage == "stop"
     )
-    assert generator._attached.bound.target.backend.num_rows == 0
+    assert generator._binding.target.backend.num_rows == 0
     assert [result.token_ids for result in generator.generate(PROMPTS, seed=2, **SAMPLED)] == before
 
 
@@ -242,7 +242,7 @@ def test_the_models_own_config_is_honoured_for_ids_and_the_first_result_says_wha
     generator = Generator(model)
     first, second = (generator.generate([3], seed=1, max_new_tokens=60, temperature=1.0) for _ in range(2))
     assert first.notes == (
-        "left out of the model's generation config: do_sample=True, temperature=0.5; "
+        "ignored in the model's generation config: do_sample=True, temperature=0.5; "
         "pass generation_config to have them",
     )
     assert second.notes == ()
@@ -292,7 +292,7 @@ def strategies_of(generator: Generator, proposer: Any) -> list[Strategy]:
 def test_a_proposer_is_shared_by_its_name_or_as_the_same_object_and_not_by_what_it_equals_just_then() -> None:
     generator = Generator(toy(), proposer="jacobi:n=3")
     own, first, again = strategies_of(generator, ["jacobi:n=3", "lookahead", "lookahead"])
-    assert own is generator._attached.bound.strategies.own
+    assert own is generator._binding.strategies.own
     assert first is again is strategies_of(generator, ["lookahead"])[0]
     heard: list[list[tuple[str, int]]] = [[], []]
     equal = [Scripted(events=events) for events in heard]

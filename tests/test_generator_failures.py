@@ -210,7 +210,7 @@ class _Short(Engine):
         (_Broken, "proposer Scripted failed with ZeroDivisionError: by nought" + PLACE),
         (  # whose own line is named, and not the one of the tree that refused
             _Stray,
-            "proposer Scripted failed with IndexError: no node 57 to add below: this tree's go from 0 to 0" + PLACE,
+            "proposer Scripted failed with IndexError: no node 57 to add below: this tree has nodes 0 to 0" + PLACE,
         ),
         (  # a library's own lines are nobody's business
             _Reading,
@@ -371,7 +371,7 @@ def test_a_request_that_the_cache_has_no_room_for_fails_alone(monkeypatch: pytes
     generator = Generator(toy(), proposer=Scripted(events=events))
     plain = generator.generate(PROMPTS[2:], **SETTINGS)
     events.clear()
-    spoil(monkeypatch, generator._attached.bound.target.backend, "open", lambda capacity: capacity > 20)
+    spoil(monkeypatch, generator._binding.target.backend, "open", lambda capacity: capacity > 20)
     results = generator.generate([[3] * 10, *PROMPTS[2:]], **SETTINGS)
     assert [result.finish_reason for result in results] == ["error", "length", "length"]
     assert str(results[0].error).startswith(NO_ROOM)
@@ -398,7 +398,7 @@ def test_a_figure_that_the_backend_fails_to_give_costs_no_text(monkeypatch: pyte
     def failing(backend: Any) -> int:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(type(generator._attached.bound.target.backend), "row_bytes", property(failing))
+    monkeypatch.setattr(type(generator._binding.target.backend), "row_bytes", property(failing))
     with pytest.warns(UserWarning, match=re.escape(NO_ROOM)):
         results = generator.generate(PROMPTS, **SETTINGS)
     assert [(result.token_ids, result.error) for result in results] == [(result.token_ids, None) for result in plain]
@@ -408,12 +408,12 @@ def test_behind_a_row_that_stays_in_the_cache_nothing_is_decoded(monkeypatch: py
     """The other rows' numbers would be wrong, and so would their texts."""
     generator = Generator(toy(), proposer="autoregressive", max_batch_size=2)
     plain = generator.generate(PROMPTS[:3], **SETTINGS)
-    spoil(monkeypatch, generator._attached.bound.target.backend, "release", lambda _: True)
+    spoil(monkeypatch, generator._binding.target.backend, "release", lambda _: True)
     with pytest.warns(UserWarning, match=re.escape(NO_ROOM)):
         results = generator.generate(PROMPTS[:3], **SETTINGS)
     assert [result.finish_reason for result in results] == ["length", "length", "error"]
     assert [result.token_ids for result in results[:2]] == [result.token_ids for result in plain[:2]]
-    assert str(results[2].error).endswith("holds 2 rows where 0 are open: make another generator")
+    assert str(results[2].error).endswith("has 2 rows, 0 expected: make another generator")
 
 
 class _Learning(Engine):

@@ -87,10 +87,8 @@ def test_rows_that_depend_on_their_number_are_found_out() -> None:
     generator = Generator(model)
     assert not generator.numerics.is_bit_exact
     assert generator.numerics.mode == "fast"
-    assert str(generator.numerics).startswith("fast, not bit-exact: exact numerics can't be had, because logits have")
-    with pytest.raises(
-        ModelError, match=r"numerics='exact' can't be had here, because .*: use numerics='auto' or 'fast'"
-    ):
+    assert str(generator.numerics).startswith("fast, not bit-exact: exact numerics are unavailable: logits have")
+    with pytest.raises(ModelError, match=r"numerics='exact' is unavailable here: .*; use numerics='auto' or 'fast'"):
         Generator(model, numerics="exact")
 
 

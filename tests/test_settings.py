@@ -182,7 +182,7 @@ def test_a_temperature_of_0_makes_a_sampling_config_greedy() -> None:
     ],
 )
 def test_what_can_not_be_honoured_is_refused_by_name(name: str, value: Any) -> None:
-    asked = "generation_config asks for what specdec can't honour"
+    asked = "generation_config has options that specdec doesn't support"
     assert refusal({}, config(**{name: value})).startswith(f"{asked}: {name}={value!r}; remove it")
 
 
@@ -198,10 +198,10 @@ def test_what_has_no_say_in_the_text_or_is_switched_off_is_passed_over() -> None
 @pytest.mark.parametrize("length", [20, 100])
 def test_max_length_counts_the_prompt_unless_new_tokens_are_counted_too(length: int) -> None:
     made = Settings.make({}, config(max_length=length))
-    assert made.behind(12).max_new_tokens == length - 12
+    assert made.after_prompt(12).max_new_tokens == length - 12
     with pytest.raises(RequestError, match=f"the prompt has {length} tokens, and max_length={length} counts them"):
-        made.behind(length)
-    assert Settings.make({"max_new_tokens": 5, "max_length": length}).behind(12).max_new_tokens == 5
+        made.after_prompt(length)
+    assert Settings.make({"max_new_tokens": 5, "max_length": length}).after_prompt(12).max_new_tokens == 5
     assert Settings.make({"max_new_tokens": 5}, config(max_length=length)).max_new_tokens == 5
     assert Settings.make({}, config(max_length=length, max_new_tokens=6)).max_new_tokens == 6
 

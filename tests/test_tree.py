@@ -59,7 +59,7 @@ def test_two_draws_of_one_token_are_one_node_and_two_draws_in_order() -> None:
 def test_nothing_is_added_below_a_node_that_is_not_there(parent: int) -> None:
     tree = DraftTree(9)
     tree.add(ROOT, 3)
-    with pytest.raises(IndexError, match=f"no node {parent} to add below: this tree's go from 0 to 1"):
+    with pytest.raises(IndexError, match=f"no node {parent} to add below: this tree has nodes 0 to 1"):
         tree.add(parent, 4)
     assert tree.tokens == [9, 3]
 

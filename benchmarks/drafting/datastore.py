@@ -1,9 +1,9 @@
-"""An index of a corpus: the time to open it, the memory that it adds, and the time of a node looked up in it.
+"""A datastore's index: time to open, memory, and time per node looked up.
 
     python -m benchmarks datastore INDEX --text FOLDER [--model smollm2] [--lookups 2000]
 
-Each lookup is of the tokens at a random place of a text of the folder: the match of the last sixteen, what follows it,
-and the same for the three tokens that come next, as drafts ask. Linux only: memory is the process's own account.
+Each lookup takes the tokens at a random place of a text in the folder: the match of the last sixteen, its
+continuations, and the same for the next three tokens, as a draft does. Linux only: memory is the process's own count.
 """
 
 import argparse
@@ -21,13 +21,13 @@ DEPTH, DRAFTED = 16, 3
 
 
 def resident_bytes() -> int:
-    """Of this process, page by page: the counters in ``/proc/self/status`` lag by as much as is looked for here."""
+    """This process's resident bytes, page by page: the counters in ``/proc/self/status`` lag too far for this."""
     rollup = Path("/proc/self/smaps_rollup").read_text(encoding="utf-8")
     return 1024 * int(rollup.partition("Rss:")[2].split()[0])
 
 
 def places(folder: Path, model: str, count: int) -> list[list[int]]:
-    """Runs of tokens from random places of a folder's texts."""
+    """Return runs of tokens from random places of a folder's texts."""
     rng, tokenizer = random.Random(0), load_tokenizer(model)
     texts = [path.read_text(encoding="utf-8", errors="ignore") for path in sorted(folder.rglob("*.py"))[:400]]
     encoded = [ids for ids in tokenizer(texts, add_special_tokens=False)["input_ids"] if len(ids) > DEPTH + DRAFTED]

@@ -1,10 +1,10 @@
-"""Lookahead's tokens per step: the published algorithm, specdec's, and what each of its improvements adds.
+"""Lookahead's tokens per step: the published algorithm, specdec's, and the gain from each addition.
 
     python -m benchmarks lookahead [--N 5] [--W 7] [--G 7] [--seeds 5] [--prompts FILE.jsonl] [--temperature 1]
 
-Steps are counted, not timed, so the machine's noise doesn't matter. The window starts from random tokens, so each
-variant runs once for each of several seeds; printed are tokens per step over all prompts, their mean over the seeds and
-their range. At temperature 0 the reference (``reference_lookahead.py``) runs as well.
+Steps are counted, not timed, so a busy machine doesn't matter. The window starts from random tokens, so each variant
+runs once per seed; the table has tokens per step over all prompts, as mean and range over seeds. At temperature 0 the
+reference (``reference_lookahead.py``) runs as well.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.drafting.reference_lookahead import decode
-from benchmarks.texts import texts
+from benchmarks.prompts import texts
 from specdec import Generator, LookaheadProposer, demo
 
 VARIANTS: dict[str, dict[str, object]] = {

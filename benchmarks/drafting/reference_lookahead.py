@@ -135,7 +135,7 @@ def start(prompt_ids: list[int], settings: Settings, source: random.Random) -> S
 
 
 def prefill(model: PreTrainedModel, state: State) -> list[int]:
-    """The first step: the prompt with the first level behind it, all causal. Returns the one accepted token."""
+    """The first step: the prompt followed by the first level, all causal. Returns the one accepted token."""
     num_prompt, first = len(state.history), state.levels[0]
     tokens = [*state.history, *first]
     causal = torch.ones(len(tokens), len(tokens), dtype=torch.bool).tril()
@@ -175,7 +175,7 @@ def _finished(new_tokens: list[int], max_new_tokens: int, eos_token_ids: frozens
 
 
 def _offsets(levels: list[list[int]], candidates: list[tuple[int, ...]]) -> list[int]:
-    """Return how far behind the current token each token of a step stands."""
+    """Return the position of each token of a step relative to the current token."""
     offsets = list(range(len(levels[0]) + 1))
     for depth, level in enumerate(levels[1:], start=1):
         offsets += range(depth, depth + len(level))
@@ -242,7 +242,7 @@ def _verify(
 
 
 def _keep(cache: DynamicCache, end: int, source: int, count: int) -> None:
-    """Leaves the first ``end`` entries of the cache and, right behind them, the ``count`` ones from ``source`` on."""
+    """Leaves the first ``end`` entries of the cache and, right after them, the ``count`` entries from ``source`` on."""
     for layer in cache.layers:
         for entries in (layer.keys, layer.values):
             entries[..., end : end + count, :] = entries[..., source : source + count, :].clone()

@@ -1,15 +1,14 @@
-"""Each source alone, the merge, and the merge without each: tokens per step, nodes per step and speed over plain.
+"""Each source alone, the merge, and the merge without each source: tokens and nodes per step, and speed over plain.
 
     python -m benchmarks sources --model smollm2 --chat --per-category 4 --prompts spec_bench.jsonl humaneval.jsonl \\
         --dtype float32 --numerics fast --temperature 0 --batch 1 --out build/sources.jsonl
     python -m benchmarks sources --tables build/sources.jsonl
 
-Every strategy decodes every batch of prompts before the next one is begun, in random order, so that all see the same
-weather. Each has one generator for the whole run, whose memory of earlier texts is empty at first. A line of ``--out``
-is one strategy's batch; a run that is begun again goes on behind the last whole round. Speed is tokens per second over
-plain decoding's in the same numerics, of the whole request and behind its first token, with a 95 % bootstrap interval
-over batches; and, since a shared machine stands still now and then, the median over batches of the whole request's
-ratio. Texts are held against plain decoding's.
+All strategies decode a batch of prompts, in random order, before the next batch starts. Each strategy has one generator
+for the whole run, which starts without memory of earlier texts. Each line of ``--out`` is one strategy's batch; an
+interrupted run continues after the last complete round. Speed is tokens per second over plain decoding's in the same
+numerics, for the whole request and excluding the first token, with a 95 % bootstrap interval over batches, and the
+median over batches. Texts are compared with plain decoding's.
 """
 
 import argparse
@@ -60,12 +59,12 @@ def setting_of(run: Run) -> tuple[Any, ...]:
 
 
 def batches(prompts: Sequence[EncodedPrompt], size: int) -> list[list[EncodedPrompt]]:
-    """Prompts of one category together where a batch is one prompt, else as they come."""
+    """Group prompts of one category if a batch is one prompt; otherwise keep their order."""
     return [list(prompts[start : start + size]) for start in range(0, len(prompts), size)]
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    """Decode what hasn't been decoded yet, and append a line for each strategy and batch."""
+    """Decode what is missing in the file, and append a line per strategy and batch."""
     setting = {name: getattr(arguments, name) for name in SETTING}
     known = [run for run in read([arguments.out]) if setting_of(run) == tuple(setting.values())]
     names = [PLAIN, *arguments.proposer]
@@ -135,7 +134,7 @@ def _names(runs: Iterable[Run], index: int) -> set[str]:
 
 
 def read(paths: Sequence[Path]) -> list[Run]:
-    """The lines of files; none of one that isn't there yet."""
+    """Return the lines of files; no lines of a file that does not exist yet."""
     return [json.loads(line) for path in paths if path.exists() for line in path.read_text("utf-8").splitlines()]
 
 
@@ -149,7 +148,7 @@ def ratio(own: Sequence[Run], plain: Sequence[Run], seconds: str) -> Ratio:
 
 
 def report(runs: Sequence[Run]) -> str:
-    """For each setting its strategies, and speed and tokens per step by category where a batch is one prompt."""
+    """Tables by setting: each strategy, then speed and tokens per step by category if a batch is one prompt."""
     parts = []
     for setting in dict.fromkeys(setting_of(run) for run in runs):
         own = [run for run in runs if setting_of(run) == setting]
@@ -178,7 +177,7 @@ def _overall(by_name: dict[str, list[Run]]) -> str:
         speeds.append(f"{middle:.2f} [{low:.2f}, {high:.2f}]")
         different = sum(run["num_different"] for run in runs)
         lines.append([f"`{name}`", f"{tokens / steps:.2f}", f"{nodes / steps:.1f}", *speeds, str(different)])
-    speeds = "times plain", "behind the first token", "by batch: median [quartiles]"
+    speeds = "times plain", "excluding the first token", "by batch: median [quartiles]"
     return table(["strategy", "tokens/step", "nodes/step", *speeds, "texts that differ"], lines)
 
 
@@ -196,7 +195,7 @@ def _by_category(by_name: dict[str, list[Run]]) -> str:
             tau = sum(run["tokens"] for run in own) / sum(run["steps"] for run in own)
             cells.append(f"{value:.2f} ({tau:.2f})")
         lines.append([f"`{name}`", *cells])
-    return table(["times plain behind the first token (tokens/step)", *categories], lines)
+    return table(["times plain excluding the first token (tokens/step)", *categories], lines)
 
 
 def main() -> None:

@@ -1,16 +1,16 @@
-"""Tokens per step of strategies by category of the prompts, and nodes per step: counted, not timed.
+"""Tokens per step and nodes per step of strategies, by category of the prompts: counted, not timed.
 
     python -m benchmarks tokens
     python -m benchmarks tokens --model smollm2 --chat --per-category 5 --longest 640 --max-new-tokens 64 \\
         --prompts spec_bench.jsonl humaneval.jsonl --proposer prompt_lookup lookahead:N=5,W=7,G=7
 
-Decoding is greedy, every text has the same number of tokens, and ends of text are passed over: how many texts go on
-behind one is told, as what a model writes there is easy to draft. A step's tokens are those that it emits, the model's
-own last one included; a text's first step reads the prompt as well. A category's figure is all of its tokens over all
-of its steps. ``auto`` sizes its drafts by a clock, so its figures are a machine's.
+Decoding is greedy, and end-of-text ids are ignored so that all texts have the same number of tokens. The report counts
+the texts that continue after an end of text, since such text is easy to draft. A step's tokens include the model's own
+last token, and a text's first step reads the prompt. A category's figure is all of its tokens over all of its steps.
+``auto`` sizes its drafts by a clock, so its figures depend on the machine.
 
-Every text is held against plain decoding's. In exact numerics the exit code is 1 where one differs. ``--out`` names a
-JSON file with every run and a Markdown file.
+Each text is compared with plain decoding's. In exact numerics the exit code is 1 if one differs. ``--out`` names a JSON
+file with every run and a Markdown file.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Row:
 
 
 def generators(model: Any, arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Generator]:
-    """One for each strategy, plain decoding first."""
+    """A generator per strategy, plain decoding first."""
     options = {"numerics": arguments.numerics, "max_batch_size": arguments.max_batch_size}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="lookahead with N=")  # that it is slow here is of no account
@@ -83,7 +83,7 @@ def generators(model: Any, arguments: argparse.Namespace, stack: ExitStack) -> d
 
 
 def decode(generator: Generator, name: str, prompts: Sequence[EncodedPrompt], max_new_tokens: int) -> list[Result]:
-    """Every prompt's text."""
+    """Decode every prompt."""
     began = time.perf_counter()
     ids = [prompt.ids for prompt in prompts]
     results: list[Result] = generator.generate(ids, max_new_tokens=max_new_tokens, seed=0, eos_token_id=())
@@ -95,7 +95,7 @@ def decode(generator: Generator, name: str, prompts: Sequence[EncodedPrompt], ma
 
 
 def runs_of(name: str, prompts: Sequence[EncodedPrompt], own: Sequence[Result], plain: Sequence[Result]) -> list[Run]:
-    """A strategy's figures by prompt, beside plain decoding's texts."""
+    """A strategy's figures by prompt, compared with plain decoding's texts."""
     return [
         Run(
             name,
@@ -111,7 +111,7 @@ def runs_of(name: str, prompts: Sequence[EncodedPrompt], own: Sequence[Result], 
 
 
 def summarize(runs: Sequence[Run]) -> list[Row]:
-    """A row for each strategy, in the order they ran."""
+    """A row per strategy, in the order of the run."""
     rows = []
     for name in dict.fromkeys(run.proposer for run in runs):
         own = [run for run in runs if run.proposer == name]
@@ -134,7 +134,7 @@ def _tokens_per_step(runs: Sequence[Run]) -> float:
 
 
 def tables(rows: Sequence[Row], categories: Sequence[str]) -> list[str]:
-    """Tokens per step by category, and what a step feeds for them."""
+    """Tokens per step by category, and nodes per step."""
     counts = Counter(categories)
     heading = ["tokens per step", *(f"{name} ({count})" for name, count in counts.items()), "overall"]
     lines = (
@@ -155,7 +155,7 @@ def num_ended(results: Sequence[Result], model: Any) -> int:
 
 
 def measure(arguments: argparse.Namespace) -> tuple[list[str], list[str], list[Run], bool]:
-    """Decode all prompts: facts of the run, each prompt's category, the runs, and whether they are bit-exact."""
+    """Decode all prompts; return facts of the run, categories, runs, and whether numerics were exact."""
     model, tokenizer = load_model(arguments)
     prompts = encoded_prompts(arguments, tokenizer)
     described, runs = description(model), list[Run]()
@@ -167,7 +167,7 @@ def measure(arguments: argparse.Namespace) -> tuple[list[str], list[str], list[R
             runs += runs_of(name, prompts, decode(generator, name, prompts, arguments.max_new_tokens), plain)
     length = statistics.median(len(prompt.ids) for prompt in prompts)
     what = f"prompts: {len(prompts)} (median length {length:g}), new tokens: {arguments.max_new_tokens}, "
-    what += f"texts that go on behind an end of text: {num_ended(plain, model)}"
+    what += f"texts that continue after an end of text: {num_ended(plain, model)}"
     head = [f"`{command('tokens')}`", facts(), f"{described}; numerics: {numerics}; weights: {weights}", what]
     return head, [prompt.category for prompt in prompts], runs, numerics.is_bit_exact
 

@@ -1,9 +1,9 @@
-"""The setting that ``specdec tune`` finds for lookahead in a fifth of the full grid's time, beside the grid's best.
+"""``specdec tune`` for lookahead, given a fifth of the full grid's time, compared with the grid's best setting.
 
     python -m benchmarks tuning [--num-prompts 12] [--max-new-tokens 64] [--repeats 10] [--threads 2]
 
-The grid is every N, W and G that lookahead calls tunable, each run once on every prompt, in random order. Its best
-setting and the search's are then measured against each other, interleaved.
+The grid is every tunable N, W and G, each run once on every prompt, in random order. The best settings of grid and
+search are then compared, interleaved.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from specdec.comparison.tune import Tuner
 
 
 def grid() -> dict[str, str]:
-    """Every setting by its string."""
+    """Every setting, as a string."""
     names, values = LookaheadProposer.tunable.keys(), LookaheadProposer.tunable.values()
     settings = ("lookahead:" + ",".join(map("{}={}".format, names, chosen)) for chosen in itertools.product(*values))
     return {setting: setting for setting in settings}

@@ -1,20 +1,17 @@
-"""A check of whether text depends on the strategy: each against plain decoding, in exact and in fast numerics.
+"""Does the text depend on the strategy? Each strategy against plain decoding, in exact and in fast numerics.
 
     python -m benchmarks exactness --numerics exact --dtype bfloat16 [--prompts file.jsonl …] [--per-category 2]
     python -m benchmarks exactness --model smollm2 --prompts file.jsonl … --longest 1024
     python -m benchmarks exactness --summary
 
-Texts go to ``--out`` (JSON Lines) one by one, and what is there already is not decoded again: it may be stopped and
-started at will. Several processes may share the work, each with its own ``--strategies`` and ``--out``: the files put
-one behind the other are those of one run. Prompts: the demo's, or with another model the files' through its chat
-template; and two that leave room for nothing but the new tokens before the model's limit, or ``--longest``, and before
-a quarter of it. Ends of text are passed over, so that every text
-has its full length.
+Texts are appended to ``--out`` (JSON Lines), and an interrupted run continues there. Several processes may share the
+work, each with its own ``--strategies`` and ``--out``; their files may be concatenated. Prompts: the demo's, or for
+another model the files' through its chat template, and two prompts that leave room for the new tokens only, before the
+model's limit (or ``--longest``) and before a quarter of it. End-of-text ids are ignored.
 
-In batches of four and at temperature 1 every third prompt is decoded, and of every sixth the logits of each committed
-position are kept as digests, to be compared bit by bit. References beside plain decoding: transformers' ``generate``
-under ``specdec_exact``, on the prompt as often as rows must go together; in fast numerics transformers' own prompt
-lookup, compared with transformers' plain ``generate``.
+Every third prompt is decoded in batches of four and at temperature 1 as well, and of every sixth the logits of each
+committed position are stored as digests and compared bit by bit. Further references: transformers' ``generate`` under
+``specdec_exact``; in fast numerics transformers' own prompt lookup, compared with transformers' plain ``generate``.
 """
 
 import argparse
@@ -64,13 +61,13 @@ class Key:
 
 
 class Digests:
-    """Digests of the scores that each committed token was decided by, as the records of steps tell them."""
+    """Digests of the scores of each committed token, taken from step records."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def note(self, record: StepRecord) -> None:
-        """Add those of a step; they are empty where scores aren't kept."""
+        """Add a step's digests; nothing if scores aren't recorded."""
         for scores in (scores for outcome in record.outcomes for scores in outcome.scores):
             assert scores is not None, "no processor hides them"
             self.found.append(hashlib.blake2b(scores.contiguous().numpy().tobytes(), digest_size=8).hexdigest())
@@ -148,7 +145,7 @@ class Runs:
 
 
 def prompts(tokenizer: Any, arguments: argparse.Namespace, most: int) -> list[list[int]]:
-    """Token ids: the demo's prompts, the files', and two made of them all that are as long as can be."""
+    """Token ids: the demo's prompts, the files', and two prompts of the maximum length."""
     chosen = demo_prompts() if arguments.model is None else []
     for path in arguments.prompts:
         chosen += select(load_prompts(path), per_category=arguments.per_category)
@@ -168,7 +165,7 @@ def read(path: Path) -> Iterator[tuple[Key, dict[str, Any]]]:
 
 
 def summarize(path: Path) -> int:
-    """Print a table; how many texts differ in exact numerics."""
+    """Print a table; return how many texts differ in exact numerics."""
     rows = dict(read(path))
     counts: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for key, row in rows.items():

@@ -1,4 +1,4 @@
-"""A check that all strategies say what plain decoding says, on the demo prompts and, by path, HumanEval's first 20.
+"""All strategies against plain decoding, on the demo prompts and HumanEval's first 20.
 
     python -m benchmarks lossless [--humaneval humaneval.jsonl] [--max-new-tokens 128]
 
@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.texts import texts
+from benchmarks.prompts import texts
 from specdec import Generator, demo
 from tests.support.plain import decode_model
 

@@ -1,11 +1,11 @@
-"""Rows of logits of large random layers, in trees of any size beside plain steps: does a bit differ?
+"""Rows of logits of large random layers, in trees of any size and in plain steps: does a bit differ?
 
     python -m benchmarks rows [--width 2048] [--intermediate 5632] [--layers 2] [--dtype bfloat16] [--threads 2]
                               [--weights auto] [--num-rows 2500]
 
-A random Llama of that shape walks a random text in plain steps, in exact numerics. Then trees of 2 to 120 nodes that
-have the text's next tokens among them are forwarded behind prefixes of it, and prompts are read in chunks with a tree
-behind them. Each of the text's positions must have the same bits. Exit code 1 where one doesn't.
+A random Llama of that shape decodes a random text in plain steps, in exact numerics. Then trees of 2 to 120 nodes,
+which contain the text's next tokens, are fed after prefixes of it, and prompts are read in chunks followed by a tree.
+Each position must have the same bits. The exit code is 1 if one differs.
 """
 
 import argparse
@@ -25,7 +25,7 @@ VOCAB, LENGTH, MOST_NODES, MOST_DEPTH = 4096, 400, 120, 24
 
 
 def model_of(arguments: argparse.Namespace) -> Any:
-    """A random model of the shape; a head of 64 numbers, and a quarter as many groups of keys."""
+    """A random model of the shape, with heads of 64 dimensions and a quarter as many key-value heads."""
     torch.manual_seed(0)
     heads = arguments.width // 64
     config = LlamaConfig(
@@ -42,7 +42,7 @@ def model_of(arguments: argparse.Namespace) -> Any:
 
 
 def plain_rows(target: Target, tokens: list[int]) -> list[torch.Tensor]:
-    """The logits behind each token, step by step."""
+    """The logits after each token, in plain steps."""
     row = target.open(len(tokens))
     rows = [target.read(row, [token]).logits(ROOT) for token in tokens]
     target.release(row)
@@ -50,7 +50,7 @@ def plain_rows(target: Target, tokens: list[int]) -> list[torch.Tensor]:
 
 
 def tree_over(tokens: list[int], rng: random.Random) -> tuple[DraftTree, list[int]]:
-    """A tree of some size whose root is the first token, and the path along the others in it."""
+    """A tree of some size with the first token as its root, and the path of the other tokens in it."""
     size = rng.randint(2, MOST_NODES)
     tree, path = DraftTree(tokens[0]), [ROOT]
     for token in tokens[1 : rng.randint(2, MOST_DEPTH)]:
@@ -68,17 +68,17 @@ def _add(tree: DraftTree, parent: int, rng: random.Random) -> None:
 
 
 def differing(target: Target, tokens: list[int], expected: list[torch.Tensor], num_rows: int) -> tuple[int, int]:
-    """Return how many rows differ, and how many were tried, at least ``num_rows``."""
+    """Return how many rows differ and how many were compared, at least ``num_rows``."""
     rng, tried, different = random.Random(1), 0, 0
     while tried < num_rows:
         row, length = target.open(len(tokens)), rng.randint(1, len(tokens) - 2 * MOST_DEPTH)
         while chunk := target.chunk_behind(row, tokens[:length]):
             target.read(row, chunk)
-        for _ in range(2):  # behind what is left of the prompt, whose last token is the root, and behind what is kept
+        for _ in range(2):  # after the rest of the prompt, then after committed tokens
             start = max(length - 1, row.length)
             tree, path = tree_over(tokens[start:], rng)
             planned = target.compile({row: tree}, {row: tokens[row.length : start]})
-            answers = target.forward(planned)[row]
+            answers = target.forward(planned).rows[row]
             found = [(start + depth, answers.logits(node)) for depth, node in enumerate(path)]
             different += sum(not torch.equal(logits, expected[position]) for position, logits in found)
             tried += len(found)

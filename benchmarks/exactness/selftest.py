@@ -1,11 +1,11 @@
-"""The self-test at load: is any right model refused, any planted mistake missed?
+"""The self-test at load: does it refuse a right model, or miss a planted mistake?
 
     python -m benchmarks selftest [--families llama,opt] [--layers 2,16,48] [--dtypes bfloat16] [--json FILE]
 
-Each of the tests' families is made with so many layers, with and without large activations. It is loaded with dense,
-exact and split masks, which must go well; then, in models with large activations, mistakes are planted, one at a time,
-in layouts (mask bits, positions, exact attention's regions) and in the cache (slots), and each must be found. Exit code
-1 on any refusal or miss.
+Each family of the tests is made with each number of layers, with and without large activations, and loaded with dense,
+exact and split masks, which must succeed. In models with large activations mistakes are then planted, one at a time, in
+layouts (mask bits, positions, exact attention's regions) and in the cache (slots), and each must be found. The exit
+code is 1 on any refusal or miss.
 """
 
 import argparse
@@ -27,7 +27,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """A row for each family and depth, a cell for each dtype: right models, mistakes found of those planted."""
+    """A row per family and depth, a cell per dtype: right models loaded, and mistakes found of those planted."""
     dtypes = [dtype for dtype in DTYPES if any(outcome.case.dtype == dtype for outcome in outcomes)]
     lines = [["family", "layers", *dtypes], ["---"] * (2 + len(dtypes))]
     for family, layers in dict.fromkeys((outcome.case.family, outcome.case.layers) for outcome in outcomes):

@@ -1,4 +1,4 @@
-"""One model of the self-test's matrix: loaded as it is, and then with one mistake at a time."""
+"""One model of the self-test's matrix: loaded as it is, then with one mistake at a time."""
 
 import warnings
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""Contenders, each a process of its own: a worker per library, and what starts and asks them."""
+"""Contenders, each in a process of its own: a worker per library, and the process that drives them."""

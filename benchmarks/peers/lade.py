@@ -2,7 +2,7 @@
 
     lade:N=5,W=7,G=7
 
-It holds on to an old transformers and patches its classes, so it lives in an environment of its own.
+It needs an old transformers and patches its classes, so it has an environment of its own.
 """
 
 import json
@@ -17,7 +17,7 @@ from benchmarks.peers.worker import Arguments, Decode, Decoded, serve
 
 
 class _Counter:
-    """Counts the calls of the model's forward: the package drives it through this one method."""
+    """Counts calls of the model's forward, the only method through which the package drives it."""
 
     def __init__(self, model: Any) -> None:
         self.count = 0
@@ -30,7 +30,7 @@ class _Counter:
 
 
 def load(arguments: Arguments) -> LlamaForCausalLM:
-    """A checkpoint whose configuration may have the keys of a later transformers."""
+    """Load a checkpoint whose configuration may have keys of a later transformers."""
     os.environ["USE_LADE"] = "1"  # read at every call
     lade.augment_all()
     values = json.loads((arguments.model / "config.json").read_text())

@@ -3,13 +3,13 @@
     llamacpp                                            plain decoding
     llamacpp:spec-type=ngram-simple,spec-ngram-simple-size-n=2,spec-ngram-simple-size-m=5
     llamacpp:spec-type=ngram-cache
-    llamacpp:draft=q8_0,spec-draft-n-max=4              the same weights in 8 bits draft, so many tokens a step
+    llamacpp:draft=q8_0,spec-draft-n-max=4              drafts by the same weights in 8 bits, n tokens per step
 
 Options are the server's, without their dashes; ``draft`` makes the draft model. Weights, keys and values have the
-model's dtype. Prefixes aren't cached: a prompt comes again and again. The server is asked by token ids and answers with
-them; its HTTP takes half a millisecond of a request.
+model's dtype. The prefix cache is off, since prompts repeat. Requests and answers are token ids; HTTP takes half a
+millisecond per request.
 
-The first start converts the checkpoint by llama.cpp's own script, into ``build/llamacpp/``.
+The first start converts the checkpoint with llama.cpp's own script, into ``build/llamacpp/``.
 """
 
 import hashlib
@@ -66,7 +66,7 @@ class Server:
             time.sleep(0.1)
 
     def ask(self, path: str, question: dict[str, Any]) -> Any:
-        """The answer to a request, of JSON both."""
+        """Send a request as JSON, and return the answer."""
         connection = HTTPConnection("127.0.0.1", self._port)
         connection.request("POST", path, json.dumps(question), {"Content-Type": "application/json"})
         reply = connection.getresponse()
@@ -133,7 +133,7 @@ def prepare(model: Server, arguments: Arguments) -> Decode:
 
 
 def converted(checkpoint: Path, kind: str) -> Path:
-    """The checkpoint as a GGUF file of ``f32``, ``bf16``, ``f16`` or ``q8_0``, made where there is none."""
+    """The checkpoint as a GGUF file of ``f32``, ``bf16``, ``f16`` or ``q8_0``, converted if there is none."""
     files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.iterdir())
     key = hashlib.sha256(repr((checkpoint, files, kind)).encode()).hexdigest()[:16]
     made = _CONVERTED / f"{checkpoint.name}-{key}.gguf"

@@ -1,4 +1,4 @@
-"""The memory that a process has come to need since its model was loaded."""
+"""Memory that a process has added since its model was loaded."""
 
 import ctypes
 import gc
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Memory:
-    """Peak resident memory over that of the loaded model, in bytes; Linux tells, elsewhere it is None.
+    """Peak resident memory over that of the loaded model, in bytes; None on other systems than Linux.
 
-    It is that of the process ``model.pid`` where the model runs in another than this one.
+    Reads the process ``model.pid`` if the model runs in another process.
     """
 
     def __init__(self, model: Any) -> None:
@@ -26,11 +26,11 @@ class Memory:
             return
 
     def peak_bytes(self) -> int | None:
-        """The most there was beyond the loaded model so far."""
+        """The peak so far over the loaded model."""
         return None if self._base is None else max(0, resident_bytes("VmHWM", self._process) - self._base)
 
 
 def resident_bytes(name: str, process: Path = Path("/proc/self")) -> int:
-    """``VmRSS``, now, or ``VmHWM``, the most since the peak began anew."""
+    """``VmRSS`` (current) or ``VmHWM`` (peak since the last reset)."""
     lines = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines())
     return 1024 * int(lines[name].split()[0])

@@ -1,4 +1,4 @@
-"""Models for the workers whose transformers is specdec's own."""
+"""Models for workers that use specdec's own transformers."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -16,12 +16,12 @@ def demo_folder(name: str) -> Path:
 
 
 def with_drafter(method: str) -> str:
-    """A method in which ``demo_drafter`` stands for the folder of the built-in model's drafter."""
+    """Replace ``demo_drafter`` in a method by the folder of the built-in model's drafter."""
     return method.replace(DEMO_DRAFTER, str(demo_folder("drafter")))
 
 
 def load(folder: Path, dtype: str) -> Any:
-    """A checkpoint's model, without an end of text."""
+    """Load a checkpoint's model, without an end of text."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()

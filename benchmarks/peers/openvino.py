@@ -1,16 +1,15 @@
 """OpenVINO GenAI on a CPU, one request at a time.
 
     openvino                                            plain decoding
-    openvino:prompt_lookup=5,max_ngram_size=3           prompt lookup: so many tokens, n-grams of so many at most (3)
-    openvino:precision=default                          passes and cache as OpenVINO chooses them for the processor
+    openvino:prompt_lookup=5,max_ngram_size=3           prompt lookup: tokens per draft, longest n-gram (3)
+    openvino:precision=default                          passes and cache in OpenVINO's own choice of precision
 
-Passes, keys and values have the model's dtype: left alone, OpenVINO computes a float32 model in bfloat16 where the
-processor has instructions for that, and keeps keys and values in float16. A name in capitals is a property of its
-pipeline, as in ``openvino:ATTENTION_BACKEND=SDPA``; without that one attention is paged. Prefixes aren't cached: a
-prompt comes again and again.
+Passes, keys and values have the model's dtype. By default OpenVINO would compute a float32 model in bfloat16 if the
+processor supports it, and store keys and values in float16. An option in capitals is a property of the pipeline, such
+as ``openvino:ATTENTION_BACKEND=SDPA`` (default: paged attention). The prefix cache is off, since prompts repeat.
 
-The first start converts the checkpoint, into ``build/openvino/``, and later ones use what is there. Weights keep their
-dtype. They are packed in the first pass, so one is made before memory is counted.
+The first start converts the checkpoint into ``build/openvino/``. Weights keep their dtype. They are packed in the first
+pass, so one pass is made before memory is counted.
 """
 
 import hashlib
@@ -80,7 +79,7 @@ def prepare(model: Any, arguments: Arguments) -> Decode:
 
 
 def converted(checkpoint: Path, dtype: str) -> Path:
-    """The folder of a checkpoint's conversion, which is made where there is none of just these files and versions."""
+    """The folder of a checkpoint's conversion, made if there is none for these files and versions."""
     files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in checkpoint.iterdir())
     known = repr((checkpoint, files, dtype, [version(name) for name in _PACKAGES]))
     folder = _CONVERTED / f"{checkpoint.name}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"

@@ -1,4 +1,4 @@
-"""The other end of the protocol: a contender's process, started, asked and ended, and stopped between its turns."""
+"""The driver's side of the protocol: start, request, stop and end a contender's process."""
 
 import json
 import os
@@ -19,12 +19,12 @@ _PATIENCE = 5  # seconds that a process has to end by itself
 
 
 class PeerError(Exception):
-    """A contender that couldn't start or go on, with the end of its standard error."""
+    """A contender failed to start or to continue; has the end of its standard error."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The setup that all contenders have in common, and each peer's own Python where it has one."""
+    """The setup that all contenders share, and the peers' own Pythons."""
 
     model: Path
     dtype: str
@@ -35,11 +35,11 @@ class Setup:
 class Process:
     """A contender, ready to decode; ``name`` is ``PEER`` or ``PEER:METHOD``.
 
-    It runs while it loads and decodes. In between it is stopped with all its threads and whatever it started, so that
-    none takes another's time: some spin for a while when their work is done, some wake a thousand times a second.
+    It runs while it loads and decodes. Between requests it and its children are stopped, so that spinning or waking
+    threads don't slow the other contenders.
 
     Raises:
-        PeerError: where it doesn't start, and from ``decode`` where it ends.
+        PeerError: if it doesn't start, and from ``decode`` if it ends.
     """
 
     def __init__(self, name: str, setup: Setup) -> None:
@@ -73,7 +73,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The process's number, and its group's."""
+        """The process's id, and its group's."""
         return self._process.pid
 
     def decode(self, prompt: list[int], max_new_tokens: int) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class Process:
         return reply
 
     def close(self) -> None:
-        """End the process and whatever it started."""
+        """End the process and its children."""
         if self._errors.closed:
             return
         assert self._process.stdin is not None
@@ -106,7 +106,7 @@ class Process:
             self._errors.close()
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the process and whatever it started."""
+        """Send a signal to the process and its children."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 

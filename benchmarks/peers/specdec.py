@@ -1,13 +1,11 @@
 """specdec itself.
 
-    specdec:prompt_lookup:max_ngram=2,num_tokens=10      a proposer's string, in fast numerics, as the peers have
-    specdec:lookahead:N=5,W=7,G=7+numerics=exact         after a plus sign: the ``Generator``'s options
+    specdec:prompt_lookup:max_ngram=2,num_tokens=10      a proposer's string, in fast numerics like the peers
+    specdec:lookahead:N=5,W=7,G=7+numerics=exact         options of ``Generator`` follow a plus sign
     specdec                                              plain decoding
 
-On OpenVINO the model is the checkpoint's folder, opened and driven once before memory is counted, as it is for OpenVINO
-GenAI: weights are packed in the first passes.
-
-``demo_drafter`` in it stands for the folder of the built-in model's drafter.
+On OpenVINO the model is the checkpoint's folder. As with OpenVINO GenAI, one pass is made before memory is counted,
+since weights are packed in the first passes. ``demo_drafter`` stands for the folder of the built-in model's drafter.
 """
 
 from typing import Any

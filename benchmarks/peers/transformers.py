@@ -4,7 +4,7 @@
     transformers:prompt_lookup_num_tokens=10,max_matching_ngram_size=2         prompt lookup
     transformers:assistant=FOLDER,num_assistant_tokens=5,assistant_confidence_threshold=0.4
 
-Options are ``generate``'s; with an assistant they go onto its generation config, where they are read.
+Options are ``generate``'s; with an assistant they are set on its generation config, where transformers reads them.
 ``assistant=demo_drafter`` is the built-in model's drafter; an assistant's memory counts as memory over the model's.
 """
 

@@ -5,10 +5,10 @@
     vllm:method=suffix
     vllm:method=custom_class,model=specdec_vllm.Proposer,num_speculative_tokens=16     specdec's drafts
 
-Options are those of its ``speculative_config``. Suffix decoding forgets past requests unless
-``suffix_decoding_max_cached_requests`` says otherwise, and prefixes aren't cached: a prompt comes again and again. The
-keys and values have 1 GiB that comes with the model, so they aren't counted as memory over it. Threads are those of
-Intel's OpenMP, as vLLM recommends; on a busy machine they wait for one another better than those that torch comes with.
+Options are those of ``speculative_config``. Suffix decoding forgets past requests unless
+``suffix_decoding_max_cached_requests`` says otherwise, and the prefix cache is off, since prompts repeat. The 1 GiB of
+keys and values is allocated with the model and not counted as memory over it. Threads are those of Intel's OpenMP, as
+vLLM recommends.
 """
 
 import os
@@ -60,7 +60,7 @@ def prepare(model: Any, arguments: Arguments) -> Decode:
 
 
 def _set_environment() -> None:
-    """Set what vLLM reads at its import, and restart under the OpenMP that it recommends, which must precede Python."""
+    """Set the variables that vLLM reads at its import, and restart under the recommended OpenMP."""
     threads = sys.argv[sys.argv.index("--threads") + 1] if "--threads" in sys.argv else "2"
     wanted = {
         "OMP_NUM_THREADS": threads,

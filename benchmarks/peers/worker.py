@@ -1,13 +1,13 @@
-"""A contender's side of the protocol: a line of JSON on standard input, a line on standard output, one at a time.
+"""The contender's side of the protocol: one line of JSON on standard input, one line on standard output, in turn.
 
-    first, when all is loaded   -> {"versions": "torch 2.13.0, …"}
+    first, once all is loaded   -> {"versions": "torch 2.13.0, …"}
     {"prompt": [5, 9], "max_new_tokens": 3} -> {"tokens": [7, 7, 2], "seconds": 0.1, "steps": 3, "phases": null,
                                                 "peak_bytes": 1048576}
 
-``seconds`` are those of decoding alone; ``steps`` are forward passes, the prompt's among them, or null; ``phases`` are
-seconds by phase, or null; ``peak_bytes`` is memory over the loaded model so far, or null. Decoding is greedy, and
-end-of-text ids are off, so that all write as many tokens. A worker that can't go on ends, and its standard error has
-the reason. It needs nothing but torch and its own library, in whatever environment that lives.
+``seconds`` covers decoding alone; ``steps`` are forward passes, the prompt's included, or null; ``phases`` are seconds
+by phase, or null; ``peak_bytes`` is memory over the loaded model so far, or null. Decoding is greedy, and end-of-text
+ids are off, so that all contenders write the same number of tokens. A worker that fails ends, with the reason on
+standard error. It needs only torch and its own library, in that library's environment.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from benchmarks.peers.memory import Memory
 
 @dataclass
 class Arguments:
-    """The arguments of a worker; ``method`` is what stands behind the peer's name in a contender's."""
+    """The arguments of a worker; ``method`` follows the peer's name in a contender's name."""
 
     model: Path
     dtype: str
@@ -46,7 +46,7 @@ class Arguments:
 
 @dataclass
 class Decoded:
-    """New tokens of a prompt, and how they came about."""
+    """New tokens of a prompt, with seconds, steps and phases."""
 
     tokens: list[int]
     steps: int | None = None
@@ -57,7 +57,7 @@ Decode = Callable[[list[int], int], Decoded]  # (prompt, max_new_tokens)
 
 
 def options(text: str) -> dict[str, Any]:
-    """``"a=1,b=x"`` as names and values: numbers, true, false and null as in JSON, all else as text."""
+    """``"a=1,b=x"`` as names and values: numbers, true, false and null as in JSON, otherwise text."""
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
     for name, equals, _ in pairs:
         if not equals:
@@ -78,9 +78,9 @@ def serve(
     """Answer requests until the input ends.
 
     Args:
-        load: gives the model; memory is counted from there.
-        prepare: gives the function that is timed.
-        packages: whose versions are reported, where they are installed.
+        load: returns the model; memory is counted from then on.
+        prepare: returns the function that is timed.
+        packages: packages whose versions are reported, if installed.
     """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="folder of a checkpoint")
@@ -104,13 +104,13 @@ def serve(
 
 
 def end_with_parent() -> None:
-    """However the parent ends, on Linux; elsewhere the end of the input comes after the request in hand."""
+    """End with the parent on Linux; on other systems the end of the input ends the worker."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _take_output() -> TextIO:
-    """Standard output, for replies alone: whatever libraries print goes to standard error."""
+    """Return standard output for replies alone, and redirect all printing to standard error."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.stdout = sys.stderr

@@ -1,1 +1,1 @@
-"""How do servers and their clients fare?"""
+"""How fast are servers, and what do their clients wait?"""

@@ -1,9 +1,9 @@
-"""Conversations with kept contexts, beside the same from scratch: the texts, and the time to the first token by turn.
+"""Conversations with and without a context: the texts, and the time to the first token by turn.
 
     python -m benchmarks conversations --model smollm2 [--dtype float32] [--num 20] [--turns 4] [--max-new-tokens 64]
 
-Each turn asks another question of the evaluation prompts, and its messages hold all turns before. Numerics are exact
-where they can be had; the two ways take turns, in an order that changes.
+Each turn sends the next question of the evaluation prompts with all earlier turns. Numerics are exact where supported.
+The two modes alternate, in a changing order.
 """
 
 import argparse

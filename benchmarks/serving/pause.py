@@ -1,17 +1,16 @@
-"""The longest pause of requests that stream while another one's long prompt is read.
+"""The longest pause of streaming requests while a long prompt is read.
 
     python -m benchmarks pause [--model FOLDER] [--dtype bfloat16] [--threads 2] [--tokens 4000] [--streams 4]
     python -m benchmarks pause --model smollm2 --dtype float32 --numerics fast
 
-Some requests stream side by side; then one with a long prompt is added to the same scheduler, and the time between two
-commits of each streaming request is taken until all have made a step together. The longest is held against a pass over
-one chunk of that prompt with nothing beside it (the median, and the largest of its chunks) and the streaming requests'
-own step before the other came (the median), all of the same run. At most 1.5 times the two together is wanted: then the
-prompt is read in pieces, and nothing else that takes long lies between two commits. The last pause is told apart, as it
-is another matter: it has the long request's first step, with its draft, and a step behind its context.
+Some requests stream in one batch; then a request with a long prompt joins. The time between two commits of each
+streaming request is measured until all have made a step with the new request. The longest pause is compared with the
+pass of one chunk alone (median and maximum) plus the streaming requests' own earlier step (median), all from the same
+run; the aim is at most 1.5 times their sum. The last pause is reported separately: it includes the long request's first
+step with its draft, and a step after its context.
 
-Each run is made anew, behind one that isn't counted. Last come the passes of its longest pause with their milliseconds,
-rows, nodes of each and slots that the longest row sees; what the records of these passes don't have is "beside".
+A first run isn't counted. The report ends with the passes of the longest pause: milliseconds, rows, nodes per row, and
+slots that the longest row sees; "beside" is time outside of these passes.
 """
 
 import argparse
@@ -27,17 +26,17 @@ from benchmarks.models import add_model_options, description, load_model
 from benchmarks.speed.overhead import text_of
 from benchmarks.tables import table
 from specdec import Generator
-from specdec.decoding.request_state import Sequence as Request
+from specdec.decoding.request_state import RequestState as Request
 from specdec.decoding.scheduler import Scheduler
 from specdec.errors import RequestError, SpecdecError
 from specdec.record import StepRecord
-from specdec.requests.asked import Asked
-from specdec.runtime.binding import Bound
+from specdec.requests.generation_request import GenerationRequest
+from specdec.runtime.binding import Binding
 
 PROPOSERS = ("autoregressive", "lookahead:N=5,W=7,G=7", "draft_model:layers=2")
 OWN_PROMPT, WARM_UP, OWN_STEPS = 128, 8, 24  # tokens of a streaming request's prompt; steps before and in the median
-NEW_TOKENS = 16  # of the long prompt's request: it decodes beside the others when its prompt is read
-MOST_AT_ONCE = 12  # tokens of a step, on the average: streaming requests have room for so many
+NEW_TOKENS = 16  # of the long prompt's request, which decodes with the others once its prompt is read
+MOST_AT_ONCE = 12  # tokens per step, on average, that streaming requests have room for
 MOST = 1.5
 
 
@@ -83,9 +82,9 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The seconds of chunks alone and of the streaming requests' own steps, and their pauses while the prompt is read.
+    """Seconds of chunks alone and of the streaming requests' own steps, and the pauses while the prompt is read.
 
-    ``last`` is the long request's first step with nothing beside it: the rest of its prompt, with its first draft.
+    ``last`` is the long request's first step alone: the rest of its prompt with its first draft.
     """
 
     chunks: tuple[float, ...]
@@ -104,12 +103,12 @@ class Run:
         return max((pause for pause in self.pauses if pause.has("chunk")), key=lambda pause: pause.seconds)
 
     def over(self, pause: Pause, chunk: float) -> float:
-        """A pause over the time of a chunk and of the requests' own step."""
+        """A pause over the time of a chunk and of the streaming requests' own step."""
         return pause.seconds / (chunk + statistics.median(self.steps))
 
 
 def advances(scheduler: Scheduler) -> Iterator[Advance]:
-    """Let a scheduler go on, pass by pass."""
+    """Advance a scheduler pass by pass."""
     while True:
         began = time.perf_counter()
         record = scheduler.advance()
@@ -119,7 +118,7 @@ def advances(scheduler: Scheduler) -> Iterator[Advance]:
 
 
 def pauses(calls: Sequence[Advance], requests: Sequence[Request]) -> list[Pause]:
-    """The times between successive commits of each request, its first one among them."""
+    """The times between successive commits of each request, including its first."""
     found = []
     for request in requests:
         places = [place for place, call in enumerate(calls) if request in call.committed]
@@ -129,8 +128,8 @@ def pauses(calls: Sequence[Advance], requests: Sequence[Request]) -> list[Pause]
     return found
 
 
-def alone(bound: Bound, prompt: Sequence[int]) -> tuple[tuple[float, ...], float]:
-    """The seconds of a prompt's chunks and of its request's first step, with nothing beside them."""
+def alone(bound: Binding, prompt: Sequence[int]) -> tuple[tuple[float, ...], float]:
+    """The seconds of a prompt's chunks and of its request's first step, without other requests."""
     scheduler = scheduler_of(bound)
     (request,) = requests_of(bound, [prompt], new_tokens=1)
     scheduler.add(request)
@@ -141,7 +140,7 @@ def alone(bound: Bound, prompt: Sequence[int]) -> tuple[tuple[float, ...], float
 
 
 def beside(
-    bound: Bound, prompts: Sequence[Sequence[int]], long_prompt: Sequence[int]
+    bound: Binding, prompts: Sequence[Sequence[int]], long_prompt: Sequence[int]
 ) -> tuple[list[Pause], list[Pause]]:
     """The pauses of streaming requests before a long prompt comes, and from then on until all make a step together."""
     scheduler = scheduler_of(bound)
@@ -167,22 +166,22 @@ def beside(
     return pauses(own, streaming), pauses(reading, streaming)
 
 
-def scheduler_of(bound: Bound) -> Scheduler:
-    """A scheduler as a generator makes it, with room for any number of requests."""
-    flags_ties = bound.driven.numerics.noise > 0.0
+def scheduler_of(bound: Binding) -> Scheduler:
+    """A scheduler as a generator makes it, without a limit on the number of requests."""
+    flags_ties = bound.numerics.noise > 0.0
     return Scheduler(bound.target, bound.fallback, max_batch_size=sys.maxsize, flags_ties=flags_ties)
 
 
-def requests_of(bound: Bound, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[Request]:
-    """Requests that write so many tokens with the generator's own strategy.
+def requests_of(bound: Binding, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[Request]:
+    """Requests with the generator's own strategy that write ``max_new_tokens`` tokens.
 
     Raises:
-        RequestError: for a prompt that leaves the model no room for them.
+        RequestError: if a prompt leaves no room for them.
     """
     settings = {"max_new_tokens": new_tokens, "eos_token_id": (), "seed": 0}
     made = []
-    question = Asked([list(prompt) for prompt in prompts], settings)
-    for request in bound.intake.sequences(question, [bound.strategies.own]):
+    question = GenerationRequest([list(prompt) for prompt in prompts], settings)
+    for request in bound.builder.build(question, [bound.strategies.own]):
         if isinstance(request, Exception):
             raise request
         made.append(request)
@@ -190,9 +189,9 @@ def requests_of(bound: Bound, prompts: Sequence[Sequence[int]], new_tokens: int)
 
 
 def measure(generator: Generator, tokens: Sequence[int], num_streams: int, repeats: int) -> Iterator[Run]:
-    """Runs with a prompt of some tokens, of which each streaming request has a short piece; one more isn't counted."""
+    """Runs with a long prompt, of which each streaming request has a short piece; a first run is not counted."""
     prompts = [tokens[start : start + OWN_PROMPT] for start in range(num_streams)]
-    with generator._attached.alone() as bound:  # a server would hold it so
+    with generator._binding.alone() as bound:  # a server would hold it so
         for repeat in range(1 + repeats):
             chunks, last = alone(bound, tokens)
             own, reading = beside(bound, prompts, tokens)

@@ -1,11 +1,11 @@
-"""Servers under load: specdec's with and without drafting beside vLLM's and transformers', at the same arrivals.
+"""Servers under load: specdec's, with and without drafts, against vLLM's and transformers', at the same arrival times.
 
     python -m benchmarks serving --prompts FILE --out benchmarks/results/serving_float32.json
     python -m benchmarks serving --prompts FILE --contender off --contender auto --streams 1 --rounds 5
 
-The model is SmolLM2-135M-Instruct (``make real-model``), and prompts are a JSON Lines file's, sent as chat messages.
-Each round gives every contender the same loads one after another, with prompts that no earlier round had; servers that
-aren't asked are stopped (SIGSTOP) meanwhile. Peers' environments are those of ``python -m benchmarks environments``.
+The model is SmolLM2-135M-Instruct (``make real-model``); prompts are those of a JSON Lines file, sent as chat messages.
+Each round gives every contender the same loads in turn, with prompts that no earlier round used. Idle servers are
+stopped (SIGSTOP). Peers use the environments of ``python -m benchmarks environments``.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environments import pythons
-from benchmarks.machine import facts
+from benchmarks.machine import facts, recorded
 from specdec.comparison.prompts import EvaluationPrompt, load_prompts
 from specdec.demo import smollm2
 from specdec.loadtest.client import Address
@@ -41,7 +41,7 @@ _START = 300.0  # seconds
 
 @dataclass(frozen=True)
 class Contender:
-    """A server, by its command, and what requests to it say besides the prompt."""
+    """A server, by its command, and further fields of its requests."""
 
     name: str
     server: str
@@ -51,7 +51,7 @@ class Contender:
 CONTENDERS = {
     each.name: each
     for each in (
-        # a server each: on one, whoever is asked second finds the first's prompts computed
+        # a server each: on a shared one, the second would find the first's prompts in its prefix cache
         Contender("off", "specdec-off", {"proposer": "off"}),
         Contender("auto", "specdec-auto", {"proposer": "auto"}),
         Contender("off-fast", "specdec-off-fast", {"proposer": "off"}),
@@ -76,7 +76,7 @@ VLLM_DRAFTS: dict[str, dict[str, Any]] = {
 
 
 def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[str], dict[str, str]]:
-    """The command that starts a server, and its environment's own variables."""
+    """The command that starts a server, and its environment variables."""
     model, own = str(smollm2.checkpoint(dtype)), {"OMP_NUM_THREADS": str(threads)}
     if server.startswith("specdec"):
         options = ["--model", "smollm2", "--dtype", dtype, "--port", str(port), "--threads", str(threads)]
@@ -99,7 +99,7 @@ def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[s
 
 @contextmanager
 def started(server: str, dtype: str, threads: int, log: Path) -> Iterator[tuple[str, int]]:
-    """Start a server; its address, and its process group, which is stopped until it is asked."""
+    """Start a server; return its address and its process group, which is stopped until its first request."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -123,7 +123,7 @@ def started(server: str, dtype: str, threads: int, log: Path) -> Iterator[tuple[
 
 
 def is_up(url: str) -> bool:
-    """True for a server that answers."""
+    """Return True if a server answers."""
     try:
         return bool(urllib.request.urlopen(url, timeout=2).status == 200)
     except (OSError, urllib.error.URLError):
@@ -131,14 +131,14 @@ def is_up(url: str) -> bool:
 
 
 def short(prompts: list[EvaluationPrompt]) -> list[EvaluationPrompt]:
-    """Prompts that every server takes."""
+    """Return the prompts that every server accepts."""
     return [each for each in prompts if isinstance(each.prompt, str) and len(each.prompt.split()) <= _LONGEST]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--contender", action="append", choices=[*CONTENDERS], help="all without this")
-    parser.add_argument("--streams", action="append", type=int, help="so many at a time; 1, 4, 16 and 32 without this")
+    parser.add_argument("--streams", action="append", type=int, help="concurrent requests (default: 1, 4, 16 and 32)")
     parser.add_argument("--rate", action="append", type=float, help="… or requests a second, at random")
     parser.add_argument("--requests", type=int, default=16, help="of each load, or twice the streams if that is more")
     parser.add_argument("--rounds", type=int, default=3)
@@ -177,7 +177,10 @@ def main() -> None:
                     print(round_number, contender.name, line(summary), flush=True)
                     if given.out is not None:
                         given.out.write_text(
-                            json.dumps({"machine": facts(), "args": vars(given), "runs": found}, default=str)
+                            json.dumps(
+                                {"recorded": recorded(), "machine": facts(), "args": vars(given), "runs": found},
+                                default=str,
+                            )
                         )
     print(facts())
     for name, summaries in found.items():
@@ -194,7 +197,7 @@ async def asked(
     max_tokens: int,
     name: str,
 ) -> Summary:
-    """Put one load on one contender's server, which runs meanwhile."""
+    """Put a load on one contender's server, which runs meanwhile."""
     url, group = address
     os.killpg(group, signal.SIGCONT)
     try:
@@ -206,11 +209,11 @@ async def asked(
 
 
 def line(summary: Summary) -> str:
-    """One load's figures."""
+    """The figures of one load."""
     first, token = (each.as_dict() or {} for each in (summary.first, summary.per_token))
-    told = f"{summary.load:11} {summary.num_succeeded}/{summary.num_requests} {summary.tokens_per_second:7.1f} tok/s"
+    speed = f"{summary.load:11} {summary.num_succeeded}/{summary.num_requests} {summary.tokens_per_second:7.1f} tok/s"
     waits = f"first {first.get('p50')} p99 {first.get('p99')}, token {token.get('p50')} p99 {token.get('p99')}"
-    return f"{told}, {waits} {summary.failures or ''}"
+    return f"{speed}, {waits} {summary.failures or ''}"
 
 
 if __name__ == "__main__":

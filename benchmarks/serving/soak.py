@@ -1,12 +1,12 @@
-"""A server under moderate load for an hour: every answer compared, memory, files and threads watched.
+"""A server under moderate load for an hour: every answer is compared; memory, files and threads are watched.
 
     python -m benchmarks soak --minutes 60 --out benchmarks/results/soak.json
     python -m benchmarks soak --minutes 1 --streams 32
 
-Requests of mixed lengths, strategies and temperatures come at random times, streamed and not; one in five leaves in the
-middle of its answer, one in ten is wrong. With ``--streams`` so many clients ask without a pause instead, and a signal
-ends the server while they do: what it has accepted must still be right. Each answer that ends is compared with the same
-request's alone, by the library, before the server starts.
+Requests of mixed lengths, strategies and temperatures arrive at random times, streamed and not. One in five disconnects
+during its answer, and one in ten is invalid. With ``--streams`` that many clients send requests without a pause, and a
+signal ends the server meanwhile; accepted requests must still be answered correctly. Each answer is compared with the
+library's answer to the request alone.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.machine import facts
+from benchmarks.machine import facts, recorded
 from specdec import Generator, demo
 
 _STRATEGIES = ["off", "auto", "prompt_lookup", "lookahead:N=4,W=4,G=4", "suffix+token_recycling", "jacobi:n=4"]
@@ -48,7 +48,7 @@ _EVERY = 10.0  # seconds between looks at the process
 
 
 def kinds(seed: int, count: int) -> list[dict[str, Any]]:
-    """Requests, each with a seed of its own."""
+    """Requests, each with its own seed."""
     rng = random.Random(seed)
     return [
         {
@@ -61,7 +61,7 @@ def kinds(seed: int, count: int) -> list[dict[str, Any]]:
 
 
 def alone(bodies: list[dict[str, Any]]) -> list[str]:
-    """The texts of requests, by plain decoding and one at a time."""
+    """The texts of requests by plain decoding, one at a time."""
     texts = []
     with Generator(*demo.load(), proposer="autoregressive") as generator:
         for body in bodies:
@@ -79,7 +79,7 @@ class Watched:
         self.looks: list[dict[str, float]] = []
 
     def look(self, seconds: float) -> None:
-        """Note how it stands."""
+        """Record memory, files and threads."""
         status = Path(f"/proc/{self._pid}/status").read_text()
         lines = dict(line.split(":", 1) for line in status.splitlines())
         self.looks.append(
@@ -92,14 +92,14 @@ class Watched:
         )
 
     def between(self, begin: float, end: float, name: str) -> float:
-        """The median of a figure over a part of the time."""
+        """The median of a figure over a part of the run."""
         last = self.looks[-1]["seconds"]
         part = [look[name] for look in self.looks if begin * last <= look["seconds"] <= end * last]
         return statistics.median(part or [self.looks[-1][name]])
 
 
 class Requests:
-    """Requests to a server, and how they ended."""
+    """Requests to a server, and how each ended."""
 
     def __init__(self, address: str, bodies: list[dict[str, Any]], texts: list[str], client: httpx.AsyncClient) -> None:
         self._url, self._bodies, self._texts, self._client = f"{address}/v1/completions", bodies, texts, client
@@ -140,7 +140,7 @@ class Requests:
                 tasks.create_task(self.one())
 
     async def without_pause(self, minutes: float, streams: int, watched: Watched, stop: Callable[[], None]) -> None:
-        """Send one request behind another, so many at a time, and tell the server to end in the middle."""
+        """Send requests without a pause from all clients, and end the server halfway."""
 
         async def stream() -> None:
             while not self.is_stopping:
@@ -158,7 +158,7 @@ class Requests:
 
 
 async def looking(minutes: float, watched: Watched, pause: Callable[[], float]) -> AsyncIterator[None]:
-    """Wait again and again until the time is over, and look at the process now and then."""
+    """Sample the process from time to time until the load is over."""
     began, looked = time.monotonic(), -_EVERY
     while (now := time.monotonic() - began) < 60 * minutes:
         if now - looked >= _EVERY:
@@ -172,7 +172,7 @@ async def looking(minutes: float, watched: Watched, pause: Callable[[], float]) 
 async def streamed(
     client: httpx.AsyncClient, url: str, body: dict[str, Any], expected: str, leaves: bool, failed: Callable[[int], str]
 ) -> str:
-    """Ask for a stream, and leave after a part of it, or compare the whole."""
+    """Request a stream; disconnect after a part of it, or compare all of it."""
     text = ""
     async with client.stream("POST", url, json={**body, "stream": True}) as response:
         if response.status_code != 200:
@@ -189,7 +189,7 @@ async def streamed(
 
 
 def judged(text: str, expected: str) -> str:
-    """The end of an answer that came, in words."""
+    """Describe how an answer ended."""
     return "the same" if text == expected else "another text"
 
 
@@ -201,7 +201,7 @@ async def put(
     server: Any,
     watched: Watched,
 ) -> Counter[str]:
-    """Put the load on a server; how requests ended."""
+    """Put the load on a server; return how requests ended."""
     async with httpx.AsyncClient(timeout=120.0, limits=httpx.Limits(max_connections=None)) as client:
         load = Requests(address, bodies, texts, client)
         if given.streams:
@@ -234,6 +234,7 @@ def main() -> None:
             server.send_signal(signal.SIGTERM)
         code = server.wait(60)
     figures = {
+        "recorded": recorded(),
         "machine": facts(),
         "minutes": given.minutes,
         "rate": given.rate,

@@ -1,9 +1,9 @@
-"""Branches of draft trees on several processes beside one process: text, seconds of a step, and their talk.
+"""Branches of draft trees shared by several processes, against one process: text, time per step, and communication.
 
     python -m benchmarks branches --model smollm2 --out benchmarks/results/branches.json
 
-Every process has one thread. One of them decodes alone and with the others by turns, the same requests with the same
-strategies, so that whatever the machine does meets both.
+Every process has one thread. The first decodes the same requests alone and with the others, in turn, so that both modes
+see the same machine.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import facts
+from benchmarks.machine import facts, recorded
 from benchmarks.models import add_model_options, load_model
 
 _STRATEGIES = ("lookahead:N=5,W=7,G=7", "lookahead:N=5,W=15,G=15", "token_recycling:num_nodes=60,min_chance=0", "auto")
@@ -96,12 +96,16 @@ def _decode(given: argparse.Namespace) -> None:
             for each in ways.values():
                 each.close()
         if given.out is not None:
-            given.out.write_text(json.dumps({"machine": facts(), "args": vars(given), "found": found}, default=str))
+            given.out.write_text(
+                json.dumps(
+                    {"recorded": recorded(), "machine": facts(), "args": vars(given), "found": found}, default=str
+                )
+            )
         print(facts())
 
 
 def _talk(model: Any) -> float:
-    from specdec.distributed.group import ranks_of
+    from specdec.distributed.ranks import ranks_of
 
     ranks = ranks_of(model)
     return 0.0 if ranks is None else ranks.seconds

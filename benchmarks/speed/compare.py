@@ -1,19 +1,17 @@
-"""specdec beside its peers: same weights, prompts and token counts, interleaved, each contender a process of its own.
+"""specdec against its peers: same weights, prompts and token counts, interleaved, each contender in its own process.
 
     python -m benchmarks compare
     python -m benchmarks compare --contender specdec:prompt_lookup --contender lade --python lade=lade_env/bin/python
 
-A contender is PEER or PEER:METHOD; ``benchmarks/peers/`` has a file for each peer, which says what methods there are.
-The peers whose environments ``python -m benchmarks environments`` has made take part by default. Each contender holds
-its own copy of the model. Plain ``transformers`` is the baseline and always runs. Decoding is greedy with the end of
-text off, after a warm-up, one contender at a time while the others' processes are stopped, in random order for each
-prompt and repeat.
+A contender is PEER or PEER:METHOD; the peer's file in ``benchmarks/peers/`` lists its methods. By default all peers
+with an environment of ``python -m benchmarks environments`` take part. Each contender holds its own copy of the model.
+Plain ``transformers`` is the baseline and always runs. Decoding is greedy, without an end of text, after a warm-up, one
+contender at a time while the other processes are stopped, in random order for each prompt and repeat.
 
-The table gives the median speed over repeats; how many times as fast as the baseline, median [quartiles], over repeats
-and over prompts; acceptance and the cost of a step apart; and the most memory over the loaded model, from when the
-weights are there (code that is loaded later counts). ``--over`` adds how many times as fast as another contender, over
-prompts. Where these are of several categories, a second table has the speed over the baseline by category. ``--out``
-names a JSON file with every run and a Markdown file. The exit code is 1 where a contender failed.
+The table has the median speed over repeats; the speed over the baseline, median [quartiles], by repeat and by prompt;
+acceptance and step time; and peak memory over the loaded model. ``--over`` adds the speed over another contender. If
+prompts have categories, a second table has the speed over the baseline by category. ``--out`` names a JSON file with
+every run and a Markdown file. The exit code is 1 if a contender failed.
 """
 
 import argparse
@@ -74,13 +72,13 @@ ELSEWHERE = {  # these run where an environment is given, or was made
 
 
 def contenders(given: list[str] | None, pythons: dict[str, str]) -> list[str]:
-    """Those asked for, or all that can run; the baseline first."""
+    """The selected contenders, or all with an environment; the baseline first."""
     default = [*HERE, *(name for peer in pythons for name in ELSEWHERE.get(peer, ()))]
     return list(dict.fromkeys([BASELINE, *(default if given is None else given)]))
 
 
 def describe(folder: Path, dtype: str, with_costs: bool) -> tuple[str, Costs | None]:
-    """Return a description of the model, and the costs of its passes in fast numerics, None if not asked for."""
+    """Return a description of the model, and the costs of its passes in fast numerics, None with ``--no-costs``."""
     model = load(folder, dtype)
     if not with_costs:
         return description(model), None
@@ -89,7 +87,7 @@ def describe(folder: Path, dtype: str, with_costs: bool) -> tuple[str, Costs | N
 
 
 def markdown(head: list[str], rows: list[Row], found: Measurement, costs: Costs | None) -> str:
-    """The whole report; ``head`` has the tables of speed at its end."""
+    """The whole report; ``head`` ends with the tables of speed."""
     parts = [*head]
     if phases := phase_table(rows):
         parts += ["Where a step's time goes:", phases]
@@ -103,7 +101,7 @@ def markdown(head: list[str], rows: list[Row], found: Measurement, costs: Costs 
 
 
 def speeds(rows: list[Row], categories: list[str], other: str | None) -> list[str]:
-    """The tables of speed: of all prompts, and by category."""
+    """The tables of speed: over all prompts, and by category."""
     tables = [speed_table(rows, BASELINE, other)]
     if by_category := category_table(rows, categories):
         tables += [
@@ -114,7 +112,7 @@ def speeds(rows: list[Row], categories: list[str], other: str | None) -> list[st
 
 
 def data(rows: list[Row], found: Measurement, costs: Costs | None, facts_of_run: dict[str, Any]) -> dict[str, Any]:
-    """Everything, for JSON; a run's tokens only by their number."""
+    """Everything as JSON, with a run's number of tokens instead of the tokens."""
     runs = [{**asdict(run), "tokens": len(run.tokens)} for run in found.runs]
     return {
         **facts_of_run,

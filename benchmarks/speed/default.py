@@ -1,12 +1,12 @@
-"""A generator with nothing said beside plain decoding: is it ever slower?
+"""The default strategy against plain decoding: is it ever slower?
 
     python -m benchmarks default [--model FOLDER] [--dtype bfloat16] [--threads 2] [--batches 1 8] [--repeats 5]
 
-Both decode the same prompts in the same numerics, interleaved, in batches of each size, each batch with a generator of
-its own, so that whatever it has to learn is paid for each time; making it isn't timed. With ``--lasting`` a generator
-decodes all batches of a repeat. ``--random`` prompts are of random tokens, whose continuation nothing foretells at a
-temperature. Printed: its speed over plain decoding's, the median over repeats of all prompts with the range, the worst
-batch's median, and the nodes of a step.
+Both decode the same prompts in the same numerics, interleaved, in batches of each size. Each batch has a new generator,
+so that it includes the time of learning, though not of making the generator. With ``--lasting`` one generator decodes
+all batches of a repeat. ``--random`` prompts are random tokens, whose continuation at a temperature is unpredictable.
+Printed: speed over plain decoding, the median over repeats with its range, the worst batch's median, and nodes per
+step.
 """
 
 import argparse
@@ -24,7 +24,7 @@ PLAIN = "autoregressive"
 
 
 def measure(model: Any, tokenizer: Any, prompts: list[list[int]], batch: int, arguments: argparse.Namespace) -> str:
-    made: dict[str, dict[str, Any]] = {"nothing said": {}, PLAIN: {"proposer": PLAIN}}
+    made: dict[str, dict[str, Any]] = {"default settings": {}, PLAIN: {"proposer": PLAIN}}
     common = {"numerics": arguments.numerics, "max_batch_size": batch, "weights": arguments.weights}
     sampling = {"max_new_tokens": arguments.max_new_tokens, "temperature": arguments.temperature, "seed": 0}
     plain = Generator(model, tokenizer, proposer=PLAIN, **common)
@@ -46,10 +46,10 @@ def measure(model: Any, tokenizer: Any, prompts: list[list[int]], batch: int, ar
                     tokens += sum(result.stats.num_tokens for result in results)
                     steps += sum(result.stats.steps for result in results)
                     nodes += sum(result.stats.num_nodes for result in results)
-    whole = [sum(base) / sum(own) for base, own in zip(seconds[PLAIN], seconds["nothing said"], strict=True)]
+    whole = [sum(base) / sum(own) for base, own in zip(seconds[PLAIN], seconds["default settings"], strict=True)]
     each = [
         statistics.median(
-            seconds[PLAIN][repeat][index] / seconds["nothing said"][repeat][index] for repeat in range(len(whole))
+            seconds[PLAIN][repeat][index] / seconds["default settings"][repeat][index] for repeat in range(len(whole))
         )
         for index in range(len(batches))
     ]

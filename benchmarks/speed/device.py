@@ -1,17 +1,17 @@
-"""Step costs on a device: Llama shapes with random weights, whose passes cost what a trained model's would.
+"""Step costs on a device: Llama shapes with random weights, whose passes cost the same as a trained model's.
 
     python -m benchmarks device --out FOLDER [--shapes 1b 7b 13b] [--device cuda] [--dtype bfloat16]
     python -m benchmarks device --out FOLDER --shapes tiny --device cpu
     python -m benchmarks device --out FOLDER --shapes 7b --only attention
 
-For each shape, cheapest first and written to FOLDER as it comes (device.json, device.md):
+For each shape, cheapest first, written to FOLDER as it is measured (device.json, device.md):
 
-- how long it takes to read the weights once, and plain steps of each backend over that: what decoding could be at best;
+- the time to read the weights once, and plain steps of each backend over it: the best that decoding could be;
 - c(T) at a context of 1,024 for each backend and mask compiler;
-- attention alone, one layer at a context of 8,192 with 120 nodes, for each mask compiler; this is what ``flash-attn``
-  changes, so that it may be installed, or built, after the rest was measured.
+- attention alone, one layer at a context of 8,192 with 120 nodes, for each mask compiler. ``flash-attn`` changes only
+  this part, so it may be installed after the rest was measured.
 
-What can't be run is said, with the reason, in place of a figure.
+A figure that can't be measured is replaced by the reason.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM
 from transformers.utils import is_flash_attn_2_available
 
 from benchmarks.machine import facts
-from benchmarks.speed.exact_cost import one_pass, tree_of
 from specdec import Generator
 from specdec.errors import in_one_line
-from specdec.target import Target
+from specdec.target import Row, Target
+from specdec.tree import ROOT, DraftTree
 
 # Hidden size, layers, heads, key-value heads, intermediate size: Llama 3.2 1B, Llama 2 7B and 13B.
 SHAPES = {
@@ -49,9 +49,22 @@ NODES = (1, 2, 4, 8, 16, 32, 64, 120)
 VOCAB = 32000
 
 
+def tree_of(size: int, root: int = 7) -> DraftTree:
+    """Chains of five below the root."""
+    tree = DraftTree(root)
+    for token in range(10, 9 + size):
+        tree.add(ROOT if (token - 10) % 5 == 0 else len(tree) - 1, token)
+    return tree
+
+
+def one_pass(target: Target, row: Row, tree: DraftTree) -> None:
+    """Compile and forward a tree after a row's tokens; nothing is committed."""
+    target.forward(target.compile({row: tree}))
+
+
 @dataclass(frozen=True)
 class Timer:
-    """Seconds of calls, medians, with the device's own queue emptied before and after."""
+    """Median seconds of calls, with the device's queue emptied before and after."""
 
     device: torch.device
     repeats: int
@@ -88,13 +101,13 @@ def random_llama(shape: str, device: torch.device, dtype: torch.dtype, positions
 
 
 def reading(model: torch.nn.Module, timer: Timer) -> float:
-    """Seconds to read every weight once: the greatest entry of each, which computes next to nothing."""
+    """Seconds to read every weight once, by the maximum of each matrix."""
     weights = [weight.data for weight in model.parameters()]
     return timer(lambda: [weight.amax() for weight in weights])
 
 
 def passes(target: Target, context: int, timer: Timer) -> dict[int, float]:
-    """Seconds of a pass by its number of nodes, layout and logits among them."""
+    """Seconds of a pass by its number of nodes, layout and logits included."""
     tokens = np.random.default_rng(0).integers(VOCAB, size=context + 1).tolist()
     row = target.open(context + 2 * max(NODES))
     try:
@@ -117,7 +130,7 @@ def attention(target: Target, model: LlamaForCausalLM, context: int, size: int, 
 
 
 def prefix_kernel(device: torch.device) -> str:
-    """Return the name of the kernel that the ``split`` compiler's prefix goes through here."""
+    """Return the name of the kernel that ``split`` uses for the prefix here."""
     if device.type != "cuda":
         return "torch's operator for CPUs"
     return f"flash-attn {version('flash-attn')}" if is_flash_attn_2_available() else "torch's flash operator"

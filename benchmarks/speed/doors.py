@@ -1,9 +1,9 @@
-"""The same texts by ``Generator`` and by ``model.generate`` with ``custom_generate``: what the second door costs.
+"""``Generator`` against ``model.generate`` with ``custom_generate``, on the same texts.
 
     python -m benchmarks doors --model smollm2 [--dtype float32] [--per-category 1] [--max-new-tokens 96] [--repeats 3]
 
-Both have the default strategy and numerics, and each prompt goes through both by turns, in an order that changes.
-transformers' own decoding is beside them.
+Both use the default strategy and numerics; each prompt goes through both, in a changing order. transformers' own
+decoding runs as well.
 """
 
 import argparse

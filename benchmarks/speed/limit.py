@@ -1,16 +1,15 @@
-"""Plain steps beside the memory's limit: the rate at which they read the weights, over the rate of a bare sum.
+"""Plain steps against the memory's limit: the rate at which they read weights, over the rate of a bare sum.
 
     python -m benchmarks limit
     python -m benchmarks limit --model smollm2 --dtype float32 --threads 2
 
-A plain step reads the weight of every linear layer once, as it lies in memory; embeddings are looked up, and norms and
-the cache are small. The limit is the rate at which a sum reads a buffer far beyond the caches, with as many threads.
-"Products alone" are those of the specdec rows' layers, one after the other for one row, with nothing between. Steps are
-whole ones, the loop included: specdec's of a ``Generator`` with packed weights, transformers' of ``generate``, both
-behind some 128 tokens.
+A plain step reads the weight of every linear layer once; embeddings are looked up, and norms and the cache are small.
+The limit is the rate at which a sum reads a buffer much larger than the caches, with the same number of threads.
+"Products alone" are the products of specdec's layers for one row, in sequence. Steps are whole steps, the loop
+included, after about 128 tokens: specdec's of a ``Generator`` with packed weights, transformers' of ``generate``.
 
-Each repeat measures all of them for a moment, in random order. Times are medians [quartiles] over all moments. A model
-that fits the caches may be read faster than memory. Layers of experts are no linear layers, so their bytes are missing.
+Each repeat measures all of them briefly, in random order. Times are medians [quartiles]. A model that fits the caches
+may be read faster than memory. The bytes of mixtures' experts are not counted, since they aren't linear layers.
 """
 
 import argparse
@@ -46,7 +45,7 @@ Moment = Callable[[], list[float]]  # measures for a moment: seconds of each of 
 
 @dataclass(frozen=True)
 class Timed:
-    """Something that reads so many bytes, and the seconds of each time that it did."""
+    """A thing that reads ``num_bytes``, and its measured seconds."""
 
     name: str
     num_bytes: int
@@ -54,17 +53,17 @@ class Timed:
 
     @property
     def rate(self) -> float:
-        """Bytes per second, in the median."""
+        """Bytes per second, median."""
         return self.num_bytes / statistics.median(self.seconds)
 
     @property
-    def greatest_rate(self) -> float:
-        """Bytes per second, the one time that it was fastest."""
+    def maximum_rate(self) -> float:
+        """Bytes per second, maximum."""
         return self.num_bytes / min(self.seconds)
 
 
 class Clock:
-    """A streamer for transformers' ``generate``: notes when tokens come, the prompt first."""
+    """A streamer for ``generate`` that notes when tokens arrive, the prompt first."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -73,11 +72,11 @@ class Clock:
         self.times.append(time.perf_counter())
 
     def end(self) -> None:
-        """Nothing is left to note."""
+        """Nothing to record."""
 
 
 def weight_bytes(layers: Sequence[ProductLayer]) -> int:
-    """The bytes of their weights, each once, as they lie in memory."""
+    """The bytes of the weights, each counted once, as stored in memory."""
     return sum(layer.weight.numel() * _bytes_of_a_number(layer.weight) for layer in layers)
 
 
@@ -87,7 +86,7 @@ def _bytes_of_a_number(weight: torch.Tensor) -> int:
 
 
 def products(layers: Sequence[ProductLayer]) -> list[Callable[[], torch.Tensor]]:
-    """A product with one row for each layer; those that are packed as one are multiplied at the first's."""
+    """A product with one row per layer; layers that are packed together are multiplied at the first."""
     rows: dict[int, torch.Tensor] = {}  # one object for each width: by it a joined product knows whose parts lie ready
     made: list[Callable[[], torch.Tensor]] = []
     for layer in layers:
@@ -104,7 +103,7 @@ def _stock(matrix: torch.Tensor, row: torch.Tensor, bias: torch.Tensor | None) -
 
 @torch.inference_mode()
 def calls(every: Sequence[Callable[[], object]]) -> list[float]:
-    """Make some calls one after the other, a few times."""
+    """Make some calls in sequence, a few times."""
     seconds = []
     for _ in range(CALLS):
         began = time.perf_counter()
@@ -115,13 +114,13 @@ def calls(every: Sequence[Callable[[], object]]) -> list[float]:
 
 
 def steps(generator: Generator, prompt: list[int]) -> list[float]:
-    """Steps behind a prompt; the prompt's own and the first behind it are left out."""
+    """Steps after a prompt, without the prompt's own and the first."""
     stream = generator.stream(prompt, max_new_tokens=STEPS + 2, seed=0, eos_token_id=())
     return _between([time.perf_counter() for _ in stream])
 
 
 def steps_of_transformers(model: Any, prompt: list[int]) -> list[float]:
-    """The same of transformers' own loop."""
+    """The same with transformers' own loop."""
     clock, ids = Clock(), torch.tensor([prompt])
     options = {"max_new_tokens": STEPS + 2, "do_sample": False, "streamer": clock}
     model.generate(ids, attention_mask=torch.ones_like(ids), **options)
@@ -144,7 +143,7 @@ def interleaved(moments: dict[str, Moment], repeats: int) -> dict[str, list[floa
 
 
 def measure(arguments: argparse.Namespace) -> tuple[str, Timed, list[Timed]]:
-    """Return a description of what was measured, the timed bare sum, and all that is held against it."""
+    """Return a description, the timed bare sum, and everything that is compared with it."""
     model, tokenizer = load_model(arguments)
     theirs, described = models.load(checkpoint(arguments), arguments.dtype), description(model)
     exact = Generator(model, proposer="autoregressive", numerics="exact")  # first: its kernel must be an exact one
@@ -166,16 +165,16 @@ def measure(arguments: argparse.Namespace) -> tuple[str, Timed, list[Timed]]:
 
 def report(bare: Timed, others: Sequence[Timed]) -> str:
     """The limit in a sentence, and a table."""
-    rates = f"{bare.greatest_rate / 1e9:.1f} GB/s at the most, {bare.rate / 1e9:.1f} in the median"
+    rates = f"{bare.maximum_rate / 1e9:.1f} GB/s at most, {bare.rate / 1e9:.1f} in the median"
     said = f"A sum over {bare.num_bytes / 2**20:.0f} MiB reads {rates}."
-    heading = ["", "MB of weights", "ms", "GB/s", "of the greatest rate", "of the median rate"]
+    heading = ["", "MB of weights", "ms", "GB/s", "of the maximum rate", "of the median rate"]
     lines = (
         [
             each.name,
             f"{each.num_bytes / 1e6:.1f}",
             str(Spread.of([1e3 * spent for spent in each.seconds])),
             f"{each.rate / 1e9:.1f}",
-            f"{each.rate / bare.greatest_rate:.0%}",
+            f"{each.rate / bare.maximum_rate:.0%}",
             f"{each.rate / bare.rate:.0%}",
         ]
         for each in others

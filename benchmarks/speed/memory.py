@@ -2,7 +2,7 @@
 
     python -m benchmarks memory [--model FOLDER] [--dtype bfloat16] [--prompt-tokens 4096] [--requests 200]
 
-Linux only: the peak is the process's high-water mark, set back once the model is loaded and has decoded a little.
+Linux only: the peak is the process's high-water mark, reset once the model is loaded and has decoded a little.
 """
 
 import argparse
@@ -19,7 +19,7 @@ MIB = 2**20
 
 
 def cache_mib(model: Any, num_tokens: int) -> float:
-    """Keys and values of so many tokens."""
+    """MiB of keys and values of ``num_tokens`` tokens."""
     config = model.config
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * size * num_tokens
@@ -27,7 +27,7 @@ def cache_mib(model: Any, num_tokens: int) -> float:
 
 
 def packing(model: Any) -> str:
-    """Say how much memory packing a model's weights takes, at the most and in the end, and what is left when closed."""
+    """Print the memory of packing a model's weights: at the peak, afterwards, and after closing."""
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data = tensor.data.clone()  # a file that is mapped stays so while anything of it is in use
     memory, before = Memory(model), resident_bytes("VmRSS")

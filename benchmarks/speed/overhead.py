@@ -1,12 +1,12 @@
-"""The cost of a step beside the model: the whole loop against the bare forward pass, interleaved.
+"""The cost of a step outside the model: the whole loop against the bare forward pass, interleaved.
 
     python -m benchmarks overhead [--model FOLDER] [--dtype bfloat16] [--threads 2] [--contexts 256 8192]
 
-After each step of a generation the same pass is made without specdec: ``model(ids, mask, positions, cache)`` with the
-same nodes, mask and wanted logits, behind a prefix of the same length, over a cache that does nothing but write its
-slots. The overhead is (step - bare) / step, so that nothing hides inside the forward pass; medians over steps, with
-quartiles: over the model's own attention, and over the one that the step used, which may be faster. Beside it the time
-that the loop itself counts outside the forward pass, and each phase of it.
+After each step of a generation the same pass runs without specdec: ``model(ids, mask, positions, cache)`` with the same
+nodes, mask and wanted logits, after a prefix of the same length, with a cache that only writes its slots. The overhead
+is (step - bare) / step, so that nothing hides inside the forward pass: medians over steps with quartiles, over the
+model's own attention and over the step's attention, which may be faster. The loop's own count of time outside the
+forward pass, by phase, is printed as well.
 """
 
 import argparse
@@ -32,7 +32,7 @@ PROPOSERS = ("autoregressive", "prompt_lookup", "lookahead:N=5,W=7,G=7")
 
 
 class Slots(CacheLayerMixin):
-    """Preallocated keys and values of one layer, written from slot ``start`` on; the least that a cache can do."""
+    """Preallocated keys and values of one layer, written from slot ``start`` on."""
 
     is_sliding, is_croppable, is_compileable = False, False, False
 
@@ -104,7 +104,7 @@ class Timed:
 
 
 def measure(model: Any, proposer: str, context: list[int], count: int) -> tuple[list[Timed], dict[str, float]]:
-    """Steps behind a context, the prompt's own and the first behind it left out; mean seconds of a step by phase."""
+    """Steps after a context, without the prompt's own and the first; mean seconds of a step by phase."""
     compiler, records = DenseCompiler(), list[StepRecord]()
     generator = Generator(model, proposer=proposer, mask=compiler)
     own, shapes = model.config._attn_implementation, generator.shapes
@@ -127,7 +127,7 @@ def measure(model: Any, proposer: str, context: list[int], count: int) -> tuple[
 
 
 def layout_of(record: StepRecord, compiler: DenseCompiler, shapes: Shapes) -> Layout:
-    """The layout of the last step, which one request took part in, made again of its tree."""
+    """The layout of the last step, made again from its only request's tree."""
     (outcome,) = record.outcomes
     assert outcome.tree is not None, "a step has a tree"
     root = len(outcome.request.tokens) - len(outcome.tokens) - 1  # the last token before the step's own
@@ -135,7 +135,7 @@ def layout_of(record: StepRecord, compiler: DenseCompiler, shapes: Shapes) -> La
 
 
 def text_of(tokenizer: Any, length: int, period: int | None = None) -> list[int]:
-    """So many tokens of the demo's prompts, one after the other; of their first ``period`` again and again."""
+    """The first ``count`` tokens of the demo's prompts; or the first ``period`` of them, repeated."""
     ids = [token for prompt in demo.prompts() for token in tokenizer(prompt.text)["input_ids"]][:period]
     return [int(token) for token in np.resize(ids, length)]
 
@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser)
     parser.add_argument("--contexts", type=int, nargs="+", default=[256, 8192])
-    parser.add_argument("--period", type=int, help="repeat so many tokens, so that drafts are alike in all contexts")
+    parser.add_argument("--period", type=int, help="repeat this many tokens, for the same drafts in all contexts")
     parser.add_argument("--proposers", nargs="+", default=PROPOSERS)
     parser.add_argument("--max-new-tokens", type=int, default=96)
     arguments = parser.parse_args()

@@ -1,17 +1,18 @@
-"""The default strategy on machines that aren't here: recorded texts under a simulated c(T), beside every fixed setting.
+"""``auto`` on simulated machines: recorded texts under other c(T), against every fixed setting.
 
     python -m benchmarks simulated --model smollm2 --dtype float32 --chat --per-category 3 \\
         --prompts spec_bench.jsonl --texts build/texts.json
 
-A model's greedy texts are written once, with the likeliest successors at each place. Decoding them again is then a
-matter of which drafts were right, and a pass costs whatever c(T) says. ``auto`` knows that c(T), and nothing of the
-future. The fixed settings draft from the same sources and rates: so many nodes at most, each at least so likely, at
-every step; the best of them is found by trying all. Token recycling hears of accepted nodes only here, since nobody
-asked the model about the others. Batches are of that many texts side by side: a row that ends makes way for the next.
+A model's greedy texts are recorded once, with the most likely successors at each place. They are then decoded again
+without the model, and a pass costs c(T). ``auto`` knows c(T), and nothing of the text to come. The fixed settings draft
+from the same sources and rates, with a maximum number of nodes per step and a minimum probability; all are tried. Token
+recycling learns from accepted nodes only, since the record has no predictions at rejected ones. In a batch, the next
+text takes the row of a text that ends.
 """
 
 import argparse
 import json
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,6 @@ from benchmarks.tables import table
 from specdec import ROOT, Budget, DraftTree, Feedback, Generator, Nodes, Request
 from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
-from specdec.probes.successors import NUM_SUCCESSORS, work_out_successors
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import AutoProposer
@@ -39,7 +39,9 @@ from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedEngine
 from specdec.strategies.merging.padded_prices import PaddedPrices
-from specdec.strategies.sources.successors import Successors
+from specdec.strategies.sources.recycling import RecyclingEngine
+from specdec.strategies.sources.successor_table import SuccessorTable
+from specdec.strategies.sources.vocabulary_prior import NUM_SUCCESSORS, VocabularyPrior, preceding_token
 from specdec.testing import toy_host
 
 SIGNAL = Nodes.ALL, TopLogits(6)
@@ -58,7 +60,7 @@ LEAST_CHANCES = 0.005, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0
 
 @dataclass(frozen=True)
 class Text:
-    """A prompt, its greedy continuation, and at each place of that the likeliest tokens with their logits."""
+    """A prompt, its greedy continuation, and the most likely tokens with their logits at each place."""
 
     prompt: list[int]
     tokens: list[int]
@@ -67,22 +69,28 @@ class Text:
 
 @dataclass(frozen=True)
 class World:
-    """All that is known of a model without it."""
+    """Everything about a model that the simulation needs."""
 
     texts: Sequence[Text]
-    vocabulary: Successors
+    vocabulary: SuccessorTable
     eos: frozenset[int]
 
     def host(self, costs: Costs) -> Host:
-        """A generator's side, on a machine of such costs."""
+        """A host on a machine with these costs."""
         host = toy_host(len(self.vocabulary.tokens), reads_q=False)
-        for name, value in {"costs": lambda: costs, "successors": lambda _: self.vocabulary}.items():
-            object.__setattr__(host, name, value)
+        object.__setattr__(host, "costs", lambda: costs)
         return host
+
+    def prepared(self, engine: MergedEngine) -> MergedEngine:
+        """Give a new engine the model's vocabulary prior."""
+        for part in engine.parts:
+            if isinstance(part.engine, RecyclingEngine):
+                part.engine.prior.table = self.vocabulary
+        return engine
 
 
 class FixedAccount(Account):
-    """Spends as told, whatever it brings."""
+    """Spends a fixed budget."""
 
     def __init__(self, num_nodes: int, chance: float) -> None:
         super().__init__(PaddedPrices(Costs((1, 2), (1.0, 1.0), 1.0), 2, learns=False), loss=0.0)
@@ -107,7 +115,9 @@ class FixedAccount(Account):
 
 
 def auto(world: World, costs: Costs) -> Engine:
-    return AutoProposer(clock=False).bind(world.host(costs))
+    engine = AutoProposer(clock=False).bind(world.host(costs))
+    assert isinstance(engine, MergedEngine)
+    return world.prepared(engine)
 
 
 def fixed(world: World, num_nodes: int, chance: float) -> Engine:
@@ -115,11 +125,11 @@ def fixed(world: World, num_nodes: int, chance: float) -> Engine:
     parts = list[Part]()
     for proposer in AutoProposer().merged().proposers:
         parts.append(Part.of(proposer, host, [part.name for part in parts]))
-    return MergedEngine(parts, FixedAccount(num_nodes, chance), num_nodes, takes_trees=True)
+    return world.prepared(MergedEngine(parts, FixedAccount(num_nodes, chance), num_nodes, takes_trees=True))
 
 
 class Row:
-    """A text that is being decoded again."""
+    """A text that is decoded again."""
 
     def __init__(self, text: Text, engine: Engine, world: World) -> None:
         self.text, self.done = text, 0
@@ -133,7 +143,7 @@ class Row:
         return len(self.text.tokens) - self.done
 
     def verify(self, tree: DraftTree) -> Outcome:
-        """Accept what the text goes on with, and let the drafter hear of it."""
+        """Accept what agrees with the text, and give the drafter its feedback."""
         path, following = [ROOT], self.text.tokens[self.done :]
         for token in following[:-1]:
             child = tree.child(path[-1], token)
@@ -150,7 +160,7 @@ class Row:
 
 
 def decode(world: World, engine: Engine, batch: int) -> list[tuple[int, int, int]]:
-    """Decode all texts again; of each pass its rows, its nodes per row, and the tokens that it brought."""
+    """Decode all texts again; per pass: rows, nodes per row, and new tokens."""
     waiting, rows, passes = deque(world.texts), list[Row](), list[tuple[int, int, int]]()
     while rows or waiting:
         while waiting and len(rows) < batch:
@@ -169,13 +179,13 @@ def decode(world: World, engine: Engine, batch: int) -> list[tuple[int, int, int
 
 
 def speed(passes: Iterable[tuple[int, int, int]], costs: Costs) -> float:
-    """Tokens for the time of a plain step of one row."""
+    """Tokens per time of a plain step of one row."""
     told = list(passes)
     return sum(tokens for *_, tokens in told) / sum(costs.relative_at(rows * width) for rows, width, _ in told)
 
 
 def in_pool(world: World, engines: Iterable[Callable[[World], Engine]], batch: int) -> list[list[tuple[int, int, int]]]:
-    """``decode`` with each engine, in as many processes as torch has threads."""
+    """``decode`` with each engine, in one process per torch thread."""
     with Pool(torch.get_num_threads()) as pool:
         return pool.map(partial(_decoded, world=world, batch=batch), list(engines), chunksize=4)
 
@@ -185,7 +195,7 @@ def _decoded(engine: Callable[[World], Engine], world: World, batch: int) -> lis
 
 
 def report(world: World, sizes: Sequence[int]) -> str:
-    """For each machine and batch: what ``auto`` did, and the best fixed setting."""
+    """For each machine and batch: ``auto``, and the best fixed setting."""
     lines = []
     for batch in sizes:
         settings = list(product(NUM_NODES, LEAST_CHANCES))
@@ -216,12 +226,12 @@ def report(world: World, sizes: Sequence[int]) -> str:
 
 
 def record(arguments: argparse.Namespace) -> World:
-    """Write the model's texts, or read them where that was done before."""
+    """Record the model's texts, or read an earlier record."""
     model, tokenizer = load_model(arguments)
     generator = Generator(model, tokenizer, proposer="autoregressive", numerics="fast")
     target = generator.open_target()
-    comma = int(tokenizer.encode(",", add_special_tokens=False)[-1])
-    vocabulary = work_out_successors(target, comma, float("inf"))
+    prior = VocabularyPrior(lambda: target, preceding_token(tokenizer))
+    prior.prepare(lambda *_: None, math.inf)
     target.close()
     if not arguments.texts.exists():
         texts = []
@@ -229,8 +239,8 @@ def record(arguments: argparse.Namespace) -> World:
             tokens = list(generator.generate(prompt.ids, max_new_tokens=arguments.max_new_tokens).token_ids)
             with torch.inference_mode():
                 logits = model(torch.tensor([prompt.ids + tokens[:-1]])).logits[0, len(prompt.ids) - 1 :]
-            likeliest = logits.float().topk(NUM_SUCCESSORS)
-            pairs = zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+            top = logits.float().topk(NUM_SUCCESSORS)
+            pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
             texts.append([prompt.ids, tokens, [list(zip(*pair, strict=True)) for pair in pairs]])
         arguments.texts.parent.mkdir(parents=True, exist_ok=True)
         arguments.texts.write_text(json.dumps(texts), encoding="utf-8")
@@ -244,7 +254,7 @@ def record(arguments: argparse.Namespace) -> World:
             Text(prompt, tokens, [[(token, logit) for token, logit in place[:cut]] for place in places])
             for prompt, tokens, places in held
         ],
-        vocabulary,
+        prior.table,
         eos,
     )
 

@@ -1,9 +1,9 @@
-"""Seconds until something happens: imports, the command line's answers, making a generator, the first token.
+"""Start-up times: imports, answers of the command line, making a generator, the first token.
 
     python -m benchmarks startup [--model smollm2] [--dtype bfloat16] [--backend openvino] [--repeats 5]
 
-Each figure is a process of its own, and those that are to be compared take turns. Medians, with the least and greatest.
-A first start has an empty cache folder, and a later one finds there what the first has found out.
+Each figure is a process of its own, and compared processes alternate. Medians, minimum and maximum. A first start has
+an empty cache folder; a later start finds the results of the first.
 """
 
 import argparse
@@ -59,7 +59,7 @@ print(generator.generate("The capital of France is", max_new_tokens=128, eos_tok
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A process, and when its clock stops: at its exit, at the first byte of its output, or as it prints itself."""
+    """A process, and when its clock stops: at exit, at the first byte of output, or at the time that it prints."""
 
     command: list[str]
     stops: Literal["at exit", "at first byte", "as printed"] = "at exit"
@@ -114,7 +114,7 @@ def main() -> int:
         for name, contender in contenders.items():
             taken[name].append(contender.seconds())
     print(f"{facts()}; {arguments.model or 'the built-in model'}, {arguments.dtype}, {arguments.threads} threads\n")
-    print("| | seconds | least to greatest |\n|---|---|---|")
+    print("| | seconds | minimum to maximum |\n|---|---|---|")
     for name, seconds in taken.items():
         print(f"| {name} | {median(seconds):.2f} | {min(seconds):.2f} to {max(seconds):.2f} |")
     return 0

@@ -1,14 +1,14 @@
-"""Wider models that say what the built-in one says: a real model's step costs, with a trained one's text.
+"""Wider models that say what the built-in model says: a larger model's step costs, with a trained model's text.
 
     python -m benchmarks widened [--shape 0.3b] [--out FOLDER] [--num-prompts 24] [--threads 2]
 
 Prints how well the wide model agrees with the built-in one, in float32 and in bfloat16; ``--out`` saves it in bfloat16
 with its tokenizer. The vocabulary stays at 2,048, so the head is cheaper than a real model's.
 
-What makes it the same function: the residual stream's extra dimensions are always zero, so whatever reads them may hold
-anything. Whatever could write them, or write from an extra head, neuron or layer, is zero. A norm over more dimensions
-is made up for in its weights and epsilon, exactly where the width is 4 or 16 times the old one; at other widths, and
-where a group of heads is split, sums round differently.
+Why it is the same function: the residual stream's extra dimensions are always zero, so weights that read them may hold
+anything. Weights that would write them, or write from an extra head, neuron or layer, are zero. A norm over more
+dimensions is corrected in its weights and epsilon, exactly if the width is 4 or 16 times the old one; at other widths,
+and where a group of heads is split, sums round differently.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 from benchmarks.machine import facts
-from benchmarks.texts import texts
+from benchmarks.prompts import texts
 from specdec import demo
 
 SHAPES: dict[str, dict[str, int]] = {
@@ -45,7 +45,7 @@ SHAPES: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """The agreement of a wide model's logits and greedy texts with the original's."""
+    """How a wide model's logits and greedy texts agree with the original's."""
 
     most: float  # largest difference of two logits
     same_argmax: float  # share of positions
@@ -122,7 +122,7 @@ def head_places(
 
 
 def _set_columns(wide: torch.Tensor, original: torch.Tensor) -> None:
-    """Shape ``(rows, hidden)``: the original's columns, and zeros."""
+    """The original columns, padded with zeros. Shape ``(rows, hidden)``."""
     wide.zero_()
     wide[:, : original.shape[1]] = original
 
@@ -133,7 +133,7 @@ def _set_norm(wide: Any, original: Any) -> None:
 
 
 def _set_layer(wide: Any, original: Any, places: tuple[list[int], list[tuple[int, int]]]) -> None:
-    """Write a layer's weights into the corner that lives; the output projections are zero so far."""
+    """Write a layer's weights into the live corner; output projections are zero so far."""
     heads, copies = places
     _set_norm(wide.input_layernorm, original.input_layernorm)
     _set_norm(wide.post_attention_layernorm, original.post_attention_layernorm)
@@ -154,7 +154,7 @@ def _set_layer(wide: Any, original: Any, places: tuple[list[int], list[tuple[int
 
 @torch.inference_mode()
 def agreement(model: Any, wide: Any, prompts: list[list[int]], num_tokens: int = 0) -> Agreement:
-    """Compare logits at every position of the prompts, and greedy texts of so many tokens."""
+    """Compare logits at every position of the prompts, and greedy texts of ``num_tokens`` tokens."""
     most, positions, same_argmax, same_text = 0.0, 0, 0, 0
     for prompt in prompts:
         ids = torch.tensor([prompt])

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from specdec.auditing.findings import Audit, Finding
+from specdec.comparison.differences import first_difference
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
-from specdec.comparison.results import first_difference
 from specdec.comparison.ties import SLACK, ScoredText, judge, noise_along
 from specdec.errors import RequestError
 from specdec.generator import Generator
@@ -53,7 +53,7 @@ def audit(
             "audit verifier='match', or decode at temperature 0"
         )
     # A mask of its own may be at fault, so plain decoding has the built-in one of the same numerics.
-    mask = ExactCompiler() if isinstance(generator.compiler, ExactCompiler) else DenseCompiler()
+    mask = ExactCompiler() if generator.numerics.mode == "exact" else DenseCompiler()
     # Rounded weights are another model, which the strategy is held against; that they are lossy was said already.
     weights = generator.weights.kernel if generator.weights.lossy else "auto"
     with warnings.catch_warnings():
@@ -80,7 +80,7 @@ class _Pair:
 
     def examine(self, name: str, prompt: Any) -> Finding:
         """One prompt's finding."""
-        ids = encode(prompt, self.plain.tokenizer, self.plain.vocab_size)
+        ids = encode(prompt, self.plain.tokenizer, self.plain.shapes.vocab_size)
         expected, text = (ScoredText.decode(each, ids, self.given) for each in (self.plain, self.generator))
         index = first_difference(text.tokens, expected.tokens)
         agreed = len(text.tokens) if index is None else index

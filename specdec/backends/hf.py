@@ -11,8 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends import grouped
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held, Output
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
 from specdec.backends.cache import RaggedCache
+from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
 from specdec.errors import ModelError

@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends.base import Output
 from specdec.backends.cache import SPARE_SLOTS, Placement, RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
+from specdec.backends.output import Output
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 

@@ -1,6 +1,6 @@
-"""A public fake: a "model" that is nothing but a known distribution, for tests and plug-in authors.
+"""A public fake for tests and plug-in authors: the model is a known distribution.
 
-It reads its context out of the layout's visibility, as attention would, so a wrong mask gives wrong tokens here too.
+Nodes read their contexts through the layout's masks, as attention does, so a wrong mask gives wrong tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held, Output
+from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
+from specdec.backends.output import Output
 from specdec.costs import Costs
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout, Shapes
@@ -18,9 +19,10 @@ Law = Callable[[tuple[int, ...]], Sequence[float]]
 
 
 class ToyModel:
-    """A next-token distribution over a small vocabulary, given as a function of the whole context.
+    """A next-token distribution over a small vocabulary, as a function of the whole context.
 
-    ``ToyModel.random(vocab_size, order, seed)`` makes one whose distribution depends on the last ``order`` tokens.
+    Args:
+        law: context to probabilities, ``(vocab,)``.
     """
 
     def __init__(self, law: Law, vocab_size: int, max_positions: int | None = None) -> None:
@@ -30,7 +32,7 @@ class ToyModel:
 
     @classmethod
     def random(cls, vocab_size: int = 8, order: int = 2, seed: int = 0, sharpness: float = 2.0) -> "ToyModel":
-        """Independent laws per context of ``order`` tokens: softmax of ``sharpness`` times standard normals."""
+        """A distribution per context of ``order`` tokens: the softmax of ``sharpness`` times standard normals."""
 
         def law(context: tuple[int, ...]) -> list[float]:
             scores = np.random.default_rng([seed, *context[-order:]]).normal(size=vocab_size) * sharpness
@@ -41,7 +43,7 @@ class ToyModel:
 
 
 class ToyBackend(Backend):
-    """Looks up the distribution behind each node's visible context; its passes cost the same, whatever their size."""
+    """Looks up the distribution after each node's visible context; every pass costs the same."""
 
     holds_prefixes: ClassVar[bool] = True
 
@@ -50,7 +52,7 @@ class ToyBackend(Backend):
     def __init__(self, model: ToyModel, compiler: Compiler) -> None:
         self._model = model
         self._rows: list[list[int]] = []  # committed tokens by slot
-        self._first, self._fed = 0, list[list[int]]()  # the first row of the last pass, and its nodes
+        self._first, self._fed = 0, list[list[int]]()  # of the last pass: its first row, and its nodes' tokens
         self.shapes = Shapes(
             vocab_size=model.vocab_size,
             max_positions=model.max_positions,
@@ -113,13 +115,13 @@ class ToyBackend(Backend):
 
 
 def _states(layout: Layout, layer: int) -> torch.Tensor:
-    """Stand-ins for hidden states, (rows, width, 3): the layer, and each node's token and position."""
+    """Fake hidden states, ``(rows, width, 3)``: the layer, the node's token and its position."""
     numbers = layout.input_ids, layout.positions
     return torch.stack([torch.full_like(layout.input_ids, layer), *numbers], dim=-1).double()
 
 
 def context(layout: Layout, row: int, node: int, committed: Sequence[int]) -> tuple[int, ...]:
-    """The tokens that a node sees, in the order of positions."""
+    """The tokens that a node sees, by position."""
     if not layout.masks:  # a chain
         return (*committed, *layout.input_ids[row, : node + 1].tolist())
     length = layout.lengths[row]

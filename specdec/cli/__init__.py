@@ -20,10 +20,10 @@ from specdec.cli.demo import demo
 from specdec.cli.evaluate import bench, compare, report
 from specdec.cli.index import index
 from specdec.cli.load import bench_serve
+from specdec.cli.model_choice import silence_followers
 from specdec.cli.options import EXIT_ERROR, EXIT_INTERRUPTED
 from specdec.cli.plugin_list import plugins
 from specdec.cli.prepare import prepare
-from specdec.cli.ranks import silence_followers
 from specdec.cli.serve import serve
 from specdec.cli.show import mask, race, trace
 from specdec.cli.tuning import tune

@@ -224,7 +224,7 @@ def _print(
     comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table | FiguresTable | None]
 ) -> None:
     """Tables, the verdict, and each text that isn't plain decoding's."""
-    from specdec.comparison.sentences import memory_kept, numerics_used, verdict
+    from specdec.comparison.sentences import numerics_used, verdict, warm_strategies
 
     console = Console(highlight=False, markup=False)
     for made in tables:
@@ -233,7 +233,7 @@ def _print(
             console.print()
     stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
     stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
-    told = (*told_texts(comparison, tokenizer), numerics_used(comparison), memory_kept(comparison))
+    told = (*told_texts(comparison, tokenizer), numerics_used(comparison), warm_strategies(comparison))
     for line in filter(None, (verdict(comparison), *stopped, *told)):
         console.print(line, soft_wrap=True)
 

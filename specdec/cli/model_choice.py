@@ -1,20 +1,31 @@
-"""The options that say what decodes: declared here once, and the same on every command that loads a model."""
+"""The options that say what decodes: declared here once, and the same on every command that loads a model.
+
+Under torchrun the same options choose a model that all processes drive.
+"""
 
 import functools
 import inspect
+import io
+import os
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from specdec.cli.options import load_model
+from specdec.cli.options import EXIT_ERROR, before_anything_runs, load_model
+from specdec.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
     from specdec.runtime.engines import Opened
+
+_RANK_TIMEOUT = 60.0  # seconds that ranks wait for one another
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,65 @@ class ModelChoice:
         return {"numerics": self.numerics, "weights": self.weights, "backend": self.backend}
 
 
+@dataclass(frozen=True, slots=True)
+class RankedChoice(ModelChoice):
+    """A model that the processes of torchrun drive together: all load it, rank 0 runs the command, the others follow.
+
+    Closing ``closing`` ends the group.
+    """
+
+    closing: ExitStack = field(default_factory=ExitStack)
+
+    @classmethod
+    def of(cls, choice: ModelChoice, closing: ExitStack) -> "RankedChoice":
+        """The same choice with the backend for several processes.
+
+        Raises:
+            typer.Exit: the choice has options for one process.
+        """
+        with before_anything_runs():
+            if choice.backend.partition(":")[0] not in {"auto", "distributed"}:
+                raise RequestError(f"--backend {choice.backend} is for one process: start it without torchrun")
+            if choice.device is not None or choice.dtype is not None:
+                raise RequestError("--device and --dtype are for one process: a model is shared as its folder says")
+        named = {each.name: getattr(choice, each.name) for each in fields(choice)} | {"device": "cpu"}
+        if choice.backend == "auto":
+            named["backend"] = "distributed"
+        return cls(**named, closing=closing)
+
+    def load(self, *strategies: Any) -> tuple[Any, Any]:
+        import torch.distributed as dist
+
+        from specdec.distributed import group
+
+        if not dist.is_initialized():
+            dist.init_process_group(timeout=timedelta(seconds=_RANK_TIMEOUT))
+            self.closing.callback(dist.destroy_process_group)
+        try:
+            model, tokenizer = ModelChoice.load(self, *strategies)
+        except ModelError as error:
+            if dist.get_rank():  # rank 0 may load it without an error
+                print(f"rank {dist.get_rank()}: {error}", file=sys.__stderr__)
+            raise
+        try:
+            leads = self.closing.enter_context(group(model, _RANK_TIMEOUT))
+        except ModelError as error:
+            if dist.get_rank():  # rank 0 prints the error
+                raise typer.Exit(EXIT_ERROR) from error
+            raise
+        if not leads:
+            raise typer.Exit
+        return model, tokenizer
+
+    def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
+        from specdec.distributed.loading import read
+        from specdec.plugins.registry import load_plugins
+        from specdec.runtime.engines import Opened
+
+        _, options = load_plugins().backend(self.backend)
+        return Opened(*read(source.name, options.split))  # type: ignore[attr-defined]  # of the backend for several processes
+
+
 USUAL = ModelChoice()
 
 
@@ -71,13 +141,11 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
     """The command, its parameter of type ``ModelChoice`` replaced by an option for each field of that."""
     hints = get_type_hints(command, include_extras=True)
     (place,) = (name for name, hint in hints.items() if hint is ModelChoice)
-    fields = get_type_hints(ModelChoice, include_extras=True)
+    options = get_type_hints(ModelChoice, include_extras=True)
 
     @functools.wraps(command)
     def with_options(**given: Any) -> None:
-        from specdec.cli.ranks import RankedChoice, is_ranked
-
-        choice = ModelChoice(**{name: given.pop(name) for name in fields})
+        choice = ModelChoice(**{name: given.pop(name) for name in options})
         with ExitStack() as closing:
             given[place] = RankedChoice.of(choice, closing) if is_ranked() else choice
             command(**given)
@@ -87,11 +155,23 @@ def takes_model(command: Callable[..., None]) -> Callable[..., None]:
         if name != place:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
             continue
-        for field, hint in fields.items():
+        for option, hint in options.items():
             own = inspect.Parameter(
-                field, inspect.Parameter.KEYWORD_ONLY, default=getattr(USUAL, field), annotation=hint
+                option, inspect.Parameter.KEYWORD_ONLY, default=getattr(USUAL, option), annotation=hint
             )
             parameters.append(own)
     vars(with_options)["__signature__"] = inspect.Signature(parameters)
     with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_options
+
+
+def is_ranked() -> bool:
+    """True in a process that torchrun started."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def silence_followers() -> None:
+    """Under torchrun, leave standard input and output to rank 0."""
+    if is_ranked() and os.environ.get("RANK") != "0":
+        sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
+        sys.stdin = io.StringIO("read by rank 0")

@@ -9,17 +9,17 @@ from specdec.cli.progress import part_of
 
 @takes_model
 def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
-    """Ask a model once what may follow each of its tokens.
+    """Compute once what may follow each token of a model's vocabulary, for better drafts.
 
-    Every load spends some seconds on that until all tokens are done; this does the rest at once.
-    What is found is kept in specdec's cache folder. An interrupted run goes on where it ended.
+    A file in specdec's cache folder retains it for later loads. An interrupted run continues where it ended.
     """
     with before_anything_runs():
         from specdec.generator import Generator
 
         use_threads(threads)
         loaded, tokenizer = choice.load()
-        generator = Generator(loaded, tokenizer, proposer="autoregressive", **choice.stages)
+        generator = Generator(loaded, tokenizer, proposer="token_recycling", **choice.stages)
         with part_of("tokens") as show:
             generator.prepare(show)
-    typer.echo(f"{choice.model} is prepared: what may follow each of its {generator.vocab_size:,} tokens is kept")
+    num_tokens = generator.shapes.vocab_size
+    typer.echo(f"{choice.model} is prepared: what may follow each of its {num_tokens:,} tokens is saved")

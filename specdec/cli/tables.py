@@ -64,9 +64,9 @@ def spec_bench_table(comparison: "Comparison", width: int) -> Table | FiguresTab
 
     None where no prompt has a category of Spec-Bench's.
     """
-    from specdec.comparison.spec_bench import NOTE, spec_bench
+    from specdec.comparison.spec_bench import NOTE
 
-    found = spec_bench(comparison)
+    found = comparison.spec_bench()
     if found is None:
         return None
     figures = [[f"{cell.tokens_per_step:.2f} {cell.speed_up:.2f}×" for cell in cells] for cells in found.rows.values()]
@@ -109,7 +109,7 @@ def _identity(row: "Row", plan: "Plan") -> Text:
     if row.strategy in plan.plain:
         return Text("–")
     if row.num_different is None:
-        return Text("by law" if plan.promises[row.strategy] == "law" else "LOSSY")
+        return Text("in distribution" if plan.promises[row.strategy] == "distribution" else "LOSSY")
     ties = f"{row.num_ties} tie{'s' if row.num_ties > 1 else ''}"
     if row.num_defects:
         also = f", {ties}" if row.num_ties else ""

@@ -89,7 +89,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     for line in (*found_by_search(tuning), *failed):
         console.print(line, soft_wrap=True)
     if plot is not None:
-        from specdec.comparison.trade_off import save_trade_off
+        from specdec.comparison.figures.trade_off import save_trade_off
 
         save_trade_off(plot, tuning)
     if tuning.comparison.defects or failed:

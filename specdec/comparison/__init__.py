@@ -1,7 +1,9 @@
-"""Strategies compared: interleaved runs, paired statistics, identity of texts, reports and tuning."""
+"""Compare strategies: interleaved runs, paired statistics, identity of texts, reports and tuning."""
 
+from specdec.comparison.differences import Difference
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, load_prompts
-from specdec.comparison.results import Comparison, Difference, Row
+from specdec.comparison.results import Comparison
+from specdec.comparison.rows import Row
 from specdec.comparison.session import Session, compare
 from specdec.comparison.statistics import Ratio
 

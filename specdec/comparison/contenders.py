@@ -1,9 +1,9 @@
-"""Strategies made ready to be compared: a generator for each, and plain decoding to measure them by.
+"""The contenders of a comparison: a generator for each strategy, and plain decoding to compare them with.
 
-Plain decoding is there in two numerics. The baseline's are fast, whatever the others': speed-ups are over it. The
-reference's are exact: texts of strategies in exact numerics are held against it. A strategy that is one of the two
-serves as it. Otherwise the baseline is added, and so is the reference if a strategy is exact; where there are no
-strategies but the baseline, if the numerics asked for are. Without a reference of its own the baseline is it, too.
+Plain decoding runs in up to two numerics. The *baseline* is fast: speed-ups are over it. The *reference* is exact:
+texts in exact numerics are compared with it. A strategy that is plain decoding in one of the two takes that role.
+Otherwise a baseline is added, and a reference if any strategy is exact (with the baseline alone: if the requested
+numerics are exact). Without a reference the baseline takes its role.
 """
 
 import warnings
@@ -20,7 +20,7 @@ from specdec.strategies.base import Proposer
 from specdec.weights.modes import checked_weights
 
 PLAIN = "autoregressive"
-MAX_NEW_TOKENS = 64  # enough for a repetition to show, and a comparison ends in minutes
+MAX_NEW_TOKENS = 64  # long enough for repetitions, short enough for a comparison to end in minutes
 
 
 def check_options(
@@ -33,32 +33,32 @@ def check_options(
     seed: int = 0,
     **settings: Any,
 ) -> Settings:
-    """A comparison's settings, checked as far as that takes no model.
+    """Check a comparison's options before a model is loaded; returns the decoding settings.
 
     Raises:
-        SpecdecError: for whatever of them can't be honoured.
+        SpecdecError: an option is invalid.
     """
     if not isinstance(repeats, int) or repeats < 1:
         raise RequestError(f"repeats={repeats!r}: it must be an integer of at least 1")
     if "logits_processor" in settings:
-        raise RequestError("logits_processor can't be among the settings of a comparison: requests would share it")
+        raise RequestError("a comparison can't have a logits_processor: its requests would share the object")
     checked_mode(numerics)
     registry = load_plugins()
     registry.make("verifiers", verifier)
-    checked_weights(weights, registry)
+    checked_weights(weights, registry.kernels())
     if backend != "auto":
         registry.backend(backend)
     return Settings.make({"max_new_tokens": MAX_NEW_TOKENS, "seed": seed, **settings})
 
 
-class Ready:
-    """Generators by name, all with one model, and the names of the two that are plain decoding.
+class Contenders:
+    """Generators by name, all with one model, and the names of the baseline and the reference among them.
 
     Args:
-        stages: the verifier, numerics, weights and backend, as ``Generator`` takes them.
+        stages: verifier, numerics, weights and backend, as ``Generator`` takes them.
 
     Raises:
-        SpecdecError: for what can't be made, generators of several models, and names that plain decoding needs.
+        SpecdecError: a strategy is invalid, a generator has another model, or a strategy has plain decoding's name.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class Ready:
         self.reference = self._find_reference()
 
     def make(self, given: Any, numerics: Mode | None = None) -> Generator:
-        """A strategy's generator, in the numerics named, else in those asked for; a generator stays as it is.
+        """Make a strategy's generator in ``numerics``, by default the comparison's; a generator is returned as is.
 
-        Plain decoding is plain whatever the acceptance rule: it is what the others' texts are held against.
+        Plain decoding always has the rule ``match``: other texts are compared with it.
         """
         if isinstance(given, Generator):
             return given
         proposer = load_plugins().make("proposers", given)
-        with warnings.catch_warnings():  # what it says is about to be measured
+        with warnings.catch_warnings():  # it predicts what is about to be measured
             warnings.filterwarnings("ignore", message="lookahead with N=")
             own = {"verifier": "match"} if _is_plain(proposer) else {}
             return Generator(
@@ -106,7 +106,7 @@ class Ready:
             )
 
     def _add_baseline(self) -> str:
-        is_taken = _is_plain(self.generators.get(PLAIN))  # by plain decoding in exact numerics
+        is_taken = _is_plain(self.generators.get(PLAIN))  # by the reference
         return self._add(f"{PLAIN} (fast)" if is_taken else PLAIN, self.make(PLAIN, "fast"))
 
     def _find_reference(self) -> str:
@@ -134,5 +134,5 @@ def _is_plain(given: Generator | Proposer | None) -> bool:
 
 
 def _can_be_baseline(given: Generator | Proposer) -> bool:
-    """Return True for plain decoding in fast numerics, or without a generator yet, which can still be made so."""
+    """True for plain decoding in fast numerics, or without a generator, which is then made in fast numerics."""
     return _is_plain(given) and (not isinstance(given, Generator) or given.numerics.mode == "fast")

@@ -1,17 +1,16 @@
-"""The merits of a merge's strategies in a comparison: who named what, who was right, and whose chances came true."""
+"""The contribution of each source to a merge: nodes proposed, nodes accepted, and predicted against observed rates."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from specdec.comparison.runs import Run
 from specdec.decoding.tally import NUM_BINS
-
-if TYPE_CHECKING:
-    from specdec.comparison.results import Comparison
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
-    """The nodes whose predicted chance lies in one tenth, with the means of what was predicted and what came of it."""
+class CalibrationBin:
+    """Nodes whose predicted acceptance probability lies in one tenth: the mean prediction, and the rate observed."""
 
     num_nodes: int
     predicted: float
@@ -19,34 +18,34 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
-class Earning:
-    """One source's part in a merge.
+class Contribution:
+    """One source's contribution to a merge.
 
-    ``by_depth`` has, for each depth, the nodes that it named per step, alone or with others, and those of them that
-    were accepted: tokens. ``bins`` are those of its chances that hold any node.
+    ``by_depth`` maps each depth to nodes per step that the source proposed, alone or with others, and to those
+    accepted. ``bins`` has the calibration bins that contain nodes.
     """
 
     source: str
     by_depth: dict[int, tuple[float, float]]
-    bins: tuple[Bin, ...]
+    bins: tuple[CalibrationBin, ...]
 
     @property
     def nodes_per_step(self) -> float:
-        """Nodes that it named."""
-        return sum(named for named, _ in self.by_depth.values())
+        """Nodes proposed."""
+        return sum(proposed for proposed, _ in self.by_depth.values())
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens that it earned; one that several named counts for each."""
-        return sum(right for _, right in self.by_depth.values())
+        """Nodes accepted; a node proposed by several sources counts for each."""
+        return sum(accepted for _, accepted in self.by_depth.values())
 
     @property
-    def share_right(self) -> float:
-        """Accepted nodes over named ones."""
+    def acceptance_rate(self) -> float:
+        """Nodes accepted over nodes proposed."""
         return self.tokens_per_step / self.nodes_per_step if self.nodes_per_step else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON knows it; bins as ``[nodes, predicted, observed]``."""
+        """All figures; bins as ``[nodes, predicted, observed]``."""
         return {
             "nodes_per_step": self.nodes_per_step,
             "tokens_per_step": self.tokens_per_step,
@@ -55,26 +54,25 @@ class Earning:
         }
 
 
-def earnings(comparison: "Comparison", strategy: str) -> list[Earning]:
-    """Each source's part in a strategy's runs, who earned most first; none where it is no merge."""
-    runs = comparison.runs_of(strategy)
+def contributions(runs: Sequence[Run]) -> list[Contribution]:
+    """Each source's contribution to one strategy's runs, most tokens first; empty for a strategy without sources."""
     num_steps = sum(len(run.accepted_lengths) for run in runs)
     counts: dict[str, dict[int, tuple[int, int]]] = {}
     sums: dict[str, list[tuple[int, float, int]]] = {}
     for run in runs:
         for source, by_depth in run.sources.items():
             own = counts.setdefault(source, {})
-            for depth, (named, right) in by_depth.items():
+            for depth, (proposed, accepted) in by_depth.items():
                 before = own.get(depth, (0, 0))
-                own[depth] = before[0] + named, before[1] + right
+                own[depth] = before[0] + proposed, before[1] + accepted
         for source, bins in run.calibration.items():
             known = sums.setdefault(source, [(0, 0.0, 0)] * NUM_BINS)
             sums[source] = [(a + d, b + e, c + f) for (a, b, c), (d, e, f) in zip(known, bins, strict=True)]
     found = [
-        Earning(
+        Contribution(
             source,
-            {depth: (named / num_steps, right / num_steps) for depth, (named, right) in sorted(by_depth.items())},
-            tuple(Bin(n, chances / n, right / n) for n, chances, right in sums.get(source, ()) if n),
+            {depth: (every / num_steps, right / num_steps) for depth, (every, right) in sorted(by_depth.items())},
+            tuple(CalibrationBin(n, probs / n, right / n) for n, probs, right in sums.get(source, ()) if n),
         )
         for source, by_depth in counts.items()
     ]

@@ -1,4 +1,4 @@
-"""Libraries that only comparisons need; they come with an extra of their own."""
+"""Libraries that only comparisons and pictures need, of the extra ``compare``."""
 
 from importlib import import_module
 from typing import Any
@@ -7,10 +7,10 @@ from specdec.errors import RequestError, plural
 
 
 def needs(module: str) -> Any:
-    """A module of the extra.
+    """Import a module of the extra.
 
     Raises:
-        RequestError: where it isn't installed, with the command that installs it.
+        RequestError: the module isn't installed; the message has the command that installs it.
     """
     try:
         return import_module(module)
@@ -19,10 +19,10 @@ def needs(module: str) -> Any:
 
 
 def page_environment(package: str) -> Any:
-    """jinja2 for the HTML templates that lie in a package: everything escaped, nothing undefined.
+    """A jinja2 environment for the HTML templates in a package: it escapes everything, and undefined names raise.
 
     Raises:
-        RequestError: where jinja2 isn't installed.
+        RequestError: jinja2 isn't installed.
     """
     jinja = needs("jinja2")
     environment = jinja.Environment(

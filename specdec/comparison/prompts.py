@@ -1,4 +1,4 @@
-"""Prompt sets: the built-in prompts, or a JSON Lines file in one of the forms that evaluations come in."""
+"""Prompt sets: the built-in prompts, or a JSON Lines file in one of the usual forms."""
 
 import json
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ _MOST_FAULTS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class EvaluationPrompt:
-    """A prompt to compare strategies on: text, token ids or chat messages, with a category to report it under.
+    """A prompt to compare strategies on: text, token ids or chat messages, and the category to report it under.
 
-    ``is_instruction``: its text asks for an answer, and isn't to be continued as it stands.
+    ``is_instruction``: the text asks for an answer, so it goes through a chat template if there is one.
     """
 
     category: str
@@ -31,13 +31,13 @@ def demo_prompts() -> list[EvaluationPrompt]:
 
 
 def named(prompts: Sequence[EvaluationPrompt | Any]) -> list[EvaluationPrompt]:
-    """Prompts of any kind, those without a name numbered.
+    """Wrap prompts of any kind as ``EvaluationPrompt``; prompts without a name are numbered.
 
     Raises:
-        RequestError: for a single prompt.
+        RequestError: a single prompt was passed.
     """
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
-        raise RequestError("one prompt was given: give a list of them")
+        raise RequestError("prompts is a single prompt: pass a list")
     return [
         given if isinstance(given, EvaluationPrompt) else EvaluationPrompt("prompts", f"prompt {index}", given)
         for index, given in enumerate(prompts)
@@ -45,14 +45,14 @@ def named(prompts: Sequence[EvaluationPrompt | Any]) -> list[EvaluationPrompt]:
 
 
 def load_prompts(path: Path) -> list[EvaluationPrompt]:
-    """The prompts of a JSON Lines file.
+    """Read the prompts of a JSON Lines file.
 
-    A line has ``prompt`` (text), ``prompt_ids`` or ``messages``; or ``turns``, of which the first is taken, as in
-    Spec-Bench, and is an instruction. Its ``category`` is kept (without one, it is the file's name), and it is
-    called by its ``name``, ``task_id``, ``question_id`` or ``id``, or by its line's number.
+    A line has ``prompt`` (text), ``prompt_ids``, ``messages``, or ``turns`` as in Spec-Bench, of which the first is
+    read as an instruction. ``category`` defaults to the file's name. The prompt's name is its ``name``, ``task_id``,
+    ``question_id`` or ``id``, else the line's number.
 
     Raises:
-        RequestError: for a file that can't be read or has no prompts; and for lines that are none of these, by number.
+        RequestError: the file can't be read or has no prompts, or lines are invalid; the message has their numbers.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split at U+2028 as well
@@ -77,10 +77,10 @@ def load_prompts(path: Path) -> list[EvaluationPrompt]:
 def select(
     prompts: Sequence[EvaluationPrompt], categories: Sequence[str] = (), per_category: int | None = None
 ) -> list[EvaluationPrompt]:
-    """The prompts of some categories (all, where none is named), at most so many of each.
+    """The prompts of ``categories`` (default: all), at most ``per_category`` of each.
 
     Raises:
-        RequestError: for a category that no prompt has.
+        RequestError: no prompt has a category.
     """
     known = dict.fromkeys(prompt.category for prompt in prompts)
     for category in categories:
@@ -96,17 +96,17 @@ def select(
 def as_chat(
     prompts: Sequence[EvaluationPrompt], tokenizer: Any | None, chat: bool | None = None
 ) -> list[EvaluationPrompt]:
-    """The prompts, texts as chat messages where that is wanted; token ids and messages stay what they are.
+    """Turn texts into chat messages; token ids and messages are returned as is.
 
     Args:
-        chat: True for all texts, False for none; None for instructions, where the tokenizer has a chat template.
+        chat: True for all texts, False for none, None for instructions if the tokenizer has a chat template.
 
     Raises:
-        RequestError: where all are wanted and there is no template.
+        RequestError: ``chat`` is True and the tokenizer has no template.
     """
     has_template = bool(getattr(tokenizer, "chat_template", None))
     if chat and not has_template:
-        raise RequestError("chat messages are asked for, but the tokenizer has no chat template: leave --chat out")
+        raise RequestError("chat=True needs a chat template, and the tokenizer has none: leave --chat out")
     if not has_template or chat is False:
         return list(prompts)
     return [
@@ -118,12 +118,12 @@ def as_chat(
 
 
 def as_messages(text: str) -> list[dict[str, str]]:
-    """A user's message, as chat templates take it."""
+    """A user's message in the form of chat templates."""
     return [{"role": "user", "content": text}]
 
 
 def _read(line: str, number: int, stem: str) -> EvaluationPrompt:
-    """Raises ValueError, with what is wrong."""
+    """Read one line; raises ValueError with the fault."""
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -136,7 +136,7 @@ def _read(line: str, number: int, stem: str) -> EvaluationPrompt:
 
 
 def _prompt(row: dict[str, Any]) -> tuple[Any, bool]:
-    """The prompt, and True if it is an instruction. Raises ValueError, with what is wrong."""
+    """The prompt, and True if it is an instruction; raises ValueError with the fault."""
     if isinstance(row.get("prompt"), str) and row["prompt"]:
         return row["prompt"], False
     ids = row.get("prompt_ids")

@@ -1,4 +1,4 @@
-"""A comparison as one HTML file: it opens offline, on a telephone as well, and prints."""
+"""A comparison as one HTML file that opens offline and on a phone, and prints."""
 
 import re
 from collections import Counter
@@ -8,36 +8,46 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from specdec.comparison.axes import Plot
-from specdec.comparison.contributions import Earning, earnings
+from specdec.comparison.contributions import Contribution, contributions
+from specdec.comparison.differences import Difference
 from specdec.comparison.extras import needs, page_environment
-from specdec.comparison.plots import draw, styles_of
-from specdec.comparison.results import Comparison, Difference, Row
+from specdec.comparison.figures.axes import Plot
+from specdec.comparison.figures.plots import draw, styles_of
+from specdec.comparison.results import Comparison
+from specdec.comparison.rows import Row
 from specdec.comparison.runs import Run
-from specdec.comparison.sentences import Decode, by_numerics, identity, memory_kept, numerics_used, token_shown, verdict
-from specdec.comparison.spec_bench import NOTE, SpecBench, spec_bench
+from specdec.comparison.sentences import (
+    Decode,
+    by_numerics,
+    identity,
+    numerics_used,
+    token_shown,
+    verdict,
+    warm_strategies,
+)
+from specdec.comparison.spec_bench import NOTE, SpecBench
 from specdec.comparison.statistics import FEWEST_PROMPTS
 from specdec.costs import Costs
 from specdec.errors import RequestError
 from specdec.settings import Settings
 
 _MOST_DIFFERENCES = 20
-_MOST_PROMPT_TOKENS = 200  # of a sample's prompt, its end
+_MOST_PROMPT_TOKENS = 200  # from the end of a sample's prompt
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The text that one step of a sample brought."""
+    """The text that one step of a sample emitted."""
 
     step: int
     num_tokens: int
     text: str
-    shade: str  # "": a single token; "odd" and "even" take turns
+    shade: str  # "" for a single token, else "odd" and "even" in turn
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A text, by the steps that it came in. ``num_left_out`` counts the prompt's tokens before those shown."""
+    """A text by its steps. ``num_left_out`` counts the prompt's tokens before those shown."""
 
     category: str
     name: str
@@ -50,17 +60,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One comparison's part of the page."""
+    """One comparison's section of the page."""
 
-    label: str  # what sets it apart from the others; "" for a single one
+    label: str  # the settings that differ from other comparisons'; "" for a single one
     comparison: Comparison
     rows: list[Row]
     verdict: str
     identity: str
     numerics: str
     memory: str
-    differences: list[tuple[Difference, str, str]]  # with its own token and plain decoding's
-    merges: dict[str, list[Earning]]  # by strategy, what its sources earned; of merges alone
+    differences: list[tuple[Difference, str, str]]  # with the strategy's token and plain decoding's, as text
+    merges: dict[str, list[Contribution]]  # sources' contributions by strategy, for merges
     spec_bench: SpecBench | None
     plots: list[Plot]
     samples: list[Sample]
@@ -73,11 +83,11 @@ def write_report(
     """Write the report on comparisons of one model and prompt set.
 
     Args:
-        decode: a tokenizer's; without it, texts are shown as token ids.
-        costs: what passes cost on this machine, for a figure more.
+        decode: the tokenizer's; without it, texts are shown as token ids.
+        costs: this machine's measured costs of passes; adds a figure.
 
     Raises:
-        RequestError: without a comparison, where a library is missing, and where the file can't be written.
+        RequestError: there is no comparison, a library is missing, or the file can't be written.
     """
     if not comparisons:
         raise RequestError("there is no comparison to report on")
@@ -87,7 +97,7 @@ def write_report(
     environment.filters |= {"rate": _rate, "parts": partial(re.findall, r"[^,:_]*[,:_]?")}
     page = environment.get_template("report.html.j2").render(_content(comparisons, decode, costs))
     try:
-        path.write_text(page, encoding="utf-8", errors="replace")  # a token's text may be half a character
+        path.write_text(page, encoding="utf-8", errors="replace")  # a token may be half a character
     except OSError as error:
         raise RequestError(f"report {path}: {error}") from error
 
@@ -104,15 +114,17 @@ def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Co
             verdict=verdict(comparison),
             identity=identity(comparison),
             numerics=numerics_used(comparison),
-            memory=memory_kept(comparison),
+            memory=warm_strategies(comparison),
             differences=[
                 (found, token_shown(found.token, decode), token_shown(found.expected, decode))
                 for found in [*comparison.defects, *comparison.ties][:_MOST_DIFFERENCES]
             ],
             merges={
-                row.strategy: found for row in comparison.drafting if (found := earnings(comparison, row.strategy))
+                row.strategy: found
+                for row in comparison.drafting
+                if (found := contributions(comparison.runs_of(row.strategy)))
             },
-            spec_bench=spec_bench(comparison),
+            spec_bench=comparison.spec_bench(),
             plots=draw(comparison, styles, costs, salt=f"specdec {index}"),
             samples=samples(comparison, decode),
             facts={name: value for name, value in own.items() if name not in common},
@@ -133,7 +145,7 @@ def _content(comparisons: Sequence[Comparison], decode: Decode | None, costs: Co
 
 
 def samples(comparison: Comparison, decode: Decode | None) -> list[Sample]:
-    """A text of each category, by the fastest strategy that drafts."""
+    """One text per category, by the fastest strategy that drafts."""
     strategy = (comparison.drafting or comparison.ranking)[0].strategy
     found = []
     for category in comparison.categories:
@@ -147,10 +159,10 @@ def samples(comparison: Comparison, decode: Decode | None) -> list[Sample]:
 
 
 def _texts(prompt: Sequence[int], run: Run, decode: Decode | None) -> list[str]:
-    """The prompt's text, and what each step added to it.
+    """The prompt's text, and the text that each step added.
 
-    Tokens aren't decoded by themselves: one may be half a character, or have its space only behind another. A character
-    belongs to the step that completes it.
+    Tokens aren't decoded one by one: a token may be half a character, or have a space only after another token. A
+    character belongs to the step that completes it.
     """
     if decode is None:
         ends, shown = [list(prompt)], 0
@@ -168,7 +180,7 @@ def _texts(prompt: Sequence[int], run: Run, decode: Decode | None) -> list[str]:
         if whole.startswith(before):
             texts.append(whole[len(before) :])
             before = whole
-        else:  # the tokenizer rewrites what went before, such as spaces round punctuation
+        else:  # the tokenizer rewrites earlier text, e.g. spaces around punctuation
             texts.append(decode(ids[-length:]))
             before = text
     return texts
@@ -184,7 +196,7 @@ def _pieces(run: Run, texts: Sequence[str]) -> list[Piece]:
 
 
 def _facts(comparison: Comparison) -> dict[str, str]:
-    """Return the facts needed to repeat a comparison, apart from the strategies."""
+    """The facts needed to repeat a comparison, strategies aside."""
     plan = comparison.plan
     counts = Counter(category for category, _, _ in plan.prompts)
     num_planned = len(plan.strategies) * len(plan.prompts) * plan.repeats
@@ -203,7 +215,7 @@ def _facts(comparison: Comparison) -> dict[str, str]:
 
 
 def _labels(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return what sets each comparison apart: the settings that differ, else its number; empty for a single one."""
+    """A label per comparison: the settings that differ, else its number; "" for a single one."""
     if len(comparisons) == 1:
         return [""]
     every = [_settings(comparison) for comparison in comparisons]

@@ -1,4 +1,4 @@
-"""Run files: a comparison as JSON Lines, the plan first and then each run as it ended; to resume, merge and report."""
+"""Run files: a comparison as JSON Lines, first the plan, then each run; used to resume, merge and report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +10,10 @@ from specdec.errors import RequestError
 
 
 class RunFile:
-    """A file that runs are added to; what it has already is kept.
+    """A file to which runs are appended; runs that it has already are loaded as ``runs``.
 
     Raises:
-        RequestError: where the file holds another comparison, by the first thing that differs.
+        RequestError: the file belongs to another comparison; the message has the first difference.
     """
 
     def __init__(self, path: Path, plan: Plan) -> None:
@@ -21,7 +21,7 @@ class RunFile:
         if path.exists() and path.stat().st_size:
             before, self.runs = read(path)
             _check_same(plan, before, path)
-        fresh = path.with_name(path.name + ".new")  # a crash while this is written leaves the old file as it is
+        fresh = path.with_name(path.name + ".new")  # a crash during the write leaves the old file intact
         try:
             with fresh.open("w", encoding="utf-8") as file:
                 file.writelines(line.model_dump_json() + "\n" for line in (plan, *self.runs))
@@ -31,7 +31,7 @@ class RunFile:
             raise RequestError(f"run file {path}: {error}") from error
 
     def add(self, run: Run) -> None:
-        """Write a run; nothing of it is held back."""
+        """Append a run and flush."""
         self.runs.append(run)
         self._file.write(run.model_dump_json() + "\n")
         self._file.flush()
@@ -42,16 +42,16 @@ class RunFile:
 
 
 def check_run_file(path: Path) -> None:
-    """Raises RequestError where there is a file that holds something else than runs."""
+    """Raises RequestError if the file exists and isn't a run file."""
     if path.exists() and path.stat().st_size:
         read(path)
 
 
 def read(path: Path) -> tuple[Plan, list[Run]]:
-    """A file's plan and runs; a last line that was cut off is left out.
+    """Read a file's plan and runs; an incomplete last line is skipped.
 
     Raises:
-        RequestError: for a file that can't be read, or isn't a run file, by line.
+        RequestError: the file can't be read or isn't a run file.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines would split at U+2028 as well
@@ -61,8 +61,7 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
         plan = Plan.model_validate_json(lines[0] if lines else "")
     except ValidationError:
         raise RequestError(
-            f"{path} is no run file: `specdec compare --run` begins one with its plan, and the first line here isn't "
-            "one as this version writes it"
+            f"{path} is not a run file: the first line isn't a plan of this version's `specdec compare --run`"
         ) from None
     runs = []
     for number, line in enumerate(lines[1:], start=2):
@@ -72,18 +71,18 @@ def read(path: Path) -> tuple[Plan, list[Run]]:
             runs.append(Run.model_validate_json(line))
         except ValidationError:
             if number < len(lines):
-                raise RequestError(f"run file {path}: line {number} is no run") from None
+                raise RequestError(f"run file {path}: line {number} is not a run") from None
     return plan, runs
 
 
 def merge(paths: Sequence[Path]) -> tuple[Plan, list[Run]]:
-    """Several files of one comparison, each file's repeats after those of the one before.
+    """Merge files of one comparison; each file's repeats follow those of the file before.
 
     Raises:
-        RequestError: where they aren't of one comparison, by the first thing that differs.
+        RequestError: the files belong to several comparisons; the message has the first difference.
     """
     if len(set(map(Path.resolve, paths))) < len(paths):
-        raise RequestError("a run file was given twice")
+        raise RequestError("a run file is listed twice")
     first, runs = read(paths[0])
     for path in paths[1:]:
         plan, more = read(path)
@@ -99,8 +98,8 @@ def _check_same(plan: Plan, other: Plan, path: Path) -> None:
         ours, theirs = getattr(plan, name), getattr(other, name)
         if name not in {"repeats", "inexact"} and ours != theirs:
             raise RequestError(
-                f"run file {path} is of another comparison: its {name} is {_short(theirs)}, not {_short(ours)}; "
-                "name another file"
+                f"run file {path} belongs to another comparison: its {name} is {_short(theirs)}, not {_short(ours)}; "
+                "choose another file"
             )
 
 

@@ -1,4 +1,4 @@
-"""The measurement: every strategy on every prompt, interleaved in random order, and what each run came to."""
+"""The measurement: every strategy decodes every prompt, interleaved in random order; each run is recorded."""
 
 import itertools
 import time
@@ -12,29 +12,29 @@ from specdec.decoding.result import Result
 from specdec.errors import RequestError
 from specdec.generator import Generator
 
-WARM = " (warm)"  # behind the name of a strategy that keeps what it remembers from one repeat to the next
+WARM = " (warm)"  # suffix to the name of a strategy that keeps its memory between repeats
 
-Promise = Literal["tokens", "law", "nothing"]
-Cell = tuple[str, int, int]  # strategy, prompt, repeat
-Decode = Callable[[int, int], Result]  # (prompt, seed)
+Promise = Literal["tokens", "distribution", "nothing"]
+RunKey = tuple[str, int, int]  # strategy, prompt, repeat
+Decoder = Callable[[int, int], Result]  # (prompt, seed)
 
 
 class Plan(BaseModel):
-    """The full description of a comparison: a run file's first line.
+    """The full description of a comparison; the first line of a run file.
 
-    Runs belong together if their plans are equal but for ``repeats``, and for ``inexact``, whose wording comes
-    from a measurement.
+    Runs belong to one comparison if their plans are equal, ``repeats`` and ``inexact`` aside: the latter quotes a
+    measurement.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    strategies: dict[str, str]  # by name, what each was made of
-    baseline: str  # ordinary plain decoding's name among them: speed-ups are over it
-    reference: str  # the name of plain decoding in exact numerics, where any strategy has those; else the baseline's
+    strategies: dict[str, str]  # by name: the proposer's options
+    baseline: str  # plain decoding in fast numerics, over which speed-ups are taken
+    reference: str  # plain decoding in exact numerics if any strategy has those, else the baseline
     verifiers: dict[str, str]
     numerics: dict[str, Literal["exact", "fast"]]
-    inexact: dict[str, str]  # by strategy: why its numerics aren't bit-exact, "" where they are
-    promises: dict[str, Promise]  # by strategy: plain decoding's tokens, or their distribution alone, or neither
+    inexact: dict[str, str]  # by strategy: why its numerics aren't bit-exact, "" if they are
+    promises: dict[str, Promise]  # by strategy: plain decoding's tokens, its distribution only, or neither
     settings: dict[str, Any]
     seed: int
     repeats: int
@@ -44,24 +44,24 @@ class Plan(BaseModel):
 
     @property
     def plain(self) -> tuple[str, str]:
-        """The names that plain decoding has: one twice where its numerics are the strategies'."""
+        """The names of plain decoding, baseline and reference; they may be equal."""
         return self.baseline, self.reference
 
     @property
     def warm(self) -> list[str]:
-        """The names of strategies that keep what they remember."""
+        """The names of strategies that keep their memory between repeats."""
         return [name for name in self.strategies if name.endswith(WARM)]
 
     def reference_of(self, strategy: str) -> str:
-        """The plain decoding that a strategy's texts are held against: the one in its own numerics.
+        """The plain decoding with which a strategy's texts are compared: the one in the strategy's numerics.
 
-        In others a tie of two logits may fall the other way, which is no fault of the strategy's.
+        In other numerics two tied logits may rank differently, which is no fault of the strategy.
         """
         return self.baseline if self.inexact[strategy] else self.reference
 
 
 class Run(BaseModel):
-    """One prompt, decoded once by one strategy."""
+    """One prompt decoded once by one strategy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -74,17 +74,17 @@ class Run(BaseModel):
     num_nodes: int
     phases: dict[str, float]  # seconds
     cache_bytes: int
-    sources: dict[str, dict[int, tuple[int, int]]] = {}  # of a merge: see ``Stats``
+    sources: dict[str, dict[int, tuple[int, int]]] = {}  # for a merge, see ``Stats``
     calibration: dict[str, tuple[tuple[int, float, int], ...]] = {}
 
     @property
-    def cell(self) -> Cell:
-        """The place of the run among the planned ones: strategy, prompt and repeat."""
+    def key(self) -> RunKey:
+        """Strategy, prompt and repeat, which identify a run of the plan."""
         return self.strategy, self.prompt, self.repeat
 
 
-def decoder(generator: Generator, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> Decode:
-    """A generator as the measurement calls it."""
+def decoder(generator: Generator, prompts: Sequence[Sequence[int]], settings: dict[str, Any]) -> Decoder:
+    """Wrap a generator for ``measure``."""
 
     def decode(prompt: int, seed: int) -> Result:
         result: Result = generator.generate(list(prompts[prompt]), seed=seed, **settings)
@@ -95,29 +95,28 @@ def decoder(generator: Generator, prompts: Sequence[Sequence[int]], settings: di
 
 def measure(
     plan: Plan,
-    decoders: dict[str, Decode],
-    done: Collection[Cell] = (),
+    decoders: dict[str, Decoder],
+    done: Collection[RunKey] = (),
     clock: Callable[[], float] = time.perf_counter,
     forget: Callable[[], None] | None = None,
 ) -> Iterator[Run]:
-    """Decode whatever isn't done yet, and yield each run as it ends.
+    """Run the plan, ``done`` aside, and yield each run as it ends.
 
-    Within a repeat the prompts come in random order, and for each prompt all strategies, in random order, one right
-    after another: what disturbs the machine for a while disturbs them alike. Every strategy first decodes a prompt that
-    isn't counted. ``forget`` is called before each repeat, and so behind that prompt: a strategy that remembered the
-    last one's texts would find its own answers. Those that keep what they remember, ``plan.warm``, first decode every
-    prompt once more without being counted, with a seed that no repeat has: the first repeat is as warm as the others.
-    The order is a function of the plan's seed.
+    Each repeat shuffles the prompts, and for each prompt the strategies, which run one after another: a disturbance of
+    the machine affects all of them. Every strategy first decodes one prompt, uncounted. ``forget`` is called before
+    each repeat, so that no strategy finds its own text of the last repeat in its memory. Strategies that keep their
+    memory, ``plan.warm``, first decode every prompt, uncounted, with a seed that no repeat has, so that the first
+    repeat is as warm as the others. The plan's seed determines the order.
 
     Raises:
-        RequestError: naming strategy and prompt, where a run fails.
+        RequestError: a run failed; the message has its strategy and prompt.
     """
     rng = np.random.default_rng(plan.seed)
     for name in plan.strategies:
         _attempt(plan, decoders, name, prompt=0, seed=plan.seed)
     for name in plan.warm:
-        cells = itertools.product((name,), range(len(plan.prompts)), range(plan.repeats))
-        if any(cell not in done for cell in cells):
+        keys = itertools.product((name,), range(len(plan.prompts)), range(plan.repeats))
+        if any(key not in done for key in keys):
             for prompt in range(len(plan.prompts)):
                 _attempt(plan, decoders, name, prompt, seed=plan.seed + plan.repeats)
     for repeat in range(plan.repeats):
@@ -131,10 +130,10 @@ def measure(
                     yield _run(name, prompt, repeat, clock() - began, result)
 
 
-def _attempt(plan: Plan, decoders: dict[str, Decode], name: str, prompt: int, seed: int) -> Result:
+def _attempt(plan: Plan, decoders: dict[str, Decoder], name: str, prompt: int, seed: int) -> Result:
     try:
         return decoders[name](prompt, seed)
-    except Exception as error:  # a third party's code
+    except Exception as error:  # third-party code
         raise RequestError(f"strategy {name!r} failed on prompt {plan.prompts[prompt][1]!r}: {error}") from error
 
 
@@ -150,11 +149,11 @@ def _run(name: str, prompt: int, repeat: int, seconds: float, result: Result) ->
         phases=result.stats.seconds,
         cache_bytes=result.stats.peak_cache_bytes,
         sources={
-            name: {depth: (named, right) for depth, (named, right) in by_depth.items()}
+            name: {depth: (proposed, accepted) for depth, (proposed, accepted) in by_depth.items()}
             for name, by_depth in result.stats.sources.items()
         },
         calibration={
-            name: tuple((int(number), chances, int(right)) for number, chances, right in bins)
+            name: tuple((int(number), probs, int(accepted)) for number, probs, accepted in bins)
             for name, bins in result.stats.calibration.items()
         },
     )

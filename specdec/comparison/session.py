@@ -1,4 +1,4 @@
-"""Run strategies side by side on the same prompts: which is faster, by how much, and do the texts agree?"""
+"""Run strategies on the same prompts: which is faster, by how much, and are their texts equal?"""
 
 import math
 import os
@@ -8,12 +8,12 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Self
 
-from specdec.comparison.contenders import Ready, check_options
+from specdec.comparison.contenders import Contenders, check_options
 from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.comparison.results import Comparison
 from specdec.comparison.runfile import RunFile
 from specdec.comparison.runs import WARM, Plan, Promise, Run, decoder, measure
-from specdec.comparison.ties import judged
+from specdec.comparison.ties import examine_differences
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
@@ -29,12 +29,12 @@ from specdec.verifiers.base import Verifier
 
 
 class Session:
-    """Strategies made ready to be compared: a generator for each, and the plan.
+    """A comparison before it runs: a generator for each strategy, and the plan.
 
-    Arguments are those of ``compare``; see ``Ready`` for what is added to the strategies.
+    Arguments are those of ``compare``. ``Contenders`` adds plain decoding to the strategies.
 
     Raises:
-        SpecdecError: for whatever can't be compared, before anything is run.
+        SpecdecError: something can't be compared; raised before anything is run.
     """
 
     def __init__(  # noqa: PLR0913 - as for compare
@@ -58,16 +58,16 @@ class Session:
         given = check_options(**stages, repeats=repeats, seed=seed, **settings)
         if isinstance(model, str | os.PathLike):
             model, tokenizer = open_by_name(model, tokenizer, strategies, stages)
-        self.runs: list[Run] = []  # of the last call of ``run``, whatever became of it
+        self.runs: list[Run] = []  # of the last call of ``run``, also after an error
         self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
         rows = with_warm(strategies) if warm else strategies
-        self._ready = Ready(model, tokenizer, rows, stages)
-        self.generators = self._ready.generators
-        plain = self.generators[self._ready.baseline]
+        self._contenders = Contenders(model, tokenizer, rows, stages)
+        self.generators = self._contenders.generators
+        plain = self.generators[self._contenders.baseline]
         self.plan = Plan(
             strategies={name: _described(made.proposer) for name, made in self.generators.items()},
-            baseline=self._ready.baseline,
-            reference=self._ready.reference,
+            baseline=self._contenders.baseline,
+            reference=self._contenders.reference,
             verifiers={name: repr(made.verifier) for name, made in self.generators.items()},
             numerics={name: made.numerics.mode for name, made in self.generators.items()},
             inexact={name: made.numerics.inexact for name, made in self.generators.items()},
@@ -87,19 +87,19 @@ class Session:
     @property
     def model(self) -> Any:
         """The model, loaded."""
-        return self._ready.model
+        return self._contenders.model
 
     @property
     def tokenizer(self) -> Any | None:
-        """The tokenizer that turns the strategies' tokens into text."""
-        return self._ready.tokenizer
+        """The tokenizer of the strategies' texts."""
+        return self._contenders.tokenizer
 
     def generator(self, proposer: Any) -> Generator:
-        """Another strategy's, with the model, acceptance rule and numerics of this session."""
-        return self._ready.make(proposer)
+        """Make a generator for another strategy with this session's model, acceptance rule and numerics."""
+        return self._contenders.make(proposer)
 
     def close(self) -> None:
-        """Release what the strategies hold."""
+        """Close the generators."""
         for made in self.generators.values():
             made.close()
 
@@ -110,7 +110,7 @@ class Session:
         self.close()
 
     def costs(self) -> Costs:
-        """Measure the costs of passes in the strategies' numerics, and of an ordinary plain step beside them."""
+        """Measure the costs of passes in the strategies' numerics, and of a plain step in fast numerics."""
         names = dict.fromkeys((self.plan.reference, self.plan.baseline))
         with ExitStack() as opened:
             targets = [opened.enter_context(closing(self.generators[name].open_target())) for name in names]
@@ -128,15 +128,15 @@ class Session:
         seconds: float = math.inf,
         fewest_prompts: int = 1,
     ) -> Comparison:
-        """Measure; an interrupt (Ctrl-C) or a strategy that fails ends it early with what there is.
+        """Measure. Ctrl-C or the failure of a strategy ends the measurement early; the runs so far are compared.
 
         Args:
-            run_file: every run is added to it as it ends, and those that it has already aren't run again.
-            on_run: called with each run.
-            seconds: no run begins later than this, once every strategy has run ``fewest_prompts`` prompts.
+            run_file: each run is appended as it ends; runs in the file aren't repeated.
+            on_run: called after each run.
+            seconds: no run starts after this time, once every strategy has run ``fewest_prompts`` prompts.
 
         Raises:
-            KeyboardInterrupt, SpecdecError: where that came before every strategy had run a prompt.
+            KeyboardInterrupt, SpecdecError: raised before every strategy had run a prompt.
         """
         file = RunFile(Path(run_file), self.plan) if run_file is not None else None
         self.runs = list(file.runs) if file is not None else []
@@ -161,35 +161,35 @@ class Session:
     def _measured(self) -> Iterator[Run]:
         ids = [prompt[2] for prompt in self.plan.prompts]
         decoders = {name: decoder(made, ids, self.settings) for name, made in self.generators.items()}
-        return measure(self.plan, decoders, {run.cell for run in self.runs}, forget=self._forget)
+        return measure(self.plan, decoders, {run.key for run in self.runs}, forget=self._forget)
 
     def _forget(self) -> None:
-        """Empty the memory of all strategies but those that are compared with a warm one."""
+        """Empty the memory of all strategies but the warm ones."""
         for name, made in self.generators.items():
             if name not in self.plan.warm:
                 made.forget()
 
     def _compared(self, stopped: KeyboardInterrupt | SpecdecError | None) -> Comparison:
-        """Return the comparison of what was run; where nothing can be compared yet, raise what stopped the runs."""
+        """Compare the runs so far; if there are too few, raise the error that stopped them."""
         try:
             comparison = Comparison(self.plan, self.runs)
         except RequestError as nothing:
             raise stopped or nothing from None
         comparison.failure = stopped if isinstance(stopped, SpecdecError) else None
-        judged(comparison, self.generators, self.settings)
+        examine_differences(comparison, self.generators, self.settings)
         return comparison
 
 
 def open_by_name(
     name: str | os.PathLike[str], tokenizer: Any | None, strategies: Mapping[str, Any], stages: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Read the model of a name, and its tokenizer, as all of the strategies can be driven with it.
+    """Load a model and its tokenizer by name, in the form that all strategies support.
 
     Args:
-        stages: those of ``Generator``; of these, weights and backend count.
+        stages: as for ``Generator``; weights and backend are read.
 
     Raises:
-        SpecdecError: for strategies and backends that aren't known, and with what went wrong.
+        SpecdecError: a strategy or backend is unknown, or the model can't be loaded.
     """
     registry = load_plugins()
     made = [registry.make("proposers", each) for each in strategies.values() if not isinstance(each, Generator)]
@@ -200,7 +200,7 @@ def open_by_name(
 
 
 def with_warm(strategies: Mapping[str, Any]) -> dict[str, Any]:
-    """The strategies, and each that learns across requests once more, under a name that says that it stays warm."""
+    """Add a second, warm entry for each strategy that learns across requests."""
     registry = load_plugins()
     read = {
         name: given if isinstance(given, Generator) else registry.make("proposers", given)
@@ -214,7 +214,7 @@ def with_warm(strategies: Mapping[str, Any]) -> dict[str, Any]:
     return {**read, **learning}
 
 
-def compare(  # noqa: PLR0913 - each is the caller's to choose
+def compare(  # noqa: PLR0913 - options of the public function
     model: Any,
     strategies: Mapping[str, Any],
     prompts: Sequence[EvaluationPrompt | Any] | None = None,
@@ -233,26 +233,25 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
 ) -> Comparison:
     """Compare strategies: which is faster, by how much, and do they write the same text?
 
-    Every strategy decodes every prompt ``repeats`` times, one at a time, interleaved in random order; see ``measure``.
-    Speed-ups are over ordinary plain decoding, in fast numerics, whatever those of the strategies are; texts are held
-    against plain decoding in the strategy's own.
+    Every strategy decodes every prompt ``repeats`` times, one at a time, interleaved in random order. Speed-ups are
+    over plain decoding in fast numerics. Texts are compared with plain decoding in the strategy's own numerics.
 
     Args:
         model: as for ``Generator``.
-        strategies: by name, a proposer, its string, or a generator that was made with this model. Plain decoding is
-            added where it isn't among them, and once more in exact numerics where strategies have those.
-        prompts: text, token ids, chat messages or ``EvaluationPrompt``; the built-in ones where none are given.
-        tokenizer, verifier, numerics, weights, backend: as for ``Generator``; a generator that is given keeps its own.
-        warm: add a row for each strategy that learns across requests, which keeps what it remembers, filled by one
-            pass over the prompts that isn't counted; all others forget it before each repeat.
-        chat: True sends all texts through the tokenizer's chat template, False none; without it instructions go through
-            it, ``EvaluationPrompt``'s of that kind such as Spec-Bench's turns, where there is one.
-        seed: of the order of runs, and of sampling: repeat r draws with seed + r.
-        run_file: every run is added to it as it ends; runs that it has already aren't repeated.
-        settings: as for ``Generator.generate``; 64 new tokens unless told otherwise.
+        strategies: by name, a proposer, its string, or a generator made with this model. Plain decoding is added if
+            missing, and also in exact numerics if a strategy has those.
+        prompts: texts, token ids, chat messages or ``EvaluationPrompt`` objects (default: the built-in prompts).
+        tokenizer, verifier, numerics, weights, backend: as for ``Generator``; a generator keeps its own.
+        warm: add a row for each strategy that learns across requests. Its memory is filled by an uncounted pass over
+            the prompts and kept between repeats; all other strategies start each repeat with an empty memory.
+        chat: True sends all texts through the tokenizer's chat template, False none; None only instructions, such as
+            Spec-Bench's turns, if there is a template.
+        seed: seed of the order of runs and of sampling; repeat r samples with seed + r.
+        run_file: each run is appended as it ends; runs in the file aren't repeated.
+        settings: as for ``Generator.generate``; ``max_new_tokens`` defaults to 64.
 
     Raises:
-        SpecdecError: for whatever can't be compared, before anything is run; and where a strategy fails.
+        SpecdecError: something can't be compared (raised before anything is run), or a strategy fails.
     """
     options: dict[str, Any] = {
         "tokenizer": tokenizer,
@@ -275,20 +274,20 @@ def compare(  # noqa: PLR0913 - each is the caller's to choose
 def _encoded(
     chosen: Sequence[EvaluationPrompt], plain: Generator, settings: dict[str, Any]
 ) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
-    """Each prompt's category, name and token ids; refused here is what would be refused when it is decoded."""
+    """Encode prompts as (category, name, token ids); raises for a prompt that decoding would refuse."""
     if not chosen:
         raise RequestError("there are no prompts to compare on")
     for prompt, refusal in zip(chosen, plain.refusals([prompt.prompt for prompt in chosen], **settings), strict=True):
         if refusal is not None:
             raise RequestError(f"prompt {prompt.name!r} ({prompt.category}): {refusal}") from refusal
     return tuple(
-        (prompt.category, prompt.name, tuple(encode(prompt.prompt, plain.tokenizer, plain.vocab_size)))
+        (prompt.category, prompt.name, tuple(encode(prompt.prompt, plain.tokenizer, plain.shapes.vocab_size)))
         for prompt in chosen
     )
 
 
 def _described(proposer: Proposer) -> str:
-    """Return what a strategy is made of, in words; a model among its options is given by its name."""
+    """A proposer's options as text; a model among them is shown by its name."""
     hidden = {name for name, field in type(proposer).model_fields.items() if not field.repr}
     values = {name: getattr(proposer, name) for name in sorted(hidden) if getattr(proposer, name) is not None}
     named = {
@@ -301,4 +300,4 @@ def _described(proposer: Proposer) -> str:
 def _promise(verifier: Verifier, temperature: float) -> Promise:
     if not verifier.lossless:
         return "nothing"
-    return "tokens" if verifier.is_keyed or temperature == 0.0 else "law"
+    return "tokens" if verifier.is_keyed or temperature == 0.0 else "distribution"

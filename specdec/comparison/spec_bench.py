@@ -1,14 +1,16 @@
-"""Spec-Bench's own table of a comparison: a row per strategy, a column per task, of prompts with its categories.
+"""Spec-Bench's table of a comparison: a row per strategy, a column per task, for prompts with its categories.
 
 Tasks and table are those of Xia et al. 2024, "Unlocking Efficiency in Large Language Model Inference: A Comprehensive
 Survey of Speculative Decoding", arXiv 2401.07851.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from specdec.comparison.results import Comparison
+from specdec.comparison.rows import speeds, tokens_per_step
+from specdec.comparison.runs import Run
+from specdec.comparison.statistics import speed_value
 
 OVERALL = "overall"
 TASKS = {
@@ -29,12 +31,12 @@ NOTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A strategy's figures on a task's prompts.
+class TaskFigures:
+    """A strategy's figures on one task's prompts.
 
-    ``tokens_per_step`` is the mean over steps of accepted tokens, the model's own included. ``speed_up`` is the ratio
-    of all tokens over all seconds to plain decoding's; ``ratio_of_means`` that of the prompts' mean tokens per second,
-    as Spec-Bench's ``evaluation/speed.py`` takes it.
+    ``tokens_per_step`` is the mean number of accepted tokens per step, the bonus token included. ``speed_up`` divides
+    all tokens over all seconds by plain decoding's. ``ratio_of_means`` divides the mean of the prompts' speeds by plain
+    decoding's mean, as Spec-Bench's ``evaluation/speed.py`` does.
     """
 
     tokens_per_step: float
@@ -44,10 +46,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class SpecBench:
-    """The table: its columns, ``OVERALL`` last, and each strategy's cells in their order."""
+    """The table: its columns, ``OVERALL`` last, and each strategy's cells in that order."""
 
     columns: tuple[str, ...]
-    rows: dict[str, tuple[Cell, ...]]
+    rows: dict[str, tuple[TaskFigures, ...]]
 
     def to_json(self) -> dict[str, Any]:
         """Each strategy's figures by column."""
@@ -57,23 +59,26 @@ class SpecBench:
         }
 
 
-def spec_bench(comparison: "Comparison") -> SpecBench | None:
-    """The table, strategies in the plan's order; None where no prompt has a category of Spec-Bench's."""
-    present = set(comparison.categories)
-    groups = {task: own for task, categories in TASKS.items() if (own := tuple(c for c in categories if c in present))}
+def spec_bench(runs: Mapping[str, Sequence[Run]], baseline: str, category_of: Sequence[str]) -> SpecBench | None:
+    """The table of each strategy's runs, in their order; None if no prompt has a Spec-Bench category.
+
+    Args:
+        runs: by strategy, on the same prompts.
+        baseline: the name of plain decoding.
+        category_of: by prompt.
+    """
+    present = {category_of[run.prompt] for run in runs[baseline]}
+    groups = {task: own for task, categories in TASKS.items() if (own := present.intersection(categories))}
     if not groups:
         return None
-    groups[OVERALL] = tuple(category for own in groups.values() for category in own)
-    return SpecBench(
-        tuple(groups),
-        {name: tuple(_cell(comparison, name, own) for own in groups.values()) for name in comparison.plan.strategies},
-    )
+    groups[OVERALL] = set[str]().union(*groups.values())
 
+    def figures(strategy: str, categories: set[str]) -> TaskFigures:
+        own, plain = (
+            [run for run in runs[name] if category_of[run.prompt] in categories] for name in (strategy, baseline)
+        )
+        own_speeds, plain_speeds = speeds(own), speeds(plain)
+        ratio_of_means = float((own_speeds[0] / own_speeds[1]).mean() / (plain_speeds[0] / plain_speeds[1]).mean())
+        return TaskFigures(tokens_per_step(own), speed_value(own_speeds, plain_speeds), ratio_of_means)
 
-def _cell(comparison: "Comparison", strategy: str, categories: tuple[str, ...]) -> Cell:
-    own, plain = (comparison.speeds(name, categories) for name in (strategy, comparison.plan.baseline))
-    return Cell(
-        comparison.tokens_per_step(strategy, categories),
-        comparison.category_speed_up(strategy, categories),
-        float((own[0] / own[1]).mean() / (plain[0] / plain[1]).mean()),
-    )
+    return SpecBench(tuple(groups), {name: tuple(figures(name, own) for own in groups.values()) for name in runs})

@@ -1,4 +1,4 @@
-"""Ratios of paired times, with bootstrap intervals: how much faster a strategy is, and how sure that is."""
+"""Speed ratios of paired runs, with bootstrap intervals."""
 
 import math
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ import numpy as np
 
 from specdec.comparison.extras import needs
 
-FEWEST_PROMPTS = 6  # with fewer, not even the span of all resamples would hold the truth 19 times in 20
+FEWEST_PROMPTS = 6  # with fewer, even the span of all resamples covers the true ratio in less than 95 % of cases
 _LEVEL = 0.95
 _NUM_RESAMPLES = 4999
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of speeds, with its 95 % interval; the interval is everything where the prompts are too few."""
+    """A ratio of speeds and its 95 % interval, which is (0, inf) with too few prompts."""
 
     value: float
     low: float
@@ -35,15 +35,15 @@ class Ratio:
 
 
 def speed_ratio(own: np.ndarray, other: np.ndarray, seed: int = 0) -> Ratio:
-    """Return how many times as fast ``own`` is as ``other``, over all prompts together.
+    """The speed of ``own`` over that of ``other``, over all prompts together.
+
+    The interval is the expanded percentile bootstrap over prompts, paired. The percentiles are widened by the ratio of
+    a t interval to a normal one, since plain percentiles are too narrow for small samples (Hesterberg 2015, "What
+    Teachers Should Know About the Bootstrap", The American Statistician 69, section 5.3).
 
     Args:
-        own, other: shape ``(2, prompts)``: tokens, and the seconds they took. Column i of both is the same prompt.
-        seed: of the resamples.
-
-    The interval is the expanded percentile bootstrap over prompts, paired: percentiles wider by what a t interval has
-    over a normal one, without which small samples give intervals that are too short (Hesterberg 2015, "What Teachers
-    Should Know About the Bootstrap", The American Statistician 69, section 5.3).
+        own, other: tokens and seconds by prompt, shape ``(2, prompts)``; column i of both is the same prompt.
+        seed: seed of the resamples.
     """
     stats = needs("scipy.stats")
     value = speed_value(own, other)
@@ -68,7 +68,7 @@ def speed_ratio(own: np.ndarray, other: np.ndarray, seed: int = 0) -> Ratio:
 
 
 def speed_value(own: np.ndarray, other: np.ndarray) -> float:
-    """``speed_ratio``'s value alone."""
+    """``speed_ratio`` without the interval."""
     return float(_ratio(*own, *other))
 
 

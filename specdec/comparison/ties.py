@@ -1,8 +1,7 @@
-"""Tell a numeric tie from a defect where a text leaves plain decoding's: one judgement for audits and comparisons.
+"""Classify the difference between a text and plain decoding's as a numeric tie or a defect, for audits and comparisons.
 
-In a *numeric tie* plain decoding's scores of the two tokens are no further apart than the model's own logits move
-between passes of different shapes. Anything else is a *defect*. Where numerics are bit-exact there is no noise, and
-every difference is one.
+In a *numeric tie* plain decoding's scores of the two tokens are no further apart than the model's logits vary between
+passes of different shapes. Any other difference is a *defect*, and so is every difference in bit-exact numerics.
 """
 
 import math
@@ -12,8 +11,9 @@ from typing import Any, Literal
 
 import torch
 
+from specdec.comparison.differences import Difference
 from specdec.comparison.noise import measure_noise
-from specdec.comparison.results import Comparison, Difference
+from specdec.comparison.results import Comparison
 from specdec.decoding.result import Result
 from specdec.generator import Generator
 from specdec.record import StepRecord
@@ -21,25 +21,25 @@ from specdec.sampling.processors import warpers
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 
-# Noise is the greatest of a few differences seen; another shape of pass may well go beyond, a defect goes far beyond.
+# Noise is the maximum over a few pass shapes. Others may exceed it a little; a defect exceeds it by far.
 SLACK = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredText:
-    """A prompt's ids and new tokens, and the scores that were seen on the way, by length of text."""
+    """A prompt's ids, its new tokens, and the scores recorded while decoding, by length of the text."""
 
     prompt: list[int]
     tokens: tuple[int, ...]
     scores: dict[int, torch.Tensor]
 
     def scores_at(self, index: int) -> torch.Tensor | None:
-        """Return the scores that new token ``index`` was decided by, None where they weren't seen."""
+        """The scores that decided new token ``index``; None if they weren't recorded."""
         return self.scores.get(len(self.prompt) + index)
 
     @classmethod
-    def decode(cls, generator: Generator, ids: list[int], given: Mapping[str, Any]) -> "ScoredText":
-        """A prompt's text, and the scores that it was decided by, as the records of its steps tell them."""
+    def decode(cls, generator: Generator, ids: list[int], settings: Mapping[str, Any]) -> "ScoredText":
+        """Decode a prompt, and record the scores of its steps."""
         length, scores = len(ids), dict[int, torch.Tensor]()
 
         def note(record: StepRecord) -> None:
@@ -49,13 +49,13 @@ class ScoredText:
                 scores.update((place, shown) for place, shown in known if shown is not None)
                 length += len(outcome.tokens)
 
-        result: Result = generator.generate(ids, on_step=note, **{**given, "keeps_scores": True})
+        result: Result = generator.generate(ids, on_step=note, **{**settings, "keeps_scores": True})
         return cls(ids, result.token_ids, scores)
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The verdict on two tokens at one place; ``scores`` are what plain decoding decided by, the strategy's first."""
+    """The verdict on two tokens at one place; ``scores`` are plain decoding's, of the strategy's token first."""
 
     verdict: Literal["numeric tie", "defect"]
     reason: str
@@ -71,20 +71,20 @@ def judge(
     noise: float,
     deviation: float | None,
 ) -> Judgement:
-    """Judge the first token that isn't plain decoding's.
+    """Judge the first token that differs from plain decoding's.
 
     Args:
-        plain: plain decoding's text, which agrees up to ``expected``, its last token that counts here.
-        token, expected: the strategy's and plain decoding's, None where a text had ended.
-        noise: of the model's logits at that place; 0 where bits are promised.
-        deviation: by how much the strategy's own scores deviate there; None where they weren't seen.
+        plain: plain decoding's text; ``expected`` is its last token.
+        token, expected: the strategy's token and plain decoding's, None where a text has ended.
+        noise: noise of the model's logits there; 0 in bit-exact numerics.
+        deviation: maximum deviation of the strategy's own scores there; None if they weren't recorded.
     """
     if token is None or expected is None:
-        return Judgement("defect", "one text ends where the other goes on")
+        return Judgement("defect", "one text ends where the other continues")
     index = len(plain.tokens) - 1
     decided = _decided_by(plain, index, settings)
     scores = float(decided[token]), float(decided[expected])
-    if scores[0] == -math.inf:  # cut off for plain decoding: by how much?
+    if scores[0] == -math.inf:  # removed by a processor: compare with the lowest score that remains
         shown = plain.scores[len(plain.prompt) + index]
         scores = float(shown[token]), float(shown[decided > -math.inf].min())
     margin, reach = scores[1] - scores[0], SLACK * noise if deviation is None else 2 * deviation
@@ -96,24 +96,26 @@ def judge(
 
 
 def noise_along(plain: Generator, prompt: Sequence[int], agreed: Sequence[int]) -> torch.Tensor:
-    """The noise at each new token up to the first that differs; none where bits are promised."""
+    """The noise at each new token up to the first that differs; zeros in bit-exact numerics."""
     from transformers import PreTrainedModel
 
     model = plain.model
     if plain.numerics.is_bit_exact or not isinstance(model, PreTrainedModel):
         return torch.zeros(len(agreed) + 1)
     noise = measure_noise(model, [*prompt, *agreed], len(prompt) - 1)
-    return noise.clamp_min(plain.numerics.noise / 2)  # trees move logits more than the passes tried here
+    return noise.clamp_min(plain.numerics.noise / 2)  # trees vary logits more than the passes measured here
 
 
-def judged(comparison: Comparison, generators: Mapping[str, Generator], settings: Mapping[str, Any]) -> None:
-    """Tell of each difference of a comparison what it is; an interrupt leaves the rest as they are."""
+def examine_differences(
+    comparison: Comparison, generators: Mapping[str, Generator], settings: Mapping[str, Any]
+) -> None:
+    """Judge each difference of a comparison; after Ctrl-C the rest stay without a verdict."""
     known: dict[tuple[Any, ...], Difference] = {}
     try:
         for place, found in enumerate(comparison.differences):
             name, given = comparison.plan.reference_of(found.strategy), dict(settings)
             given["seed"] = comparison.plan.seed + found.repeat
-            # Greedy repeats differ in the same way, and are examined once.
+            # Greedy repeats are equal, and are examined once.
             draws = given["seed"] if Settings.make(given).temperature else None
             key = (name, found.prompt, draws, found.agreed, found.token, found.expected)
             if key not in known:
@@ -125,17 +127,17 @@ def judged(comparison: Comparison, generators: Mapping[str, Generator], settings
 
 
 def _examined(found: Difference, prompt: list[int], plain: Generator, given: dict[str, Any]) -> Difference:
-    """The same, judged: plain decoding goes there once more, and its scores are looked at."""
+    """Decode plainly up to the difference again, and judge it by the scores there."""
     text = ScoredText.decode(plain, prompt, {**given, "max_new_tokens": found.position + 1})
     if found.expected is not None and text.tokens != (*found.agreed, found.expected):
-        return replace(found, verdict="defect", reason="plain decoding itself wrote another text the second time")
+        return replace(found, verdict="defect", reason="plain decoding wrote another text when repeated")
     noise = float(noise_along(plain, prompt, found.agreed)[-1])
-    told = judge(text, found.token, found.expected, Settings.make(given), noise, None)
-    return replace(found, verdict=told.verdict, reason=told.reason, margin=told.margin)
+    judgement = judge(text, found.token, found.expected, Settings.make(given), noise, None)
+    return replace(found, verdict=judgement.verdict, reason=judgement.reason, margin=judgement.margin)
 
 
 def _decided_by(text: ScoredText, index: int, settings: Settings) -> torch.Tensor:
-    """Return the scores that plain decoding took the greatest of, in units of logits, float64."""
+    """The scores whose maximum plain decoding emits, in units of logits, float64."""
     path, scores = [*text.prompt, *text.tokens[:index]], text.scores[len(text.prompt) + index]
     ids = torch.tensor([path])
     for processor in warpers(settings):

@@ -1,8 +1,8 @@
 """Find a strategy's options for this machine, this model and these prompts.
 
-Speed is tokens per step over seconds per step. How many tokens a step brings depends on the text alone, so a short run
-measures it once for each setting that is tried; what a step costs follows from its nodes by c(T), which is measured
-once for all. Only the settings that this predicts to be the fastest are run against each other in earnest.
+Speed is tokens per step over seconds per step. Tokens per step depend on the text alone, so one short run measures them
+for each setting. Seconds per step follow from the number of nodes by c(T), which is measured once. Only the settings
+with the fastest predicted speed, the finalists, are compared in full.
 """
 
 import itertools
@@ -23,19 +23,19 @@ from specdec.errors import RequestError, SpecdecError
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.base import Proposer
 
-_SCREENING, _AGAIN, _END = 0.4, 0.55, 0.98  # of the time: the ends of both screenings, and when no run begins
-_MOST_SCREENED = 60  # settings that the time is meant to be enough for
-_NUM_AGAIN = 12  # of the settings screened, those worth a longer look
+_SCREENING, _AGAIN, _END = 0.4, 0.55, 0.98  # shares of the time: ends of both screenings, and the last start of a run
+_MOST_SCREENED = 60  # settings to fit into the time
+_NUM_AGAIN = 12  # settings screened a second time
 _MOST_FINALISTS = 5
 _SAMPLE_PROMPTS = 4
 _LEAST_SAMPLE_TOKENS = 24
 _MOST_REPEATS = 5
-_NUM_SPREAD = 5  # settings screened before the search goes by what was fast
+_NUM_SPREAD = 5  # settings screened at random before the search follows the fastest
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One setting, screened: what its steps brought, fed and took outside the model, in all."""
+    """A screened setting: totals of tokens, steps, nodes and seconds outside of the model."""
 
     strategy: str
     num_tokens: int
@@ -44,7 +44,7 @@ class Trial:
     host_seconds: float
 
     def plus(self, other: "Trial") -> "Trial":
-        """Both samples together."""
+        """The sums of two screenings."""
         return Trial(
             self.strategy,
             self.num_tokens + other.num_tokens,
@@ -55,20 +55,20 @@ class Trial:
 
     @property
     def tokens_per_step(self) -> float:
-        """tau, measured."""
+        """tau, as measured."""
         return self.num_tokens / self.num_steps
 
     @property
     def nodes_per_step(self) -> float:
-        """The mean, measured."""
+        """The mean number of nodes, as measured."""
         return self.num_nodes / self.num_steps
 
     def seconds_per_step(self, costs: Costs) -> float:
-        """Predicted: c(T) of the mean number of nodes, and the host's work."""
+        """The predicted time of a step: c(T) at the mean number of nodes, plus the host's work."""
         return costs.at(self.nodes_per_step) + self.host_seconds / self.num_steps
 
     def tokens_per_second(self, costs: Costs) -> float:
-        """Predicted."""
+        """The predicted speed."""
         return self.tokens_per_step / self.seconds_per_step(costs)
 
 
@@ -76,10 +76,9 @@ class Trial:
 class Tuning:
     """The result of a search.
 
-    ``strategy`` is the fastest setting of those run in earnest, ready for ``proposer=``. ``gain`` is its speed-up over
-    plain decoding, by ``comparison``, the finalists' runs; as the first of several there, it is flattered a little.
-    ``trials`` are the settings screened, those predicted fastest first; ``num_refused`` counts those that the strategy
-    refused.
+    ``strategy`` is the fastest finalist, as ``proposer=`` takes it. ``gain`` is its speed-up over plain decoding in
+    ``comparison``, the finalists' runs; the best of several is slightly biased upward. ``trials`` are the screened
+    settings, fastest prediction first; ``num_refused`` counts settings that the strategy refused.
     """
 
     strategy: str
@@ -91,32 +90,32 @@ class Tuning:
 
     @property
     def is_best(self) -> bool:
-        """True if it is faster than plain decoding for certain, and wrote its text."""
+        """True if it is certainly faster than plain decoding, and wrote the same text."""
         return self.gain.is_faster and all(found.strategy != self.strategy for found in self.comparison.defects)
 
 
 def check_search(strategy: str, space: Mapping[str, Sequence[Any]] | None, minutes: float) -> str:
-    """Return one of the settings that a search would try.
+    """Check a search's arguments before a model is loaded; returns one of its settings.
 
     Raises:
-        SpecdecError: for what ``Tuner`` refuses, as far as that takes no model.
+        SpecdecError: an argument is invalid.
     """
     if not 0 < minutes < math.inf:
-        raise RequestError(f"minutes={minutes!r}: it must be above 0, and finite")
+        raise RequestError(f"minutes={minutes!r}: it must be positive and finite")
     return _Space(strategy, space or {}).first
 
 
 class Tuner:
-    """A search of a strategy's options, made ready.
+    """A search of a strategy's options.
 
     Args:
-        strategy: ``"lookahead"``, or with options that are to stay as they are, ``"lookahead:pool_from_prompt=false"``.
-        space: values to try of some options, in place of the strategy's own ``tunable`` ones.
-        minutes: when the search is to be over; it takes longer only where one setting and six prompts do.
+        strategy: ``"lookahead"``, or with fixed options, ``"lookahead:pool_from_prompt=false"``.
+        space: values to try by option, in place of the strategy's ``tunable`` values.
+        minutes: duration of the search; exceeded only if one setting on six prompts takes longer.
         options: ``verifier``, ``numerics``, ``weights``, ``backend``, ``seed``, and settings of ``Generator.generate``.
 
     Raises:
-        SpecdecError: for a strategy without options to vary, values that it refuses, and whatever can't be compared.
+        SpecdecError: the strategy has no options to vary or refuses all values, or an option can't be compared.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class Tuner:
         self._prompts, self._options = prompts, options
 
     def run(self, on_trial: Callable[[Trial], None] | None = None) -> Tuning:
-        """Measure costs, screen settings twice, run the best in earnest; ``on_trial`` hears of each screening."""
+        """Measure costs, screen settings twice, run the finalists; ``on_trial`` is called after each screening."""
         session, began = self._session, time.perf_counter()
         costs = session.costs()
         screen = _Screening(session, costs, self._space.num_settings, self._seconds * _SCREENING, on_trial)
@@ -151,7 +150,7 @@ class Tuner:
         for trial in fastest_first()[:_NUM_AGAIN]:
             if time.perf_counter() < began + self._seconds * _AGAIN:
                 screened[screened.index(trial)] = trial.plus(screen(trial.strategy, is_second=True))
-        # Another busy second must not decide: of two measurements of c(T), the undisturbed one.
+        # The less disturbed of two measurements of c(T).
         costs = min(costs, session.costs(), key=lambda measured: sum(measured.seconds))
         comparison = self._run_finalists(fastest_first(), costs, began + self._seconds * _END)
         rows = comparison.drafting
@@ -159,15 +158,14 @@ class Tuner:
         return Tuning(best.strategy, best.speed_up, tuple(fastest_first()), self._space.num_refused, comparison, costs)
 
     def _run_finalists(self, trials: Sequence[Trial], costs: Costs, deadline: float) -> Comparison:
-        """As many of the best, on as many prompts, as often as there is time for.
+        """Compare as many finalists, on as many prompts, in as many repeats, as the time allows.
 
-        A prompt more comes before a repeat more: the reference, which is there for its texts alone and is the slowest,
-        writes one twice only where there is time for all.
+        More prompts come before more repeats, since the reference is the slowest and only its texts are needed.
         """
         left = deadline - time.perf_counter()
         num_tokens, plan = self._session.settings["max_new_tokens"], self._session.plan
         plain = costs.plain if plan.reference == plan.baseline else costs.plain + costs.seconds[0]
-        seconds = [num_tokens * plain]  # for a prompt: plain decoding, then the finalists
+        seconds = [num_tokens * plain]  # per prompt: plain decoding, then the finalists
         seconds += [num_tokens / trial.tokens_per_second(costs) for trial in trials[:_MOST_FINALISTS]]
         num_prompts = min(FEWEST_PROMPTS, len(self._prompts))
         while len(seconds) > 2 and num_prompts * sum(seconds) > left:
@@ -182,7 +180,7 @@ class Tuner:
 
 
 class _Screening:
-    """A short run of a setting: what a step brings, what it feeds, and the host's work."""
+    """Short runs of a setting, which measure tokens and nodes per step and the host's work."""
 
     def __init__(
         self,
@@ -197,7 +195,7 @@ class _Screening:
         ids = [list(tokens) for _, _, tokens in session.plan.prompts]
         spread = [ids[index * len(ids) // (2 * _SAMPLE_PROMPTS)] for index in range(2 * _SAMPLE_PROMPTS)]
         self._samples = spread[::2], spread[1::2]
-        # As many tokens as let most settings be tried, if a token costs them what it costs plain decoding, twice.
+        # Allow for a token's cost of twice plain decoding's.
         tokens = seconds / (2 * costs.seconds[0]) / min(num_settings, _MOST_SCREENED) / _SAMPLE_PROMPTS
         self._num_tokens = min(session.settings["max_new_tokens"], max(_LEAST_SAMPLE_TOKENS, int(tokens)))
 
@@ -219,7 +217,7 @@ class _Screening:
 
 
 class _Space:
-    """The settings of a strategy."""
+    """The settings of a strategy to search."""
 
     def __init__(self, strategy: str, space: Mapping[str, Sequence[Any]]) -> None:
         self._registry = load_plugins()
@@ -231,10 +229,8 @@ class _Space:
         tried = {name: values for name, values in {**tunable, **space}.items() if name not in fixed}
         if not tried:
             if fixed:
-                raise RequestError(f"all that tune would vary is fixed in {strategy!r}: leave an option out")
-            raise RequestError(
-                f"tune knows no values for options of {strategy}: name an option that it has, and values"
-            )
+                raise RequestError(f"{strategy!r} fixes all options that tune would vary: leave one out")
+            raise RequestError(f"{strategy} declares no values to tune: pass one of its options with values")
         self._places = self._settings(tried)
         self.num_settings = len(self._places)
         self.num_refused = 0
@@ -249,7 +245,7 @@ class _Space:
         return proposer.model_fields_set, cls.tunable
 
     def _first(self) -> str:
-        """Return the first setting that the strategy takes; raises its own refusal where it takes none."""
+        """The first setting that the strategy accepts; raises its refusal if it accepts none."""
         refusal: SpecdecError | None = None
         for setting in self._places:
             try:
@@ -261,7 +257,7 @@ class _Space:
         raise refusal
 
     def _settings(self, tried: Mapping[str, Sequence[Any]]) -> dict[str, tuple[int, ...]]:
-        """Each setting, as ``proposer=`` takes it, with the place of each option's value among those to try."""
+        """Each setting as ``proposer=`` takes it, with the index of each option's value."""
         given = [self._fixed] if self._fixed else []
         options = [[f"{name}={_text(value)}" for value in values] for name, values in tried.items()]
         settings = {}
@@ -271,10 +267,10 @@ class _Space:
         return settings
 
     def search(self, screen: Callable[[str], Trial], costs: Costs, deadline: float) -> list[Trial]:
-        """Screen settings, those likely to be fast first, until the deadline or until there are no more.
+        """Screen settings until the deadline, or until all are screened.
 
-        The first few are spread at random, the same in each search. Each further one is the nearest to the fastest so
-        far, as neighbours are about as fast. A setting that the strategy refuses is left out.
+        The first few are random, with a fixed seed. Each next one is the nearest to the fastest so far, since
+        neighbours are about equally fast. Settings that the strategy refuses are skipped.
         """
         untried = list(self._places)
         random.Random(0).shuffle(untried)
@@ -296,7 +292,7 @@ class _Space:
         return found
 
     def _distance(self, one: str, other: str) -> int:
-        """The steps from value to neighbouring value that lead from one setting to the other."""
+        """The sum of differences between the settings' value indices."""
         return sum(abs(a - b) for a, b in zip(self._places[one], self._places[other], strict=True))
 
 

@@ -1,1 +1,1 @@
-"""Decoding: the step, the requests that share it, and the results and figures that come of it."""
+"""Decoding: the step, the requests that share it, their results and statistics."""

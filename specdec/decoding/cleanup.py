@@ -1,4 +1,4 @@
-"""Tokenizers that take spaces out of the decoded text, such as those before a full stop."""
+"""Tokenizers that remove spaces from the decoded text, such as those before a full stop."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ _LONGEST, _NUM_LEFT = 256, 64  # characters of raw text before it is cut, and af
 
 
 def cleans_up(tokenizer: Any) -> bool:
-    """Return True if the tokenizer's ``decode`` takes out spaces unless it is asked not to."""
+    """Return True if the tokenizer's ``decode`` removes spaces by default."""
     if not getattr(tokenizer, "clean_up_tokenization_spaces", False):
         return False
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -20,10 +20,10 @@ def cleans_up(tokenizer: Any) -> bool:
 
 
 class CleanedText:
-    """A source's text after the tokenizer's own ``clean_up_tokenization``, which looks at a few characters at a time.
+    """A source's text after the tokenizer's ``clean_up_tokenization``, which replaces a few characters at a time.
 
     Args:
-        source: gives the raw text.
+        source: of the raw text.
         before: the end of the prompt's raw text.
     """
 
@@ -35,7 +35,7 @@ class CleanedText:
         self.tail = ""
 
     def push(self, token: int) -> str:
-        """Take the next token; returns the text that is final now."""
+        """Add the next token; return the text that is now final."""
         self._raw += self._source.push(token)
         text = self._clean(self._raw + self._source.tail)
         if self._before is not None:

@@ -1,10 +1,9 @@
-"""Contexts: the keys and values of a text, kept from one request to the next that goes on from it.
+"""Contexts: a text's keys and values are cached from one request to the next that continues the text.
 
-A context holds a row of the cache between requests. The next request takes the row over up to the first token that is
-another one, and reads only what follows. In exact numerics that changes no bit, so the text is what it would be from
-scratch. Where room is needed, the context that was used least recently loses its row, and its next request reads all.
-So does every context once the model has changed: keys and values are kept with the fingerprint of the model that
-computed them.
+A context retains a row of the cache between requests. The next request reuses the row up to the first token that
+differs, and prefills only what follows. In exact numerics this changes no bit of the text. If memory is needed, the
+least recently used context loses its row, and its next request prefills everything. So does the next request of every
+context after the model has changed: keys and values carry the fingerprint of the model that computed them.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -17,34 +16,36 @@ from specdec.decoding.prefix_cache import Prefixes
 from specdec.errors import plural
 from specdec.target import Row, Target
 
-_MOST_PARKED = 16  # rows; a pass covers those that lie between its own
+_MOST_PARKED = 16  # rows: a pass also covers the rows between its own
 
 
 class Owner(Protocol):
-    """Whoever hands out contexts, and can let go of one's row while nothing decodes."""
+    """The maker of contexts."""
 
     def drop(self, context: "Context") -> None:
-        """Close a context's row."""
+        """Release a context's row."""
 
 
 class Context:
-    """A text that requests go on from, one after another; made by ``Generator.context``.
+    """A text that requests continue, one after another; made by ``Generator.context``.
 
     Attributes:
-        owner: the generator that made it, and alone can use it.
-        tokens: the text whose keys and values are held; empty while a request has the row.
+        owner: the generator that made the context; no other can use it.
+        tokens: the cached text; empty while a request uses the row.
+        home: the contexts of the row's target.
+        computed_by: the fingerprint of the model that computed the keys and values.
     """
 
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.tokens: Sequence[int] = ()
         self.row: Row | None = None
-        self.home: Contexts | None = None  # whose target has the row
-        self.computed_by: Hashable = None  # the model's fingerprint
+        self.home: Contexts | None = None
+        self.computed_by: Hashable = None
         self.is_closed = False
 
     def close(self) -> None:
-        """Let go of what is held; a request that is under way still ends as it would."""
+        """Release the row; a running request continues."""
         self.is_closed = True
         self.owner.drop(self)
 
@@ -59,13 +60,13 @@ class Context:
 
 
 class Contexts:
-    """The contexts whose rows wait in a target's cache, least recently used first, and the prefixes of any request.
+    """The contexts whose rows wait in a target's cache, least recently used first, and the prefix cache.
 
     Args:
-        fingerprint: returns what the model computes just now, as a value to compare.
+        fingerprint: returns a value that changes whenever the model does.
 
     Attributes:
-        prefixes: what other requests have read, where that is kept.
+        prefixes: the prefix cache, if there is one.
     """
 
     def __init__(
@@ -75,15 +76,15 @@ class Contexts:
         self._parked: list[Context] = []
         self._fingerprint = fingerprint
         self._model_now: Hashable = None
-        self._is_checked = False  # the model, since nothing was decoding
+        self._is_checked = False  # the model, since requests were last running
         self.prefixes = prefixes
 
     def begin(self) -> None:
-        """Note that nothing is decoding, so that the model may have changed before the next request."""
+        """Have the model checked before the next request; called while no request is running."""
         self._is_checked = False
 
     def check_model(self) -> None:
-        """Find out what the model computes, once, before the first request that may use or leave something."""
+        """Take the model's fingerprint; called before a request that may reuse or leave keys and values."""
         if self._is_checked:
             return
         self._is_checked = True
@@ -91,15 +92,10 @@ class Contexts:
         if self.prefixes is not None and before != self._model_now:
             self.prefixes.clear()
 
-    @property
-    def num_parked(self) -> int:
-        """Rows that wait."""
-        return len(self._parked)
-
     def row_for(self, context: Context, tokens: Sequence[int]) -> Row | None:
-        """Take a context's row for a text, cut back to what both begin with; None where that is nothing.
+        """Take a context's row for a text, cut to their common prefix; None if they have none.
 
-        The text's last token is the request's root, which no row has yet.
+        The text's last token is the root, which no row contains.
         """
         if context.home is not self or context.row is None:
             return None
@@ -119,8 +115,8 @@ class Contexts:
         self._target.backend.refresh()
         return self._take(context)
 
-    def let_go(self, row: Row, tokens: Sequence[int], context: Context | None) -> None:
-        """Take the row of a request that has ended: for its context, for whoever begins alike, or for nobody."""
+    def take_row(self, row: Row, tokens: Sequence[int], context: Context | None) -> None:
+        """Take the row of an ended request: save its prefix, and park the row for its context or release it."""
         if self.prefixes is not None:
             self.prefixes.save(row, tokens)
         if context is None:
@@ -129,7 +125,7 @@ class Contexts:
             self.park(context, row, tokens[: row.length])
 
     def park(self, context: Context, row: Row, tokens: Sequence[int]) -> None:
-        """Keep a request's row for its context; ``tokens`` are those that the row holds."""
+        """Retain a row for a context; ``tokens`` are the row's."""
         if context.home is not None:
             context.home.drop(context)
         if context.is_closed or not row.length:
@@ -143,25 +139,25 @@ class Contexts:
             self.drop(self._parked[0])
 
     def drop(self, context: Context) -> None:
-        """Release a context's row, if it waits here."""
+        """Release a context's row, if the row waits here."""
         if context.home is self and context.row is not None:
             self._target.release(self._take(context))
 
     def drop_oldest(self, but: Context | None) -> bool:
-        """Release the row of the context that was used least recently; False if none but one is left."""
+        """Release the least recently used row of any context ``but`` one; False if there is none."""
         oldest = next((context for context in self._parked if context is not but), None)
         if oldest is not None:
             self.drop(oldest)
         return oldest is not None
 
     def close(self) -> None:
-        """Forget all rows: the target is about to be closed."""
+        """Detach all contexts from their rows; called before the target is closed."""
         for context in [*self._parked]:
             self._take(context)
 
     def _take(self, context: Context) -> Row:
         row = context.row
-        assert row is not None, "a context that waits has a row"
+        assert row is not None, "a parked context has a row"
         with suppress(ValueError):
             self._parked.remove(context)
         context.tokens, context.row, context.home = (), None, None

@@ -9,7 +9,7 @@ from specdec.settings import Settings
 
 
 class TextDecoder:
-    """The text of one sequence's new tokens, pushed one at a time: what they add to the text of the prompt.
+    """The text of a request's new tokens, pushed one at a time: what they add to the prompt's text.
 
     Args:
         stop: strings that cut the text where they start.
@@ -17,8 +17,7 @@ class TextDecoder:
         skip_special_tokens: False for special tokens as text, such as the markers of an answer's parts.
 
     Attributes:
-        offsets: for each token, the character of the text at which its own text starts; tokens of one character start
-            where that does.
+        offsets: of each token, the character at which its text starts; all tokens of one character have its offset.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class TextDecoder:
         return cls(tokenizer, settings.stop, tuple(prompt), skip_special_tokens=settings.skip_special_tokens)
 
     def push(self, token: int) -> bool:
-        """Take one token; returns whether a stop string is now complete."""
+        """Add a token; return True if a stop string is now complete."""
         try:
             return self._push(token)
         except Exception as error:  # a third party's code
@@ -55,7 +54,7 @@ class TextDecoder:
             raise
 
     def text_of(self, tokens: Sequence[int]) -> str:
-        """Take all tokens at once, and return their text."""
+        """The text of all tokens."""
         for token in tokens:
             self.push(token)
         self.finish()
@@ -67,7 +66,7 @@ class TextDecoder:
         return "".join([*self._taken, self._waiting])
 
     def take(self) -> str:
-        """Text that is final and was not taken before: no later token can change or cut it."""
+        """The final text since the last call: no later token can change or cut it."""
         held_back = 0 if self._has_ended else max(map(self._overlap, self._stop), default=0)
         end = len(self._waiting) - held_back
         taken, self._waiting = self._waiting[:end], self._waiting[end:]
@@ -75,10 +74,10 @@ class TextDecoder:
         return taken
 
     def finish(self) -> str:
-        """The rest of the text, an incomplete last character included, when no token will follow.
+        """The rest of the text, including an incomplete last character; called after the last token.
 
         Raises:
-            Exception: the tokenizer's own, where it has failed.
+            Exception: the tokenizer's own error, if it has failed.
         """
         if self._fault is not None:
             raise self._fault
@@ -110,7 +109,7 @@ class TextDecoder:
         num_known = len(self._recent)
         if start >= num_known:
             self._waiting += seen[num_known:start]
-        else:  # it was held back
+        else:  # the stop string began in text that was held back
             self._waiting = self._waiting[: len(self._waiting) - (num_known - start)]
         self._has_ended = True
 
@@ -133,7 +132,7 @@ def _source(tokenizer: Any, prompt: Sequence[int], skips: bool) -> TextSource:
 
 
 def _decoding(tokenizer: Any, skips: bool) -> Decode:
-    """The tokenizer's ``decode`` without its clean-up, which would need the whole text."""
+    """The tokenizer's ``decode`` without clean-up, which needs the whole text."""
     options: dict[str, Any] = {"skip_special_tokens": skips}
     if getattr(tokenizer, "clean_up_tokenization_spaces", None) is not None:
         options["clean_up_tokenization_spaces"] = False
@@ -141,7 +140,7 @@ def _decoding(tokenizer: Any, skips: bool) -> Decode:
 
 
 def _start(before: str, fresh: str) -> int:
-    """The character of ``fresh`` at which the last token's text starts, where ``before`` was there without it."""
+    """The character of ``fresh`` at which the last token's text starts; ``before`` is the text without the token."""
     same = num_common(before, fresh) if before else 0
     # Replacement characters at the end may be parts of one character, which starts at the first of them.
     return len(fresh[:same].rstrip(INCOMPLETE)) if fresh.endswith(INCOMPLETE) else same

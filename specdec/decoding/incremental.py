@@ -5,11 +5,11 @@ from itertools import takewhile
 from typing import Protocol
 
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
-_MOST_PARTIAL = 3  # tokens, and so replacement characters, that may still become one character of four bytes
+_MOST_PARTIAL = 3  # tokens, and so replacement characters, of an unfinished character of four bytes
 _MOST_CONTEXT = 16  # tokens
 _MOST_PENDING = 32  # tokens
 _NUM_LEFT = 18  # pending tokens after a cut: 6 replacement characters or more, each of 3 bytes at most
-_NUM_EACH = 8  # sizes of a context that are tried one by one: two characters of four bytes
+_NUM_EACH = 8  # context sizes tried one by one: two characters of four bytes
 
 Decode = Callable[[list[int]], str]
 
@@ -18,27 +18,27 @@ class TextSource(Protocol):
     """Turns tokens into text.
 
     Attributes:
-        tail: the text after everything that ``push`` has returned; later tokens may change it.
+        tail: the text after all that ``push`` has returned; later tokens may change it.
     """
 
     tail: str
 
     def push(self, token: int) -> str:
-        """Take the next token; returns the text that is final now."""
+        """Add the next token; return the text that is now final."""
 
 
 class IncrementalText:
-    """The text of new tokens, in time that is linear in their number.
+    """The text of new tokens, in linear time.
 
     Tokenizers join tokens by their neighbours: the first one loses its leading space, and a character may take several
-    tokens. So the tokens whose text isn't final yet, the pending ones, are decoded after a context: the last tokens
+    tokens. So pending tokens, whose text isn't final yet, are decoded after a context: the last tokens
     before them that are whole characters. For a Llama tokenizer, after the prompt "once upon":
 
         context [▁upon], pending [▁a]           "upon a"         " a" is final
         context [▁a], pending [<0xE6>]          "a�"             a byte of a character: it stays pending
         context [▁a], pending [<0xE6> 9D B1]    "a東"            "東" is final
 
-    A replacement character that three more have followed is final as well: no character has more than four bytes.
+    A replacement character followed by three more is final as well: no character has more than four bytes.
 
     Args:
         decode: token ids to text, without special tokens where those are skipped.
@@ -52,13 +52,13 @@ class IncrementalText:
         self._decode = decode
         self._context, self._pending = _split(decode, prompt)
         self._known = self.prompt_text = decode(self._context) if self._context else ""
-        self._unfinished = self._pending_text()  # the prompt's last bytes, where those are no character yet
+        self._unfinished = self._pending_text()  # the prompt's last bytes, if they are no character yet
         self._num_final = len(self._unfinished)  # characters of the pending text
         self._last = self._unfinished
         self.tail = ""
 
     def push(self, token: int) -> str:
-        """Take the next token; returns the text that is final now."""
+        """Add the next token; return the text that is now final."""
         self._pending.append(token)
         text = self._pending_text()
         if text == self._last and not self._decode([token, token]):  # a special token, say: one token may lose a space
@@ -88,12 +88,12 @@ class IncrementalText:
         if whole.startswith(self._known):
             return whole[len(self._known) :]
         if whole[: len(self._known)].count(INCOMPLETE) > self._known.count(INCOMPLETE):
-            # Some tokenizers decode a run of bytes as a whole: a partial character takes good ones with it.
+            # Some tokenizers decode a run of bytes as a whole: a partial character spoils the others.
             return self._decode(self._pending)
         return whole[num_common(whole, self._known) :]
 
     def _close_pending(self) -> None:
-        """All pending tokens are final: make them the context of the next."""
+        """All pending tokens are final: make them the context of the next token."""
         known = self._decode(self._pending)
         if known or len(self._context) + len(self._pending) > _MOST_CONTEXT:
             self._context, self._known = self._pending, known
@@ -117,7 +117,7 @@ class IncrementalText:
 
 
 def num_common(text: str, other: str) -> int:
-    """Return the number of characters that two texts begin with."""
+    """The length of two texts' common prefix."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
 
 
@@ -135,7 +135,7 @@ def _split(decode: Decode, prompt: Sequence[int]) -> tuple[list[int], list[int]]
 
 
 def _sizes(most: int) -> Iterator[int]:
-    """Return each size up to eight tokens, and then the doubles up to all of them."""
+    """Each size up to eight tokens, then doubled sizes, up to ``most``."""
     size = 1
     while size < most:
         yield size

@@ -1,4 +1,4 @@
-"""The plan of a request: what is its own, and doesn't change while it is decoded."""
+"""The plan of a request: its strategy, acceptance rule and settings, fixed while it is decoded."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -12,13 +12,14 @@ from specdec.verifiers.base import Verifier
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strategy:
-    """A proposer bound to the target: its name, its engine, and the signals that it wants.
+    """A proposer that is bound to the target.
 
     Attributes:
-        targets: those that it has opened, in that order: it may open others later.
-        about_trees, about_prompts: the signals of either kind.
-        layers: those whose hidden states are wanted of trees.
-        num_top: the most ``TopLogits`` that are wanted of them.
+        wants: the signals that its drafters observe.
+        targets: other models that it drives, in the order in which they were opened; it may open more later.
+        about_trees, about_prompts: the signals of each kind.
+        tree_layers, prompt_layers: the layers whose hidden states are signals of each kind.
+        num_top: the largest ``k`` of its ``TopLogits`` about trees.
     """
 
     name: str
@@ -27,19 +28,22 @@ class Strategy:
     targets: Sequence[Target] = ()
     about_trees: tuple[Signal, ...] = field(init=False)
     about_prompts: tuple[Signal, ...] = field(init=False)
-    layers: frozenset[int] = field(init=False)
+    tree_layers: frozenset[int] = field(init=False)
+    prompt_layers: frozenset[int] = field(init=False)
     num_top: int = field(init=False)
 
     def __post_init__(self) -> None:
-        of_prompts = tuple(signal for signal in self.wants if signal[0] is Nodes.PROMPT)
-        object.__setattr__(self, "about_prompts", of_prompts)
-        object.__setattr__(self, "about_trees", tuple(self.wants.difference(of_prompts)))
-        object.__setattr__(self, "layers", layers_of(self.about_trees))
-        top = [what.k for _, what in self.about_trees if isinstance(what, TopLogits)]
+        about_prompts = tuple(signal for signal in self.wants if signal[0] is Nodes.PROMPT)
+        about_trees = tuple(self.wants.difference(about_prompts))
+        object.__setattr__(self, "about_prompts", about_prompts)
+        object.__setattr__(self, "about_trees", about_trees)
+        object.__setattr__(self, "prompt_layers", layers_of(about_prompts))
+        object.__setattr__(self, "tree_layers", layers_of(about_trees))
+        top = [what.k for _, what in about_trees if isinstance(what, TopLogits)]
         object.__setattr__(self, "num_top", max(top, default=0))
 
     def close(self) -> None:
-        """Release the engine, and then the models that it drove."""
+        """Close the engine, and then the models that it drove."""
         with ExitStack() as closing:
             for target in self.targets:
                 closing.callback(target.close)
@@ -47,16 +51,16 @@ class Strategy:
 
 
 def layers_of(signals: Iterable[Signal]) -> frozenset[int]:
-    """The layers whose hidden states are declared."""
+    """The layers whose hidden states are among some signals."""
     return frozenset(layer for _, what in signals if isinstance(what, Hidden) for layer in what.layers)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The strategy, acceptance rule and settings of one request; the scheduler mixes requests of any plans.
+    """The strategy, acceptance rule and settings of one request.
 
-    The rule may be another than the generator's only if it agrees with that in ``reads_q`` and ``is_keyed``: a strategy
-    was bound to a host that told it both.
+    Requests with different plans may share a pass. A rule other than the generator's must agree with it in ``reads_q``
+    and ``is_keyed``, because strategies are bound for these two.
     """
 
     strategy: Strategy
@@ -65,8 +69,8 @@ class Plan:
 
     @property
     def shows_draws(self) -> bool:
-        """Return True if feedback may reveal draws.
+        """Return True if feedback may contain draws.
 
-        Under rules not keyed by position, a proposer that knew later noise would bias the text.
+        Under a rule that isn't keyed by position, a proposer that knew later noise would bias the text.
         """
         return self.verifier.is_keyed or self.settings.temperature == 0.0

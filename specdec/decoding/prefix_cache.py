@@ -1,8 +1,8 @@
-"""Prefixes: keys and values of what requests have read, kept in blocks for later requests that begin alike.
+"""The prefix cache: keys and values of texts, in blocks, for later requests with a common prefix.
 
-A block is a stretch of text behind all that came before it, so requests that share a system prompt share its blocks,
-whatever follows. A request's row gets copies, and reads only what no block has. In exact numerics a token's keys and
-values follow from the text alone, and a copy changes no bit.
+A block is a stretch of text after a given prefix, so requests that share a system prompt share its blocks. A request's
+row gets copies of the blocks and prefills the rest. In exact numerics a token's keys and values depend on the text
+alone, and a copy changes no bit.
 """
 
 import warnings
@@ -15,12 +15,12 @@ from specdec.backends.base import Held
 from specdec.errors import in_one_line
 from specdec.target import Row, Target
 
-_BLOCK = 32  # tokens: a request reads fewer than these again of what it shares
+_BLOCK = 32  # tokens: a request recomputes less than a block of what it shares
 
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """Keys and values of some tokens behind the text of ``parent``; ``end``: of the text with them."""
+    """Keys and values of ``tokens``, which follow the text of ``parent`` and end at position ``end``."""
 
     parent: Optional["_Block"]
     end: int
@@ -30,14 +30,14 @@ class _Block:
 
 
 class Prefixes:
-    """The blocks that are kept for a target; the least recently used go where they would take too much.
+    """The cached blocks of a target; the least recently used are dropped when memory is needed.
 
     Args:
-        target: whose rows are copied; blocks are kept only where its backend ``holds_prefixes``.
+        target: whose rows are copied; nothing is cached unless its backend ``holds_prefixes``.
         max_bytes: of all blocks.
 
     Attributes:
-        num_bytes: of the blocks that are kept.
+        num_bytes: of the cached blocks.
     """
 
     def __init__(self, target: Target, max_bytes: int) -> None:
@@ -51,9 +51,9 @@ class Prefixes:
         return len(self._blocks)
 
     def fill(self, row: Row, tokens: Sequence[int]) -> None:
-        """Give an empty row what is kept of a text, but for the text's last token, which is the request's root.
+        """Fill an empty row with the cached prefix of a text, excluding its last token, which is the root.
 
-        Where that fails the row stays empty, and nothing is kept any more: a request can do without.
+        If that fails, the row stays empty and the cache is disabled.
         """
         known = list(self._known(tokens[:-1]))
         if not known:
@@ -66,7 +66,7 @@ class Prefixes:
             self._target.rollback(row, 0)
 
     def save(self, row: Row, tokens: Sequence[int]) -> None:
-        """Keep copies of what a row holds, in whole blocks, as far as they have room; ``tokens`` are its request's."""
+        """Copy whole blocks of a row into the cache, as far as there is room; ``tokens`` are its request's."""
         if not self._max_bytes:
             return
         try:
@@ -76,7 +76,7 @@ class Prefixes:
 
     def _save(self, row: Row, text: Sequence[int]) -> None:
         *_, last = None, *self._known(text)
-        self._touch(last)  # so that none of them has to go for those behind it
+        self._touch(last)  # so that none of them is dropped for a later block
         begin = 0 if last is None else last.end
         try:
             for start in range(begin, row.length - _BLOCK + 1, _BLOCK):
@@ -97,18 +97,18 @@ class Prefixes:
             self._drop_oldest()
 
     def clear(self) -> None:
-        """Forget all blocks."""
+        """Drop all blocks."""
         self.num_bytes = 0
         self._roots.clear()
         self._blocks.clear()
 
     def _give_up(self, error: Exception) -> None:
-        warnings.warn(f"prefixes are not kept any more: {in_one_line(error)}", stacklevel=2)
+        warnings.warn(f"the prefix cache is disabled: {in_one_line(error)}", stacklevel=2)
         self._max_bytes = 0
         self.clear()
 
     def _known(self, text: Sequence[int]) -> Iterator[_Block]:
-        """The blocks that a text begins with."""
+        """The cached blocks of a text's prefix."""
         last: _Block | None = None
         for start in range(0, len(text) - _BLOCK + 1, _BLOCK):
             last = self._siblings(last).get(tuple(text[start : start + _BLOCK]))
@@ -120,13 +120,13 @@ class Prefixes:
         return self._roots if parent is None else parent.children
 
     def _touch(self, block: _Block | None) -> None:
-        """Note that a block and those before it were used, the first of the text last."""
+        """Mark a block and those before it as used, the first of the text last."""
         while block is not None:
             self._blocks.move_to_end(block)
             block = block.parent
 
     def _drop_oldest(self) -> None:
         block, _ = self._blocks.popitem(last=False)
-        assert not block.children, "a block is used whenever one behind it is"
+        assert not block.children, "a block is used whenever a later one is"
         del self._siblings(block.parent)[block.tokens]
         self.num_bytes -= block.held.num_bytes

@@ -1,34 +1,36 @@
-"""Proposals: asking an engine for its requests' trees within a budget, and checking what a third party gives."""
+"""Proposals: an engine's trees for its requests, within budgets and checked."""
 
-from collections.abc import Sequence as ReadOnly
+from collections.abc import Sequence
 
 from specdec.decoding.plan import Strategy
-from specdec.decoding.request_state import Sequence
+from specdec.decoding.request_state import RequestState
 from specdec.errors import PluginError, plural
 from specdec.target import Target
 from specdec.tree import Budget, DraftTree
 
-MAX_NODES = 512  # a limit against runaway proposers; the largest published lookahead setting has 480
-UNLIMITED = 1 << 20  # positions, for models that name no limit
+MAX_NODES = 512  # a limit for runaway proposers; the largest published lookahead setting has 480
+UNLIMITED = 1 << 20  # positions of models without a limit
 
 
-def budget(target: Target, sequence: Sequence) -> Budget:
-    """The size that a request's tree may have."""
+def budget(target: Target, request: RequestState) -> Budget:
+    """The budget of a request's next tree."""
     most_depth, most_positions = target.compiler.max_depth, target.shapes.max_positions
     return Budget(
         num_nodes=MAX_NODES,
         depth=min(
             UNLIMITED if most_depth is None else most_depth,
-            (UNLIMITED if most_positions is None else most_positions) - len(sequence.tokens),
+            (UNLIMITED if most_positions is None else most_positions) - len(request.tokens),
         ),
-        num_tokens=sequence.num_remaining,
+        num_tokens=request.num_remaining,
     )
 
 
-def ask(strategy: Strategy, asking: ReadOnly[Sequence], budgets: ReadOnly[Budget]) -> ReadOnly[DraftTree | Exception]:
-    """One proposal per request; an engine that fails as a whole fails each of them."""
-    drafters = [sequence.drafter for sequence in asking if sequence.drafter is not None]
-    assert len(drafters) == len(asking), "a request without a drafter has failed, and takes part in no step"
+def propose_all(
+    strategy: Strategy, requests: Sequence[RequestState], budgets: Sequence[Budget]
+) -> Sequence[DraftTree | Exception]:
+    """One proposal per request; if the engine raises, its error for each."""
+    drafters = [request.drafter for request in requests if request.drafter is not None]
+    assert len(drafters) == len(requests), "a request without a drafter has failed, and takes part in no step"
     try:
         proposals = list(strategy.engine.propose_many(drafters, budgets))
     except Exception as error:  # a third party's code
@@ -39,14 +41,18 @@ def ask(strategy: Strategy, asking: ReadOnly[Sequence], budgets: ReadOnly[Budget
     return proposals
 
 
-def checked(proposal: DraftTree | Exception, sequence: Sequence, limits: Budget, vocab_size: int) -> DraftTree:
-    """Return a proposal that keeps a proposer's laws; raises what is wrong with any other."""
-    name, verifier = sequence.plan.strategy.name, sequence.plan.verifier
+def checked(proposal: DraftTree | Exception, request: RequestState, limits: Budget, vocab_size: int) -> DraftTree:
+    """Return a proposal that keeps a proposer's laws.
+
+    Raises:
+        Exception: the proposer's own error, or a PluginError that names the broken law.
+    """
+    name, verifier = request.plan.strategy.name, request.plan.verifier
     if isinstance(proposal, Exception):
         raise proposal
     if not isinstance(proposal, DraftTree):
         raise PluginError(f"proposer {name} returned {proposal!r}, which is not a DraftTree")
-    proposal.check(sequence.tokens[-1], vocab_size, limits, name)
+    proposal.check(request.tokens[-1], vocab_size, limits, name)
     if verifier.reads_q and proposal.has_true_laws:
         proposal.check_draws(vocab_size, name)
     return proposal

@@ -1,8 +1,7 @@
 """One request while it is decoded: its tokens, randomness, stopping and commit."""
 
 import time
-from collections.abc import Mapping
-from collections.abc import Sequence as ReadOnly
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, overload
@@ -23,8 +22,8 @@ from specdec.target import Row
 from specdec.verifiers.base import Verdict
 
 
-class TokenView(ReadOnly[int]):
-    """A live, read-only view of a list of tokens; a slice is a copy."""
+class TokenView(Sequence[int]):
+    """A live, read-only view of a list of tokens; slices are copies."""
 
     __slots__ = ("_tokens",)
 
@@ -43,10 +42,20 @@ class TokenView(ReadOnly[int]):
 
 
 @dataclass(slots=True, eq=False)
-class Sequence:
-    """Prompt and committed tokens of one request, with everything that is its own.
+class RequestState:
+    """A request's prompt and committed tokens, with all that belongs to the request alone.
 
-    The last of ``tokens`` is the root: its keys and values are not cached yet.
+    Attributes:
+        tokens: the last is the root, whose keys and values aren't cached yet.
+        decoder: None unless text is needed while decoding: for stop strings and streams.
+        index: the request's place in the caller's list.
+        context: whose row the request continues, and leaves its own row to.
+        row: set while the request is in the cache.
+        prompt_signals: by signal, answers about chunks of the prompt with the chunks' positions.
+        notes: the drafter's, once the request has ended.
+        best_two: of each new token, its score and the runner-up's, in fast numerics; on the model's device.
+        num_taken: new tokens that the caller has received.
+        is_added: True once the request was added to a scheduler.
     """
 
     tokens: list[int]
@@ -54,21 +63,20 @@ class Sequence:
     eos_token_ids: frozenset[int]
     randomness: Randomness
     warper: Warper
-    decoder: TextDecoder | None  # only where text is needed while decoding: stop strings and streaming
-    index: int = 0  # the request's place in the caller's list
-    context: Context | None = None  # that it goes on from, and leaves its row to
-    row: Row | None = None  # while it is in the cache
+    decoder: TextDecoder | None
+    index: int = 0
+    context: Context | None = None
+    row: Row | None = None
     drafter: Drafter | None = None
     prompt_signals: dict[Signal, list[tuple[int, Mapping[int, Any]]]] = field(default_factory=dict)
     finish_reason: FinishReason | None = None
     error: Exception | None = None
-    notes: tuple[str, ...] = ()  # of its drafter, once it has ended
+    notes: tuple[str, ...] = ()
     stats: Stats = field(default_factory=Stats)
     prompt_length: int = field(init=False)
-    # Of each new token, in fast numerics: its score and its runner-up's, left on the device until the end.
     best_two: list[torch.Tensor | None] = field(default_factory=list)
-    num_taken: int = 0  # new tokens that the caller has seen
-    is_added: bool = False  # to a scheduler, which happens once
+    num_taken: int = 0
+    is_added: bool = False
     began: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -76,27 +84,37 @@ class Sequence:
 
     @property
     def settings(self) -> Settings:
-        """The settings of its plan."""
+        """The plan's settings."""
         return self.plan.settings
 
     @property
+    def strategy_name(self) -> str:
+        """The name of the plan's strategy."""
+        return self.plan.strategy.name
+
+    @property
+    def num_reused(self) -> int:
+        """Tokens of the prompt that were cached before the request."""
+        return self.stats.num_reused
+
+    @property
     def capacity(self) -> int:
-        """The number of tokens that it may grow to."""
+        """The number of tokens that the text may grow to."""
         return self.prompt_length + self.settings.max_new_tokens
 
     @property
-    def is_reading(self) -> bool:
-        """True until its first step."""
+    def is_prefilling(self) -> bool:
+        """True until the first token is committed."""
         return len(self.tokens) == self.prompt_length
 
     @property
-    def trunk(self) -> list[int]:
-        """The committed tokens before the root that the cache doesn't hold: what is left of the prompt."""
+    def uncached_prefix(self) -> list[int]:
+        """The committed tokens before the root that aren't cached: the rest of the prompt."""
         return self.tokens[0 if self.row is None else self.row.length : -1]
 
     @property
     def new_tokens(self) -> list[int]:
-        """The tokens that were generated so far."""
+        """The generated tokens."""
         return self.tokens[self.prompt_length :]
 
     @property
@@ -106,14 +124,14 @@ class Sequence:
 
     @property
     def is_finished(self) -> bool:
-        """True if no token will follow."""
+        """True once no token will follow."""
         return self.finish_reason is not None
 
-    def request(self, vocab_size: int) -> Request:
-        """Return this sequence's request, as its drafter may see it."""
+    def for_drafter(self, vocab_size: int) -> Request:
+        """The request as its drafter sees it."""
         tokens, warper, shows_noise = self.tokens, self.warper, self.plan.verifier.is_keyed
 
-        def warp(drafted: ReadOnly[int], logits: torch.Tensor) -> torch.Tensor:
+        def warp(drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
             return warper.draft_law([*tokens, *drafted] if warper.has_processors else (), logits)
 
         def noise(position: int) -> torch.Tensor:
@@ -131,21 +149,21 @@ class Sequence:
         )
 
     def commit(self, verdict: Verdict) -> Verdict:
-        """Append the verdict's tokens one by one, up to an end of text, a stop string or the length; what was kept."""
+        """Append a verdict's tokens up to the end of the text; return the part of the verdict that was kept."""
         num_committed = 0
         for token in verdict.tokens:
             self.tokens.append(token)
             num_committed += 1
-            self._end_behind(token)
+            self._end_after(token)
             if self.is_finished:
                 break
         if not self.stats.steps:
             self.stats.seconds_to_first_token = time.perf_counter() - self.began
-        # The last token is the next root, so the path keeps one node per token: the old root and all but the last.
+        # One node per token: the last token is the next root, and the old root is node 0.
         return Verdict(verdict.path[:num_committed], verdict.tokens[:num_committed])
 
-    def _end_behind(self, token: int) -> None:
-        """End the text behind its last token if that was the end."""
+    def _end_after(self, token: int) -> None:
+        """Set ``finish_reason`` if the text ends after this token."""
         try:
             has_stop_string = self.decoder is not None and self.decoder.push(token)
         except Exception as error:  # a third party's code
@@ -164,38 +182,38 @@ class Sequence:
             self.finish_reason = "time"
 
     def _meets_criterion(self) -> bool:
-        """Return True if one of the caller's criteria ends the text; all are asked, as they may count."""
+        """Return True if any of the caller's criteria ends the text; each runs, since criteria may count calls."""
         if not self.settings.stopping_criteria:
             return False
         input_ids = torch.tensor([self.tokens])
-        answers = [bool(criterion(input_ids, None)) for criterion in self.settings.stopping_criteria]
-        return any(answers)
+        met = [bool(criterion(input_ids, None)) for criterion in self.settings.stopping_criteria]
+        return any(met)
 
     def ties(self, tie: float) -> tuple[int, ...]:
-        """The new tokens, by index, whose runner-up scored no more than ``tie`` less."""
-        asked = [index for index, pair in enumerate(self.best_two) if pair is not None]
-        if not asked:
+        """The indices of new tokens whose runner-up scored at most ``tie`` less."""
+        scored = [index for index, pair in enumerate(self.best_two) if pair is not None]
+        if not scored:
             return ()
         pairs = torch.stack([pair for pair in self.best_two if pair is not None]).double()
         margins = (pairs[:, 0] - pairs[:, 1]).tolist()
-        return tuple(index for index, margin in zip(asked, margins, strict=True) if margin <= tie)
+        return tuple(index for index, margin in zip(scored, margins, strict=True) if margin <= tie)
 
     def take(self) -> tuple[int, ...]:
-        """The new tokens that were not taken before."""
+        """The new tokens since the last call."""
         taken = tuple(self.tokens[self.prompt_length + self.num_taken :])
         self.num_taken += len(taken)
         return taken
 
-    def take_prompt_signals(self, signals: ReadOnly[Signal]) -> dict[Signal, Mapping[int, Any]]:
-        """The answers about the prompt, by position; told once, and none afterwards."""
+    def take_prompt_signals(self, signals: Sequence[Signal]) -> dict[Signal, Mapping[int, Any]]:
+        """The answers about the prompt, by position; empty after the first call."""
         taken, self.prompt_signals = self.prompt_signals, {}
         return {signal: Answers(partial(_by_position, taken.get(signal, ()))) for signal in signals}
 
     def fail(self, error: Exception) -> None:
-        """End this sequence alone; one that has ended already stays as it is."""
+        """End this request with an error, unless it has ended."""
         if not self.is_finished:
             self.finish_reason, self.error = "error", error
 
 
-def _by_position(parts: ReadOnly[tuple[int, Mapping[int, Any]]]) -> dict[int, Any]:
-    return {start + node: answer for start, told in parts for node, answer in told.items()}
+def _by_position(parts: Sequence[tuple[int, Mapping[int, Any]]]) -> dict[int, Any]:
+    return {start + node: answer for start, answers in parts for node, answer in answers.items()}

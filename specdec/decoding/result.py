@@ -1,9 +1,10 @@
-"""The results that a caller gets back: one for each request, and chunks of it while it is decoded."""
+"""What a caller receives: a result for each request, and chunks of text while it is decoded."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from specdec.decoding.detokenizer import TextDecoder
+from specdec.decoding.request_state import RequestState
 from specdec.decoding.stats import Stats
 from specdec.errors import failure, plural
 from specdec.numerics import Numerics
@@ -16,12 +17,15 @@ _SHOWN = 48  # characters of the text
 class Result:
     """The result of one request.
 
-    ``token_ids`` are the new tokens only, an end-of-text id that was generated included. A stop string cuts ``text``
-    alone, which is None without a tokenizer. ``seed`` reproduces the text. ``notes`` says what was left out, if
-    anything. ``numerics`` says whether the last bits of logits, and so the text, could depend on the strategy, and why.
-    ``lossless`` is False where the acceptance rule doesn't promise the model's own distribution, or weights are
-    rounded. ``ties``: the new tokens, by index, whose runner-up was as good within the numerical noise, so that another
-    strategy may go on from there differently; none where bits are exact.
+    Attributes:
+        token_ids: the new tokens, including a generated end-of-text id.
+        text: of the new tokens, cut at a stop string; None without a tokenizer.
+        seed: reproduces the text.
+        numerics: whether the bits of logits, and so the text, may depend on the strategy, and why.
+        notes: settings that were left out, and other remarks.
+        lossless: False if the acceptance rule doesn't preserve the model's distribution, or weights are rounded.
+        ties: the indices of new tokens whose runner-up scored the same within numerical noise: another strategy's text
+            may differ from there on. Empty in exact numerics.
     """
 
     token_ids: tuple[int, ...]
@@ -36,8 +40,8 @@ class Result:
     ties: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
-        said = repr(self.text if self.text is not None else list(self.token_ids))
-        shortened = said if len(said) <= _SHOWN else f"{said[:_SHOWN]}…"
+        shown = repr(self.text if self.text is not None else list(self.token_ids))
+        shortened = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
         if self.error is not None:
             return f"Result({shortened}, error: {self.error})"
         return (
@@ -48,10 +52,11 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Text and tokens that one step committed.
+    """The text and tokens of one step.
 
-    ``text`` ends at a whole character and never has the beginning of a stop string in it, so it may lag behind
-    ``token_ids``; the chunk that has a ``result`` is the last of its request and has the rest.
+    Attributes:
+        text: ends at a whole character and before any beginning of a stop string, so it may lag ``token_ids``.
+        result: set in the last chunk of a request, whose ``text`` is complete.
     """
 
     token_ids: tuple[int, ...]
@@ -63,32 +68,33 @@ class Chunk:
 def chunk_of(
     outcome: Outcome, tokenizer: Any | None, *, numerics: Numerics, lossless: bool, notes: tuple[str, ...]
 ) -> Chunk:
-    """The chunk that a step committed, with the result where that was the end."""
-    sequence = outcome.request
-    tokens, decoder = sequence.take(), sequence.decoder
+    """The chunk of a step's outcome, with the result if the request has ended."""
+    request = outcome.request
+    assert isinstance(request, RequestState), "the loop's own records have its requests"
+    tokens, decoder = request.take(), request.decoder
     text = decoder.take() if decoder is not None else ""
     if outcome.finish_reason is None:
-        return Chunk(tokens, text, sequence.index)
+        return Chunk(tokens, text, request.index)
     whole, finish_reason, fault = None, outcome.finish_reason, outcome.error
     try:
         if decoder is not None:
             text += decoder.finish()
             whole = decoder.text
         elif tokenizer is not None:
-            prompt = sequence.tokens[: sequence.prompt_length]
-            whole = TextDecoder.of(tokenizer, sequence.settings, prompt).text_of(sequence.new_tokens)
+            prompt = request.tokens[: request.prompt_length]
+            whole = TextDecoder.of(tokenizer, request.settings, prompt).text_of(request.new_tokens)
     except Exception as error:  # a third party's code
         finish_reason, fault = "error", fault or failure("the tokenizer", error)
     result = Result(
-        token_ids=tuple(sequence.new_tokens),
+        token_ids=tuple(request.new_tokens),
         text=whole,
         finish_reason=finish_reason,
-        stats=sequence.stats,
-        seed=sequence.randomness.seed,
+        stats=request.stats,
+        seed=request.randomness.seed,
         error=fault,
         notes=notes,
         lossless=lossless,
         numerics=numerics,
-        ties=sequence.ties(2 * numerics.noise),  # each of two may move by the noise
+        ties=request.ties(2 * numerics.noise),  # either score may move by the noise
     )
-    return Chunk(tokens, text, sequence.index, result)
+    return Chunk(tokens, text, request.index, result)

@@ -1,41 +1,42 @@
-"""The scheduler: requests of any plans join and leave between passes, and share those that they can.
+"""The scheduler: requests of any plans join and leave between passes, and share passes.
 
-One thread advances it. ``add`` and ``cancel`` may come from any other: they leave a note, which the next ``advance``
-reads.
+One thread calls ``advance``. Other threads may call ``add`` and ``cancel``, which the next ``advance`` carries out.
 """
 
 import math
 from collections import deque
-from collections.abc import Sequence as ReadOnly
+from collections.abc import Sequence
 
 from specdec.decoding.contexts import Contexts
-from specdec.decoding.prefill import begin, next_chunk, read
-from specdec.decoding.request_state import Sequence
-from specdec.decoding.step import Batch, leave, step
+from specdec.decoding.lifecycle import begin, leave
+from specdec.decoding.prefill import next_chunk
+from specdec.decoding.request_state import RequestState
+from specdec.decoding.step import Batch, step
 from specdec.errors import RequestError
-from specdec.record import Outcome, StepRecord
+from specdec.record import Outcome, RequestHandle, StepRecord
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
-_MOST_PASSES = 4  # over a chunk's worth of prompts: each costs something, however short it is
-_CROWD = 4  # requests that decode: a first draft, in its own request's pass alone, is no gain to that many
-_MOST_CHUNKS = 8  # between two steps: a second or so for those that decode
+_MOST_PROMPTS = 4  # per chunk's worth of tokens: a pass and a first draft have a cost, however short the prompt
+_CROWD = 4  # decoding requests for which a first draft, in a pass of its own, is no gain
+_MOST_CHUNKS = 8  # between two steps: about a second
 
 
 class Scheduler:
     """Decodes requests until each has ended.
 
-    Between two steps of those that decode, others read a chunk of their prompts, in a few passes, so that neither a
-    long prompt nor many short ones make them wait, and more of them where more requests read than decode. Prompts
-    are read one after another, and a request's first step is its own pass.
+    Prompts are read first come, first served, chunk by chunk. If the backend ``packs_rows``, they share the passes of
+    the decoding requests, with up to a chunk's tokens per pass. Otherwise rows are padded to the widest, so each chunk
+    and each first draft has a pass of its own between two steps: few enough that decoding requests never wait long,
+    more if more requests prefill than decode.
 
     Args:
-        target: drives the model; nobody else has rows in it meanwhile.
-        fallback: decides about drafts that a rule which reads q can't rely on.
+        target: used by this scheduler alone.
+        fallback: the verifier for drafts without a true q under a rule that reads q.
         max_batch_size: requests in the cache at once; the others wait, first come, first served.
-        max_cache_bytes: of keys and values that requests may come to need together; one alone may need more.
-        flags_ties: keep what tells numeric ties.
-        contexts: of requests that came before, on the same target; they make room where it is needed.
+        max_cache_bytes: keys and values of all requests; a lone request may need more.
+        flags_ties: retain the scores that show numeric ties.
+        contexts: of the same target; their rows are dropped when memory is needed.
     """
 
     def __init__(
@@ -54,18 +55,18 @@ class Scheduler:
         self._max_cache_bytes = max_cache_bytes
         self._flags_ties = flags_ties
         self._contexts = Contexts(target) if contexts is None else contexts
-        self._arrived = deque[Sequence]()  # these two are written by other threads
-        self._cancelled = deque[Sequence]()
-        self._waiting: list[Sequence] = []
-        self._reading: Sequence | None = None
-        self._decoding: list[Sequence] = []
-        self._num_read = 0  # tokens of prompts since the last step, with the first drafts' nodes
+        self._arrived = deque[RequestState]()  # this and the next are written by other threads
+        self._cancelled = deque[RequestHandle]()
+        self._waiting: list[RequestState] = []
+        self._prefilling: list[RequestState] = []
+        self._decoding: list[RequestState] = []
+        self._num_read = 0  # tokens of prompts and nodes of first drafts since the last step
 
-    def add(self, request: Sequence) -> Sequence:
-        """Let a request wait for its turn; it is its own handle.
+    def add(self, request: RequestState) -> RequestState:
+        """Queue a request; returns it as its handle.
 
         Raises:
-            RequestError: for one that was added before, to this scheduler or another.
+            RequestError: if the request was added before, to this scheduler or another.
         """
         if request.is_added:
             raise RequestError("this request was added to a scheduler before: make another one of its prompt")
@@ -73,86 +74,107 @@ class Scheduler:
         self._arrived.append(request)
         return request
 
-    def cancel(self, request: Sequence) -> None:
-        """End a request before the next pass; one that has ended stays as it is."""
+    def cancel(self, request: RequestHandle) -> None:
+        """End a request before the next pass, unless it has ended."""
         self._cancelled.append(request)
 
     @property
     def num_active(self) -> int:
         """Requests in the cache."""
-        return len(self._decoding) + (self._reading is not None)
+        return len(self._decoding) + len(self._prefilling)
 
     @property
     def num_waiting(self) -> int:
-        """Requests that have not begun."""
+        """Requests that are queued."""
         return len(self._arrived) + len(self._waiting)
 
     def advance(self) -> StepRecord | None:
-        """One pass, or the end of requests without one; None: nothing to do now."""
-        self._read_notes()
+        """Run one pass, or end requests without one; None if there is nothing to do."""
+        self._take_arrivals()
         if ended := self._take_ended():
             return ended
-        if self._reading is None and self._waiting and self._has_room(self._waiting[0]):
-            self._tell_of_those_to_come()
-            self._reading = self._waiting.pop(0)
-            begin(self._reading, self._target, self._contexts)
-            if ended := self._take_ended():
-                return ended
-        if self._reading is not None:
-            record = self._read(self._reading)
-            if record is not None:
-                return record
-        if not self._decoding:
-            return None
-        self._num_read = 0
-        return self._step(self._decoding)
+        prompts = self._next_prompts()
+        if ended := self._take_ended():  # a request that failed to begin
+            return ended
+        return self._step(prompts) if prompts or self._decoding else None
 
     def close(self) -> StepRecord | None:
-        """Cancel whatever is under way or waits."""
-        self._read_notes()
+        """Cancel all requests."""
+        self._take_arrivals()
         self._cancelled.extend(self._known())
-        self._read_notes()
+        self._take_arrivals()
         return self._take_ended()
 
-    def _read(self, request: Sequence) -> StepRecord | None:
-        """Read one chunk of the prompt, or take the first step.
+    def _next_prompts(self) -> list[RequestState]:
+        """The requests whose prompts the next pass reads.
 
-        Return None if the decoding requests have waited long enough since their last step.
+        If the backend packs rows, these are as many as fit in a chunk. Otherwise it is one, or none if the decoding
+        requests have waited long enough since their last step.
         """
-        chunk, size = next_chunk(request, self._target), self._target.shapes.chunk
-        num_tokens = max(len(chunk) or len(request.trunk) + 1, size // _MOST_PASSES)
-        if self._num_read and self._num_read + num_tokens > size * self._num_chunks():
-            return None
-        if chunk:
-            record = read(self._batch([request]), chunk)
-            self._drop(record)
-        else:
-            self._reading = None
-            is_waited_for = len(self._decoding) >= _CROWD
-            self._decoding.append(request)
-            record = self._step([request], is_waited_for)
-            if request.row is not None and self._contexts.prefixes is not None:
-                self._contexts.prefixes.save(request.row, request.tokens)
-        self._num_read += max(num_tokens, record.width)  # which has the first draft's nodes too
-        return record
+        shapes, found = self._target.shapes, list[RequestState]()
+        num_read = 0 if shapes.packs_rows else self._num_read
+        while shapes.packs_rows or not found:
+            if len(found) == len(self._prefilling) and not self._begin_next():
+                break
+            request = self._prefilling[len(found)]
+            if request.is_finished:
+                break
+            num_tokens = self._num_tokens(request)
+            if num_read and num_read + num_tokens > shapes.chunk * self._num_chunks():
+                break
+            num_read += num_tokens
+            found.append(request)
+        return found
+
+    def _begin_next(self) -> bool:
+        """Begin the first queued request; False if there is none, or no room."""
+        if not self._waiting or not self._has_room(self._waiting[0]):
+            return False
+        self._announce_rows()
+        self._prefilling.append(self._waiting.pop(0))
+        begin(self._prefilling[-1], self._target, self._contexts)
+        return True
+
+    def _num_tokens(self, request: RequestState) -> int:
+        """Tokens of the next pass over a request's prompt, counted as a fair share of a chunk at least."""
+        chunk = next_chunk(request, self._target)
+        return max(len(chunk) or len(request.uncached_prefix) + 1, self._target.shapes.chunk // _MOST_PROMPTS)
 
     def _num_chunks(self) -> float:
-        """The chunks to read before the next step: those that decode and those that read wait for one another."""
+        """Chunks to read before the next step: more if more requests prefill than decode."""
+        if self._target.shapes.packs_rows:
+            return 1
         if not self._decoding:
             return math.inf
-        num_reading = 1 + min(len(self._waiting), self._max_batch_size - self.num_active)
-        return min(_MOST_CHUNKS, max(1, num_reading // len(self._decoding)))
+        num_prefilling = 1 + min(len(self._waiting), self._max_batch_size - self.num_active)
+        return min(_MOST_CHUNKS, max(1, num_prefilling // len(self._decoding)))
 
-    def _step(self, requests: ReadOnly[Sequence], is_waited_for: bool = False) -> StepRecord:
-        record = step(self._batch(list(requests), is_waited_for))
+    def _step(self, prompts: Sequence[RequestState]) -> StepRecord:
+        """Run one pass over some prompts, and over the decoding requests if there are no prompts or rows are packed."""
+        is_shared = not prompts or self._target.shapes.packs_rows
+        num_tokens = sum(map(self._num_tokens, prompts))
+        drafting = [request for request in prompts if not next_chunk(request, self._target)]
+        batch = Batch(
+            target=self._target,
+            requests=[*self._decoding, *prompts] if is_shared else prompts,
+            fallback=self._fallback,
+            contexts=self._contexts,
+            flags_ties=self._flags_ties,
+            drops_drafts=not is_shared and len(self._decoding) >= _CROWD,
+        )
+        self._prefilling = [request for request in self._prefilling if request not in drafting]
+        self._decoding += drafting
+        record = step(batch)
         self._drop(record)
+        for request in drafting:
+            if request.row is not None and self._contexts.prefixes is not None:
+                self._contexts.prefixes.save(request.row, request.tokens)
+        # The width includes the first draft.
+        self._num_read = 0 if is_shared else self._num_read + max(num_tokens, record.width)
         return record
 
-    def _batch(self, requests: ReadOnly[Sequence], is_waited_for: bool = False) -> Batch:
-        return Batch(self._target, requests, self._fallback, self._flags_ties, self._contexts, is_waited_for)
-
-    def _has_room(self, request: Sequence) -> bool:
-        """Return True if the cache may hold another request: by its count, and by the memory it will need."""
+    def _has_room(self, request: RequestState) -> bool:
+        """Return True if the batch and the cache have room for a request; drops waiting contexts to make room."""
         if self.num_active >= self._max_batch_size:
             return False
         own = None if request.context is None else request.context.row
@@ -162,13 +184,13 @@ class Scheduler:
                 return True
             if self._target.backend.cache_bytes([*capacities, request.capacity]) <= self._max_cache_bytes:
                 return True
-            if self._target.backend.trim():  # a long text that has left may have made all rows long
+            if self._target.backend.trim():  # a long text that has ended may have made all rows long
                 continue
             if not self._contexts.drop_oldest(but=request.context):
                 return False
 
-    def _tell_of_those_to_come(self) -> None:
-        """Tell the backend of the rows that will be open together, as far as there is memory for them."""
+    def _announce_rows(self) -> None:
+        """Announce to the backend the rows that will be open together, as far as memory allows."""
         backend, num_coming = self._target.backend, self._max_batch_size - self.num_active
         capacities = [row.capacity for row in self._target.rows]
         least = len(capacities) + 1  # the next has room
@@ -176,38 +198,37 @@ class Scheduler:
         most = float("inf") if self._max_cache_bytes is None else self._max_cache_bytes
         while len(capacities) > least and backend.cache_bytes(capacities) > most:
             capacities.pop()
-        if backend.cache_bytes(capacities):  # not before a row has shown what a token takes
+        if backend.cache_bytes(capacities):  # unknown before the first pass
             backend.expect(capacities)
 
-    def _known(self) -> list[Sequence]:
-        return [*self._decoding, *([self._reading] if self._reading else []), *self._waiting]
+    def _known(self) -> list[RequestState]:
+        return [*self._decoding, *self._prefilling, *self._waiting]
 
-    def _read_notes(self) -> None:
-        """Take over what other threads have asked for."""
+    def _take_arrivals(self) -> None:
+        """Carry out ``add`` and ``cancel``."""
         while self._arrived:
             self._waiting.append(self._arrived.popleft())
         while self._cancelled:
             request = self._cancelled.popleft()
-            if not request.is_finished:
+            if request.finish_reason is None:
                 request.finish_reason = "cancelled"
 
     def _take_ended(self) -> StepRecord | None:
-        """Let requests leave that have ended otherwise than by a step."""
+        """Let requests leave that have ended outside of a step."""
         ended = [request for request in self._known() if request.is_finished]
         if not ended:
             return None
         row_bytes = leave(ended, self._target, self._contexts)
-        outcomes = [Outcome(each, finish_reason=each.finish_reason, error=each.error) for each in ended]
-        record = StepRecord("none", tuple(outcomes), row_bytes=row_bytes)
+        outcomes = tuple(Outcome(each, finish_reason=each.finish_reason, error=each.error) for each in ended)
+        record = StepRecord("none", outcomes, row_bytes=row_bytes)
         self._drop(record)
-        for outcome in outcomes:
-            outcome.request.stats.note(record, outcome)
+        for request, outcome in zip(ended, outcomes, strict=True):
+            request.stats.note(record, outcome)
         return record
 
     def _drop(self, record: StepRecord) -> None:
-        """Forget the requests that a record says have ended."""
+        """Forget the requests that have ended."""
         ended = {id(outcome.request) for outcome in record.outcomes if outcome.finish_reason is not None}
         self._decoding = [request for request in self._decoding if id(request) not in ended]
+        self._prefilling = [request for request in self._prefilling if id(request) not in ended]
         self._waiting = [request for request in self._waiting if id(request) not in ended]
-        if id(self._reading) in ended:
-            self._reading = None

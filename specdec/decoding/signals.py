@@ -1,16 +1,16 @@
-"""Signals: the answers to what a proposer declared that it wants to hear, each pair by itself."""
+"""Signals: the answers to each pair of nodes and quantity that a proposer has declared."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from specdec.sampling.target import SequenceTarget
+from specdec.sampling.distributions import NodeDistributions
 from specdec.strategies.base import Answers, Hidden, Nodes, Signal, TopK, TopLogits, What
 from specdec.tree import ROOT, DraftTree, Role
 
 
 def wanted(tree: DraftTree, signals: Iterable[Signal]) -> list[int]:
-    """The nodes whose logits a step reads, ascending: what the verifier needs, and what was declared."""
+    """The nodes whose logits a step reads, ascending: the verifier's, and those of declared signals."""
     declared = {nodes for nodes, what in signals if not isinstance(what, Hidden)}
     if Nodes.ALL in declared:
         return list(range(len(tree)))
@@ -25,7 +25,7 @@ def wanted_of_prompt(num_tokens: int, signals: Iterable[Signal]) -> Sequence[int
 
 
 def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
-    """The nodes of a verified tree that a declaration names; none for the prompt's, which no tree has."""
+    """The nodes of a verified tree that a declaration names; none for PROMPT, whose nodes are in no tree."""
     match nodes:
         case Nodes.LAST:
             return path[-1:]
@@ -42,15 +42,15 @@ def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
 
 
 def answers(
-    what: What | TopK | TopLogits | Hidden, nodes: Sequence[int], target: SequenceTarget, shows_draws: bool
+    what: What | TopK | TopLogits | Hidden, nodes: Sequence[int], target: NodeDistributions, shows_draws: bool
 ) -> Mapping[int, Any]:
-    """The answers at some nodes; those that cost something are worked out when they are first asked for.
+    """The answers at some nodes, computed when first read.
 
-    A node where no token is possible, or where the model gave no numbers, has none.
+    Nodes without a possible token or without finite logits are left out.
     """
     match what:
         case TopK(k):
-            return Answers(partial(target.likeliest, nodes, k))
+            return Answers(partial(target.top_probs, nodes, k))
         case TopLogits(k):
             return Answers(partial(target.top_logits, nodes, k))
         case Hidden(layers):

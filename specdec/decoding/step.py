@@ -1,22 +1,26 @@
-"""The step: propose, compile, forward, verify, commit, keep, observe. It knows the order of things and nothing else."""
+"""The step: propose, compile, forward, verify, commit, observe.
 
-from collections.abc import Mapping
-from collections.abc import Sequence as ReadOnly
+A request takes part in a step with a turn: the next chunk of its prompt, or a draft tree. Turns of both kinds may
+share a pass.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
-from specdec.backends.base import OutputRow
 from specdec.decoding.contexts import Contexts
-from specdec.decoding.guard import guard
-from specdec.decoding.proposals import ask, budget, checked
-from specdec.decoding.request_state import Sequence
+from specdec.decoding.failures import blame_backend, blame_proposer, blame_verifier
+from specdec.decoding.lifecycle import leave
+from specdec.decoding.phases import timed
+from specdec.decoding.prefill import keep_prompt_signals, next_chunk, tree_of_chunk
+from specdec.decoding.proposals import budget, checked, propose_all
+from specdec.decoding.request_state import RequestState
 from specdec.decoding.signals import answers, select, wanted
-from specdec.decoding.stats import Clock
 from specdec.record import Outcome, StepRecord
-from specdec.sampling.target import NO_TOKEN, SequenceTarget
+from specdec.sampling.distributions import NO_TOKEN, NodeDistributions
 from specdec.strategies.base import Feedback
-from specdec.target import Pass, Row, Target
+from specdec.target import Pass, PassOutput, Row, Target
 from specdec.tree import ROOT, DraftTree, Role
 from specdec.verifiers.base import Verdict, Verifier
 
@@ -25,269 +29,270 @@ NOTHING = Verdict((ROOT,), ())
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The requests of one pass, each with its own plan.
+    """The requests of one pass.
 
-    ``fallback`` decides about trees whose draws a rule that reads q can't rely on; it reads none. ``flags_ties``: two
-    scores that lie close together might change places in a pass of another shape, so they are kept. ``is_waited_for``:
-    others wait meanwhile, to whom a draft costs more than it may bring, so that none is fed where the text allows it.
+    Attributes:
+        fallback: the verifier for drafts without a true q under a rule that reads q; it doesn't read q itself.
+        flags_ties: retain the two best scores of each token, since a pass of another shape might swap them.
+        drops_drafts: feed roots alone where the text allows it: requests outside the pass wait for it.
+        seconds: by phase.
     """
 
     target: Target
-    sequences: ReadOnly[Sequence]
+    requests: Sequence[RequestState]
     fallback: Verifier
+    contexts: Contexts
     flags_ties: bool = False
-    contexts: Contexts | None = None
-    is_waited_for: bool = False
-    clock: Clock = field(default_factory=Clock)
+    drops_drafts: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class Turn:
-    """One request's part of a step, as it comes about.
+class RequestTurn:
+    """One request's part of a step.
 
-    ``proposed`` is the proposer's tree, ``tree`` what of it is fed and verified, ``kept`` the verdict up to the end of
-    the text.
+    Attributes:
+        proposed: the drafter's tree, or the chunk.
+        tree: the part of ``proposed`` that is fed and verified.
+        kept: the verdict, cut at the end of the text; of a chunk all nodes.
+        is_chunk: a chunk of the prompt is read, and nothing is verified.
+        num_discarded: nodes of earlier passes of this step.
     """
 
-    sequence: Sequence
+    request: RequestState
     proposed: DraftTree
     tree: DraftTree
-    num_spoiled: int = 0  # nodes that were fed in vain
-    target: SequenceTarget | None = None
-    verdict: Verdict = NOTHING
     kept: Verdict = NOTHING
+    is_chunk: bool = False
+    num_discarded: int = 0
+    target: NodeDistributions | None = None
+    verdict: Verdict = NOTHING
     has_fallen_back: bool = False
     scores: tuple[torch.Tensor | None, ...] = ()
     logits: tuple[torch.Tensor, ...] = ()
 
+    @property
+    def row(self) -> Row:
+        """The request's row."""
+        assert self.request.row is not None, "a request in a step has a row"
+        return self.request.row
+
 
 def step(batch: Batch) -> StepRecord:
-    """One forward pass for the whole batch; each request advances by as many tokens as its own tree earned.
+    """One forward pass for all requests of a batch; each reads a chunk of its prompt, or gets tokens.
 
-    What the cache doesn't hold of a prompt goes along with a request's first tree.
+    A failing proposer, verifier or processor ends its own request; a failing backend ends all.
     """
-    is_prompt = any(sequence.is_reading for sequence in batch.sequences)
-    with batch.clock.phase("propose"):
-        turns = propose(batch)
-    planned = None
-    with guard(batch.target.author, batch.sequences):
-        planned, rows = forward(batch, turns)
-    if planned is not None:
-        with batch.clock.phase("verify"):
-            verify(batch, turns, rows)
-        with batch.clock.phase("commit"):
-            commit(batch, turns)
-            with guard(batch.target.author, batch.sequences):
-                batch.target.keep(planned, {row_of(turn): turn.kept.path for turn in turns})
-        with batch.clock.phase("propose"):
-            observe(turns)
-    record = recorded(batch, turns, planned, is_prompt)
-    learn(record)
+    reads_prompts = any(request.is_prefilling for request in batch.requests)
+    turns, output = propose(batch), None
+    with blame_backend(batch.target, batch.requests):
+        planned = compile_pass(batch, turns)
+        output = forward(batch, turns, planned)
+        while discard_spoiled(batch, turns, output):
+            output = forward(batch, turns, compile_pass(batch, turns))
+        verify(batch, turns, output)
+        commit(batch, turns, output)
+        observe(batch, turns)
+    record = record_of(batch, turns, output, reads_prompts)
+    learn(turns, record)
     return record
 
 
-def propose(batch: Batch) -> list[Turn]:
-    """One checked tree per request; a request whose proposal fails ends, and goes along with its root alone."""
-    turns = {}
-    for strategy in dict.fromkeys(sequence.plan.strategy for sequence in batch.sequences):
-        asking = [sequence for sequence in batch.sequences if sequence.plan.strategy is strategy]
-        budgets = [budget(batch.target, sequence) for sequence in asking]
-        for sequence, limits, tree in zip(asking, budgets, ask(strategy, asking, budgets), strict=True):
-            root = DraftTree(sequence.tokens[-1])
-            turns[sequence] = Turn(sequence, root, root)
-            with guard(f"proposer {strategy.name}", [sequence]):
-                proposed = checked(tree, sequence, limits, batch.target.shapes.vocab_size)
-                fed = proposed if batch.target.shapes.takes_trees else proposed.longest_chain()
-                if batch.is_waited_for and sequence.plan.verifier.is_keyed:
-                    fed = proposed.part([])
-                fed.wanted = wanted(fed, strategy.wants)
-                turns[sequence] = Turn(sequence, proposed, fed)
-    return [turns[sequence] for sequence in batch.sequences]
+@timed("propose")
+def propose(batch: Batch) -> list[RequestTurn]:
+    """A turn per request: the next chunk of its prompt, or a checked draft; the root alone if its proposer fails."""
+    turns = dict[RequestState, RequestTurn]()
+    for request in batch.requests:
+        if chunk := next_chunk(request, batch.target):
+            tree = tree_of_chunk(chunk, request)
+            turns[request] = RequestTurn(request, tree, tree, Verdict(tuple(range(len(tree))), ()), is_chunk=True)
+    drafting = [request for request in batch.requests if request not in turns]
+    for strategy in dict.fromkeys(request.plan.strategy for request in drafting):
+        own = [request for request in drafting if request.plan.strategy is strategy]
+        budgets = [budget(batch.target, request) for request in own]
+        for request, limits, proposal in zip(own, budgets, propose_all(strategy, own, budgets), strict=True):
+            root = DraftTree(request.tokens[-1])
+            turn = turns[request] = RequestTurn(request, root, root)
+            with blame_proposer(strategy, [request]):
+                proposed = checked(proposal, request, limits, batch.target.shapes.vocab_size)
+                tree = proposed if batch.target.shapes.takes_trees else proposed.longest_chain()
+                if batch.drops_drafts and request.plan.verifier.is_keyed:
+                    tree = proposed.part([])
+                tree.wanted = wanted(tree, strategy.wants)
+                turn.proposed, turn.tree = proposed, tree
+    return [turns[request] for request in batch.requests]
 
 
-def forward(batch: Batch, turns: ReadOnly[Turn]) -> tuple[Pass, Mapping[Row, OutputRow]]:
-    """One pass over the trees; a second one where drafts spoiled it (``is_spoiled``), with roots in their place."""
-    target = batch.target
-    with batch.clock.phase("compile"):
-        trees = {row_of(turn): turn.tree for turn in turns}
-        trunks = {row_of(turn): turn.sequence.trunk for turn in turns if turn.sequence.is_reading}
-        layers = {layer for turn in turns for layer in turn.sequence.plan.strategy.layers}
-        planned = target.compile(trees, trunks, sorted(layers))
-    with batch.clock.phase("forward"):
-        rows = target.forward(planned)
-        rows[row_of(turns[0])].output.num_top = max(turn.sequence.plan.strategy.num_top for turn in turns)
-        spoiled = [turn for turn in turns if is_spoiled(turn.tree, rows[row_of(turn)])]
-    if not spoiled:
-        return planned, rows
-    target.keep(planned, {})
-    for turn in spoiled:
-        target.clear(row_of(turn))
-        turn.num_spoiled += len(turn.tree)
-        turn.tree = turn.proposed.part([])
-    return forward(batch, turns)
-
-
-def is_spoiled(tree: DraftTree, row: OutputRow) -> bool:
-    """Return True if the root's logits are not finite although a draft was fed with it.
-
-    NaN in a draft's keys and values passes through masks, so the root is forwarded again alone.
-    """
-    return not row.is_finite(ROOT) and len(tree) > 1
-
-
-def verify(batch: Batch, turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
-    """Each request's verdict by its own rule, up to where the target has no answer."""
-    with guard(batch.target.author, batch.sequences):
-        fetch_logits(turns, rows)
+@timed("compile")
+def compile_pass(batch: Batch, turns: Sequence[RequestTurn]) -> Pass:
+    """Compile one pass over all turns; a first draft's row is fed the rest of the prompt before the draft."""
+    trees = {turn.row: turn.tree for turn in turns}
+    prefilling = [turn for turn in turns if turn.request.is_prefilling and not turn.is_chunk]
+    trunks = {turn.row: turn.request.uncached_prefix for turn in prefilling}
+    layers = set[int]()
     for turn in turns:
-        sequence, verifier = turn.sequence, turn.sequence.plan.verifier
-        if sequence.is_finished:
-            continue
-        turn.target = SequenceTarget(
-            turn.tree, rows[row_of(turn)], sequence.tokens, sequence.warper, sequence.randomness
-        )
+        strategy = turn.request.plan.strategy
+        layers |= strategy.prompt_layers if turn.is_chunk else strategy.tree_layers
+    return batch.target.compile(trees, trunks, sorted(layers))
+
+
+@timed("forward")
+def forward(batch: Batch, turns: Sequence[RequestTurn], planned: Pass) -> PassOutput:
+    """Run a pass."""
+    return batch.target.forward(planned, num_top=max(turn.request.plan.strategy.num_top for turn in turns))
+
+
+@timed("forward")
+def discard_spoiled(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> bool:
+    """Discard a pass in which a root's logits aren't finite although a draft was fed with it; False if there is none.
+
+    NaN in a draft's keys and values passes through masks, so these roots are to be fed alone.
+    """
+    drafting = [turn for turn in turns if not turn.is_chunk]
+    spoiled = [turn for turn in drafting if not output.rows[turn.row].is_finite(ROOT) and len(turn.tree) > 1]
+    if spoiled:
+        batch.target.keep(output.planned, {})
+    for turn in spoiled:
+        batch.target.clear(turn.row)
+        turn.num_discarded += len(turn.tree)
+        turn.tree = turn.proposed.part([])
+    return bool(spoiled)
+
+
+@timed("verify")
+def verify(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> None:
+    """Each draft's verdict by its request's own rule, up to the first node without a distribution."""
+    drafting = [turn for turn in turns if not (turn.is_chunk or turn.request.is_finished)]
+    fetch_logits(drafting, output)
+    for turn in drafting:
+        request, verifier, outputs = turn.request, turn.request.plan.verifier, output.rows[turn.row]
+        turn.target = NodeDistributions(turn.tree, outputs, request.tokens, request.warper, request.randomness)
         if verifier.reads_q and not turn.tree.has_true_laws:
             verifier, turn.has_fallen_back = batch.fallback, True
-        with guard(f"verifier {type(verifier).__name__}", [sequence]):
-            verdict = verifier.verify(turn.tree, turn.target, sequence.randomness)
+        with blame_verifier(verifier, request):
+            verdict = verifier.verify(turn.tree, turn.target, request.randomness)
             verdict.check(turn.tree)
             has_bonus = verdict.tokens[-1] != NO_TOKEN
             turn.verdict = verdict if has_bonus else Verdict(verdict.path, verdict.tokens[:-1])
 
 
-def fetch_logits(turns: ReadOnly[Turn], rows: Mapping[Row, OutputRow]) -> None:
-    """Copy all logits to the host that distributions will be made of, at once: waiting for a device costs most."""
-    rows[row_of(turns[0])].output.fetch(
-        [
-            rows[row_of(turn)].place(node)
-            for turn in turns
-            if makes_distributions(turn.sequence)
-            for node in (ROOT, *turn.tree.nodes_with(Role.CANDIDATE))
-        ]
-    )
+def fetch_logits(turns: Sequence[RequestTurn], output: PassOutput) -> None:
+    """Copy all logits that become distributions to the host, in the step's only transfer of logits."""
+    reading = [turn for turn in turns if _reads_logits(turn.request)]
+    output.fetch({turn.row: [ROOT, *turn.tree.nodes_with(Role.CANDIDATE)] for turn in reading})
 
 
-def makes_distributions(sequence: Sequence) -> bool:
-    """Return True if the verifier needs full logits on the host.
+def _reads_logits(request: RequestState) -> bool:
+    """Return True if the verifier reads full logits on the host.
 
-    The token is then not a plain argmax, and no processor of the caller's needs the model's device.
+    The token isn't a plain argmax then, and no processor of the caller's needs the model's device.
     """
-    warper = sequence.warper
-    return warper.is_on_host and not (warper.is_plain_argmax and sequence.plan.verifier.is_keyed)
+    warper = request.warper
+    return warper.is_on_host and not (warper.is_plain_argmax and request.plan.verifier.is_keyed)
 
 
-def commit(batch: Batch, turns: ReadOnly[Turn]) -> None:
-    """Each request's own commit; then, unless that was its end, it fails where the target had no answer."""
+@timed("commit")
+def commit(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> None:
+    """Append each verdict's tokens to its request, and keep the keys and values of chunks and accepted paths."""
     for turn in turns:
-        sequence, verdict, target = turn.sequence, turn.verdict, turn.target
-        if sequence.is_finished or target is None:
-            continue
-        deciding = verdict.path[: len(verdict.tokens)]
-        if batch.flags_ties and sequence.plan.shows_draws:  # not under rules that draw by distributions
-            best_two = [target.best_two(node, sequence.randomness.gumbel) for node in deciding]
-        else:
-            best_two = []
-        num_step = sequence.stats.steps + 1
-        turn.kept = sequence.commit(verdict) if verdict.tokens else verdict
-        sequence.best_two += best_two[: len(turn.kept.tokens)]
-        if sequence.settings.keeps_scores:
-            shown = [target.shown(node) for node in deciding[: len(turn.kept.tokens)]]
-            turn.scores = tuple(None if one is None else one.to("cpu", torch.float32, copy=True) for one in shown)
-        if sequence.settings.keeps_logits:
-            raw = [target.logits(node) for node in deciding[: len(turn.kept.tokens)]]
-            turn.logits = tuple(one.to("cpu", torch.float32, copy=True) for one in raw)
-        last = verdict.path[-1]
-        fault = target.faults.get(last) if len(verdict.tokens) < len(verdict.path) else None
-        is_certain = last == ROOT or target.has_logits(last)  # else it is the next root, and may fare better alone
-        if fault is not None and is_certain and not sequence.is_finished:
-            told = type(fault)(f"step {num_step}: {fault}")
-            told.__cause__ = fault.__cause__
-            sequence.fail(told)
-
-
-def observe(turns: ReadOnly[Turn]) -> None:
-    """Tell each drafter what became of its own tree, unless no token will follow."""
+        if turn.target is not None and not turn.request.is_finished:
+            _commit(turn, turn.target, batch.flags_ties)
+    batch.target.keep(output.planned, {turn.row: turn.kept.path for turn in turns})
     for turn in turns:
-        sequence, strategy, target = turn.sequence, turn.sequence.plan.strategy, turn.target
-        if sequence.is_finished or sequence.drafter is None or target is None:
+        if turn.is_chunk:
+            keep_prompt_signals(turn.request, turn.tree, output.rows[turn.row])
+
+
+def _commit(turn: RequestTurn, target: NodeDistributions, flags_ties: bool) -> None:
+    """Append a verdict's tokens; the request fails if its text goes on at a node without a distribution."""
+    request, verdict = turn.request, turn.verdict
+    deciding = verdict.path[: len(verdict.tokens)]
+    if flags_ties and request.plan.shows_draws:  # rules that draw by distributions have no runner-up
+        best_two = [target.best_two(node, request.randomness.gumbel) for node in deciding]
+    else:
+        best_two = []
+    num_step = request.stats.steps + 1
+    turn.kept = request.commit(verdict) if verdict.tokens else verdict
+    num_kept = len(turn.kept.tokens)
+    request.best_two += best_two[:num_kept]
+    if request.settings.keeps_scores:
+        scores = [target.scores(node) for node in deciding[:num_kept]]
+        turn.scores = tuple(None if one is None else one.to("cpu", torch.float32, copy=True) for one in scores)
+    if request.settings.keeps_logits:
+        logits = [target.logits(node) for node in deciding[:num_kept]]
+        turn.logits = tuple(one.to("cpu", torch.float32, copy=True) for one in logits)
+    last = verdict.path[-1]
+    fault = target.faults.get(last) if len(verdict.tokens) < len(verdict.path) else None
+    is_certain = last == ROOT or target.has_logits(last)  # otherwise the node is the next root, and is fed alone
+    if fault is not None and is_certain and not request.is_finished:
+        error = type(fault)(f"step {num_step}: {fault}")
+        error.__cause__ = fault.__cause__
+        request.fail(error)
+
+
+@timed("propose")
+def observe(batch: Batch, turns: Sequence[RequestTurn]) -> None:
+    """Pass each unfinished request's feedback to its drafter: its verdict, or how much of its prompt is read."""
+    for turn in turns:
+        request, strategy, drafter = turn.request, turn.request.plan.strategy, turn.request.drafter
+        if request.is_finished or drafter is None:
             continue
-        with guard(f"proposer {strategy.name}", [sequence]):
-            shows_draws = sequence.plan.shows_draws
-            signals = {
-                (nodes, what): answers(what, select(nodes, turn.tree, turn.verdict.path), target, shows_draws)
-                for nodes, what in strategy.about_trees
-            }
-            signals |= sequence.take_prompt_signals(strategy.about_prompts)
-            feedback = Feedback(turn.tree, turn.kept.path, turn.kept.tokens, signals)
-            sequence.drafter.observe(feedback.about(turn.proposed))
+        with blame_proposer(strategy, [request]):
+            if turn.is_chunk:
+                drafter.read(turn.row.length, budget(batch.target, request))
+            elif turn.target is not None:
+                drafter.observe(_feedback(turn, turn.target).about(turn.proposed))
 
 
-def recorded(batch: Batch, turns: ReadOnly[Turn], planned: Pass | None, is_prompt: bool) -> StepRecord:
-    """The record of a step, whose ended requests leave, and its figures."""
-    row_bytes = leave([turn.sequence for turn in turns if turn.sequence.is_finished], batch.target, batch.contexts)
-    outcomes = tuple(
-        Outcome(
-            request=turn.sequence,
-            tree=turn.tree,
-            path=turn.kept.path,
-            tokens=turn.kept.tokens,
-            num_nodes=turn.num_spoiled + len(turn.tree),
-            has_fallen_back=turn.has_fallen_back,
-            finish_reason=turn.sequence.finish_reason,
-            error=turn.sequence.error,
-            scores=turn.scores,
-            logits=turn.logits,
-        )
-        for turn in turns
-    )
+def _feedback(turn: RequestTurn, target: NodeDistributions) -> Feedback:
+    strategy, shows_draws = turn.request.plan.strategy, turn.request.plan.shows_draws
+    signals = {
+        (nodes, what): answers(what, select(nodes, turn.tree, turn.verdict.path), target, shows_draws)
+        for nodes, what in strategy.about_trees
+    }
+    signals |= turn.request.take_prompt_signals(strategy.about_prompts)
+    return Feedback(turn.tree, turn.kept.path, turn.kept.tokens, signals)
+
+
+def record_of(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput | None, reads_prompts: bool) -> StepRecord:
+    """Let ended requests leave; return the step's record, which is in all requests' statistics."""
+    row_bytes = leave([turn.request for turn in turns if turn.request.is_finished], batch.target, batch.contexts)
     record = StepRecord(
-        kind="prompt" if is_prompt else "step",
-        outcomes=outcomes,
-        seconds=batch.clock.seconds,
-        width=0 if planned is None else max(planned.layout.num_nodes),
-        num_positions=0 if planned is None else planned.num_positions,
+        kind="chunk" if all(turn.is_chunk for turn in turns) else "prompt" if reads_prompts else "step",
+        outcomes=tuple(map(_outcome, turns)),
+        seconds=batch.seconds,
+        width=0 if output is None else max(output.planned.layout.num_nodes),
+        num_positions=0 if output is None else output.planned.num_positions,
         is_settled=batch.target.is_settled,
         row_bytes=row_bytes,
     )
-    for outcome in outcomes:
-        outcome.request.stats.note(record, outcome)
+    for turn, outcome in zip(turns, record.outcomes, strict=True):
+        turn.request.stats.note(record, outcome)
     return record
 
 
-def learn(record: StepRecord) -> None:
-    """Tell each engine of the step that its requests took part in."""
-    for strategy in dict.fromkeys(outcome.request.plan.strategy for outcome in record.outcomes):
-        own = [outcome for outcome in record.outcomes if outcome.request.plan.strategy is strategy]
-        with guard(f"proposer {strategy.name}", [outcome.request for outcome in own]):
-            strategy.engine.learn(record, own)
+def _outcome(turn: RequestTurn) -> Outcome:
+    request = turn.request
+    if turn.is_chunk:
+        return Outcome(request, is_chunk=True, finish_reason=request.finish_reason, error=request.error)
+    return Outcome(
+        request=request,
+        tree=turn.tree,
+        path=turn.kept.path,
+        tokens=turn.kept.tokens,
+        num_nodes=turn.num_discarded + len(turn.tree),
+        has_fallen_back=turn.has_fallen_back,
+        finish_reason=request.finish_reason,
+        error=request.error,
+        scores=turn.scores,
+        logits=turn.logits,
+    )
 
 
-def leave(ended: ReadOnly[Sequence], target: Target, contexts: Contexts | None) -> int:
-    """Take requests that have ended out of the cache, and stop their drafting; the bytes that each row held.
-
-    What a row holds may be kept for the requests that follow, unless its own failed.
-    """
-    row_bytes = 0
-    if ended:
-        with guard(target.author, ended):
-            row_bytes = target.backend.row_bytes
-    for sequence in ended:
-        row, drafter = sequence.row, sequence.drafter
-        sequence.row = sequence.drafter = None
-        if row is not None:
-            with guard(target.author, [sequence]):
-                if contexts is not None and sequence.error is None:
-                    contexts.let_go(row, sequence.tokens, sequence.context)
-                else:
-                    target.release(row)
-        if drafter is not None:
-            with guard(f"proposer {sequence.plan.strategy.name}", [sequence]):
-                drafter.stop()
-            sequence.notes = drafter.notes
-    return row_bytes
-
-
-def row_of(turn: Turn) -> Row:
-    """The row of a request that takes part in a step."""
-    assert turn.sequence.row is not None, "a request that takes part in a step is in the cache"
-    return turn.sequence.row
+def learn(turns: Sequence[RequestTurn], record: StepRecord) -> None:
+    """Pass the record to each engine that drafted in the step."""
+    outcomes = {turn.request: each for turn, each in zip(turns, record.outcomes, strict=True) if not turn.is_chunk}
+    for strategy in dict.fromkeys(request.plan.strategy for request in outcomes):
+        own = [request for request in outcomes if request.plan.strategy is strategy]
+        with blame_proposer(strategy, own):
+            strategy.engine.learn(record, [outcomes[request] for request in own])

@@ -1,4 +1,4 @@
-"""The merits of each strategy of a merge: what it named and what came of it, and whether its chances came true."""
+"""Contribution and calibration of each strategy of a merge: proposed and accepted nodes, predicted probabilities."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -6,18 +6,19 @@ from dataclasses import dataclass, field
 
 from specdec.tree import DraftTree
 
-NUM_BINS = 10  # of chances, each a tenth wide
+NUM_BINS = 10  # of predicted probabilities
 
 Names = tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Nodes of a merge's drafts, counted by who named them; each strategy's sums are made when asked for.
+    """Counts of a merge's nodes by the strategies that proposed them.
 
-    ``named``: by names, depth and whether it was accepted, the number of nodes. ``judged``: by names and tenth of the
-    chance, of the nodes below accepted ones, whose outcome is therefore known: their number, the sum of their chances,
-    and how many were right.
+    Attributes:
+        named: by strategies, depth and whether the node was accepted: the number of nodes.
+        judged: by strategies and bin of predicted probability, for nodes with an accepted parent, whose outcome is
+            known: the number of nodes, the sum of their probabilities, and the number of right nodes.
     """
 
     named: defaultdict[tuple[Names, int, bool], int] = field(default_factory=lambda: defaultdict(int))
@@ -26,22 +27,21 @@ class Tally:
     )
 
     def note(self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int]) -> None:
-        """Add a draft, its accepted path, root first, and the committed tokens."""
+        """Add a draft with its accepted path, root first, and the committed tokens."""
         accepted, followed = frozenset(path), dict(zip(path, tokens, strict=False))
-        parents, depths, chances, ids, named = tree.parents, tree.depths, tree.chances, tree.tokens, self.named
+        parents, depths, probs, ids, named = tree.parents, tree.depths, tree.chances, tree.tokens, self.named
         for node, names in tree.named_by.items():
             named[names, depths[node], node in accepted] += 1
             token = followed.get(parents[node])
-            if token is not None and node in chances:
-                chance = chances[node]
-                cell = self.judged[names, min(int(NUM_BINS * chance), NUM_BINS - 1)]
+            if token is not None and node in probs:
+                cell = self.judged[names, min(int(NUM_BINS * probs[node]), NUM_BINS - 1)]
                 cell[0] += 1
-                cell[1] += chance
+                cell[1] += probs[node]
                 cell[2] += token == ids[node]
 
     @property
     def sources(self) -> dict[str, dict[int, list[int]]]:
-        """By strategy and depth, the nodes that it named, alone or with others, and how many were accepted."""
+        """By strategy and depth: the numbers of proposed and accepted nodes."""
         found: dict[str, dict[int, list[int]]] = {}
         for (names, depth, is_accepted), count in sorted(self.named.items(), key=lambda item: item[0][1]):
             for name in names:
@@ -52,9 +52,9 @@ class Tally:
 
     @property
     def calibration(self) -> dict[str, list[list[float]]]:
-        """By strategy, for each tenth of the chance that its nodes were given: number, sum of chances, number right.
+        """By strategy and bin of predicted probability: number of nodes, sum of probabilities, number of right nodes.
 
-        The chance is that of the token, were its parent right; only nodes below accepted ones count.
+        A node's probability is conditional on its parent; only nodes with an accepted parent count.
         """
         found: dict[str, list[list[float]]] = {}
         for (names, place), cell in self.judged.items():

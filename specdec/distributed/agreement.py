@@ -1,4 +1,4 @@
-"""The facts that all ranks must share before they decode together."""
+"""Facts on which all ranks must agree before they decode together."""
 
 import sys
 from collections.abc import Hashable, Mapping, Sequence
@@ -11,13 +11,13 @@ from torch.distributed.tensor import DTensor
 
 from specdec.distributed.ranks import Ranks
 
-_PATIENCE = 10.0  # times the limit: large models take their time to be laid out
-_LONGEST_TOLD = 80  # characters
-_NUM_READ = 16  # of a matrix's numbers, from its beginning and from its end
+_PATIENCE = 10.0  # times the timeout: packing a large model takes long
+_LONGEST_SHOWN = 80  # characters of a fact in a message
+_NUM_READ = 16  # numbers read at each end of a matrix
 
 
 def facts_of(model: Any) -> dict[str, Hashable]:
-    """Everything about a process that its passes depend on, by name."""
+    """The facts about a process that affect its forward passes, by name."""
     return {
         "version of Python": sys.version.split()[0],
         "version of specdec": version("specdec"),
@@ -35,19 +35,19 @@ def facts_of(model: Any) -> dict[str, Hashable]:
 
 
 def difference(ranks: Ranks, facts: Mapping[str, Hashable], remedy: str) -> str:
-    """The first of the facts that every rank has of itself in which one differs from rank 0; "" where all are alike.
+    """Compare the ranks' facts; all ranks call this at once, and get the same message, "" where the facts are equal.
 
-    All ranks call this at once, and get the same answer.
+    The message names the first fact in which a rank differs from rank 0.
 
     Raises:
-        ModelError: where a rank has gone.
+        ModelError: a rank has ended.
     """
     if not ranks.leads:
-        ranks.answer(facts)
-        told: str = ranks.hear()
-        return told
-    fault = _difference([facts, *ranks.answers(_PATIENCE)], remedy)
-    ranks.tell(fault)
+        ranks.reply(facts)
+        message: str = ranks.receive()
+        return message
+    fault = _difference([facts, *ranks.replies(_PATIENCE)], remedy)
+    ranks.broadcast(fault)
     return fault
 
 
@@ -55,13 +55,13 @@ def _difference(everyone: Sequence[Mapping[str, Hashable]], remedy: str) -> str:
     for name, own in everyone[0].items():
         for rank, facts in enumerate(everyone):
             if facts.get(name) != own:
-                told = f", which is {facts.get(name)} and {own}" if len(str(own)) < _LONGEST_TOLD else ""
-                return f"rank {rank} and rank 0 differ in {name}{told}: {remedy}"
+                values = f", which is {facts.get(name)} and {own}" if len(str(own)) < _LONGEST_SHOWN else ""
+                return f"rank {rank} and rank 0 differ in {name}{values}: {remedy}"
     return ""
 
 
 def _digest(model: torch.nn.Module) -> str:
-    """A digest of names, shapes and some numbers of all weights; numbers of sharded ones differ, and are left out."""
+    """A digest of all weights' names and shapes, and of some numbers, sharded weights' aside: those differ."""
     digest = sha256()
     for name, parameter in model.named_parameters():
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())

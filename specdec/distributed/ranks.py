@@ -1,7 +1,7 @@
-"""The processes that decode together, as a star: rank 0 leads, and every other rank hears from it alone.
+"""Messages between the processes that decode together: a star, in which rank 0 leads and the others follow.
 
-Messages are pickled and go by gloo, beside whatever the model's own layers send. Whoever waits for an answer waits for
-a limited time; whoever waits for a command, as long as it takes.
+Messages are pickled and sent by gloo, apart from the traffic of the model's own layers. A rank waits for a reply up to
+the timeout, and for a command without limit.
 """
 
 import pickle
@@ -9,6 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from threading import RLock
@@ -19,49 +20,50 @@ import torch.distributed as dist
 
 from specdec.errors import ModelError, in_one_line
 
-_HEAD = 4096  # bytes that a message is sent in, with its length, unless it is longer
-_LENGTH = 8  # bytes
+_HEAD = 4096  # bytes of a message's first part, its length included; most messages have no second one
+_LENGTH = 8  # bytes that hold the length
 _FOREVER = timedelta(days=365)
-_FAULT = 1024  # bytes of a rank's last words
-_FAULT_TAG = 1
-_SECONDS_TO_SAY_WHY = timedelta(seconds=0.5)
-_CLOSED = re.compile("(?i)closed by peer|reset by peer|broken pipe")  # as gloo says it
-_OF_TALK = re.compile(f"{_CLOSED.pattern}|gloo|nccl|timed out|timeout")
+_MEMBERSHIP = "_specdec_ranks"  # a model's attribute
+_FAILURE = 1024  # bytes of a rank's failure report
+_FAILURE_TAG = 1
+_REPORT_TIMEOUT = timedelta(seconds=0.5)
+_CLOSED = re.compile("(?i)closed by peer|reset by peer|broken pipe")  # gloo's wording
+_IN_COMMUNICATION = re.compile(f"{_CLOSED.pattern}|gloo|nccl|timed out|timeout")
 
 
 class Ranks:
-    """A process's place in the group, made on every rank at once.
+    """A process's end of the group's connections; all ranks make it at once.
 
     Args:
-        seconds: that rank 0 waits for another at most.
+        timeout: the longest that rank 0 waits for another rank, in seconds.
 
     Attributes:
-        rank, size: the process's own number, and how many there are.
-        seconds: that rank 0 has spent with messages so far, waiting for answers included.
-        lock: held from a command to its last answer, since several threads may decode.
+        rank, size: the process's number, and the number of processes.
+        seconds: the time that rank 0 has spent on messages, waiting for replies included.
+        lock: held from a command to its last reply, since several threads may decode.
 
     Raises:
-        ModelError: without a process group.
+        ModelError: there is no process group.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, timeout: float) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise ModelError(
                 "there is no process group: start with torchrun and call torch.distributed.init_process_group() first"
             )
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._limit = timedelta(seconds=seconds)
-        self._group = dist.new_group(backend="gloo", timeout=self._limit)
+        self._timeout = timedelta(seconds=timeout)
+        self._group = dist.new_group(backend="gloo", timeout=self._timeout)
         self.lock = RLock()
         self.seconds = 0.0
         self._has_ended = False
         self._num_keys = 0
-        self._left: list[tuple[object, ...]] = []
-        self._last_words: dict[int, tuple[torch.Tensor, Any]] = {}
+        self._deferred: list[tuple[object, ...]] = []
+        self._reports: dict[int, tuple[torch.Tensor, Any]] = {}
         if self.leads:
             for rank in self.others:
-                said = torch.zeros(_FAULT, dtype=torch.uint8)
-                self._last_words[rank] = said, dist.irecv(said, rank, self._group, _FAULT_TAG)
+                text = torch.zeros(_FAILURE, dtype=torch.uint8)
+                self._reports[rank] = text, dist.irecv(text, rank, self._group, _FAILURE_TAG)
 
     @property
     def leads(self) -> bool:
@@ -70,67 +72,67 @@ class Ranks:
 
     @property
     def others(self) -> Sequence[int]:
-        """The other ranks, as rank 0 sees them."""
+        """The ranks other than 0."""
         return range(1, self.size)
 
     def new_key(self) -> int:
-        """A number that no other part has."""
+        """A number for a new worker or a retained stretch, the same on all ranks."""
         self._num_keys += 1
         return self._num_keys
 
     @property
     def has_ended(self) -> bool:
-        """True once a rank has gone, or may have heard what rank 0 has not done: nothing is decoded any more."""
+        """True once a rank has ended, or may have run a command that rank 0 hasn't: decoding is over."""
         return self._has_ended
 
     def end(self) -> None:
-        """Tell the others nothing more; they end with this process."""
+        """Send no more commands; the other ranks end with this process."""
         self._has_ended = True
 
-    def order(self, *order: object) -> None:
-        """Tell the others what to do, and before it what was left for later.
+    def command(self, *command: object) -> None:
+        """Send deferred commands, then this one, from rank 0 to all others.
 
         Raises:
-            ModelError: as below.
+            ModelError: a rank has ended, or doesn't receive the command within the timeout.
         """
-        while self._left:
-            self.tell(self._left.pop(0))
-        self.tell(order)
+        while self._deferred:
+            self.broadcast(self._deferred.pop(0))
+        self.broadcast(command)
 
-    def leave(self, *order: object) -> None:
-        """Leave an order for later: who lets go of an object may be in the middle of another talk."""
-        self._left.append(order)
+    def defer(self, *command: object) -> None:
+        """Send a command before the next one: a finaliser may run while another message is being exchanged."""
+        self._deferred.append(command)
 
-    def tell(self, message: object, besides: int = 0) -> None:
-        """Send a message from rank 0 to all others, ``besides`` one.
+    def broadcast(self, message: object, besides: int = 0) -> None:
+        """Send a message from rank 0 to all others, or to all but ``besides``.
 
         Raises:
-            ModelError: where one has gone, or doesn't take it in time.
+            ModelError: a rank has ended, or doesn't receive the message within the timeout.
         """
         if self._has_ended:
             raise ModelError("a rank has ended, and nothing more is decoded: start all again")
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for rank in self.others:
             if rank != besides:
-                self._guarded(rank, partial(self._send, data, rank, self._limit))
+                self._guarded(rank, partial(self._send, data, rank, self._timeout))
 
-    def hear(self) -> Any:
-        """The next message from rank 0, however long that takes.
+    def receive(self) -> Any:
+        """Wait for the next message from rank 0, without limit.
 
         Raises:
-            ModelError: where rank 0 has gone.
+            ModelError: rank 0 has ended.
         """
         with self._ending_with_rank_0():
             return self._receive(0, _FOREVER)
 
-    def answer(self, answer: object) -> None:
-        """Send an answer to rank 0, whenever that wants it.
+    def reply(self, reply: object) -> None:
+        """Send a reply to rank 0; waits until rank 0 receives it.
 
         Raises:
-            ModelError: where rank 0 has gone.
+            ModelError: rank 0 has ended.
         """
         with self._ending_with_rank_0():
-            self._send(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL), 0, _FOREVER)
+            self._send(pickle.dumps(reply, pickle.HIGHEST_PROTOCOL), 0, _FOREVER)
 
     @contextmanager
     def _ending_with_rank_0(self) -> Iterator[None]:
@@ -139,107 +141,131 @@ class Ranks:
         except RuntimeError as error:
             raise ModelError(f"rank 0 has ended, and rank {self.rank} with it") from error
 
-    def answers(self, patience: float = 1.0) -> list[Any]:
-        """The answers of all other ranks, in their order.
+    def replies(self, patience: float = 1.0) -> list[Any]:
+        """Receive a reply from each other rank, in order.
 
         Args:
-            patience: times the limit that an answer may take.
+            patience: the longest wait for a reply, in timeouts.
 
         Raises:
-            ModelError: where one has gone, or doesn't answer in time.
+            ModelError: a rank has ended, or doesn't reply in time.
         """
-        return [self.answer_of(rank, patience) for rank in self.others]
+        return [self.reply_of(rank, patience) for rank in self.others]
 
-    def answer_of(self, rank: int, patience: float = 1.0) -> Any:
-        """The answer of one rank.
-
-        Raises:
-            ModelError: as above.
-        """
-        return self._guarded(rank, partial(self._receive, rank, patience * self._limit))
+    def reply_of(self, rank: int, patience: float = 1.0) -> Any:
+        """Receive a reply from one rank; ``patience`` and errors as in ``replies``."""
+        return self._guarded(rank, partial(self._receive, rank, patience * self._timeout))
 
     def dismiss(self) -> None:
-        """Let the others go, as far as they are still there."""
+        """Make the other ranks return, unless the group has ended."""
         if not self._has_ended:
             with suppress(ModelError):
-                self.tell(("dismiss", 0))
+                self.broadcast(("dismiss", 0))
         self._has_ended = True
 
-    def fail(self, error: BaseException) -> None:
-        """Tell rank 0 why this one ends, if it is still there."""
-        said = torch.zeros(_FAULT, dtype=torch.uint8)
-        text = in_one_line(error).encode()[: _FAULT - 1]
-        said[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    def report_failure(self, error: BaseException) -> None:
+        """Send rank 0 the reason why this rank ends, if rank 0 still runs."""
+        report = torch.zeros(_FAILURE, dtype=torch.uint8)
+        text = in_one_line(error).encode()[: _FAILURE - 1]
+        report[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         with suppress(RuntimeError):
-            _done(dist.isend(said, 0, self._group, _FAULT_TAG), _SECONDS_TO_SAY_WHY)
+            _wait(dist.isend(report, 0, self._group, _FAILURE_TAG), _REPORT_TIMEOUT)
 
-    def blame(self, error: Exception, suspect: int | None = None) -> Exception:
-        """The rank behind an error of talk on rank 0, as an error that names it; any other error as it is.
+    def diagnose(self, error: Exception, suspect: int | None = None) -> Exception:
+        """Turn rank 0's communication error into a ModelError that names the failed rank; return other errors as is.
 
-        gloo closes all connections once a wait was in vain, so that nobody is asked before talk has failed.
+        Failure reports are read only after a communication error: gloo closes all connections when a wait times out.
 
         Args:
-            suspect: the rank that was talked to.
+            suspect: the rank that rank 0 was communicating with.
         """
-        if self._has_ended or not (isinstance(error, RuntimeError) and _OF_TALK.search(str(error))):
+        if self._has_ended or not (isinstance(error, RuntimeError) and _IN_COMMUNICATION.search(str(error))):
             return error
         for rank in sorted(self.others, key=lambda rank: rank != suspect):
             if (why := self._end_of(rank)) is not None:
                 self._has_ended = True
                 return ModelError(f"rank {rank} has ended{why}: nothing more is decoded; start all again")
         self._has_ended = True
-        suspect = 1 if self.size == 2 else suspect  # in the model's layers all ranks talk at once
-        who, seconds = "a rank" if suspect is None else f"rank {suspect}", self._limit.total_seconds()
+        suspect = 1 if self.size == 2 else suspect  # in the model's layers all ranks communicate at once
+        who, seconds = "a rank" if suspect is None else f"rank {suspect}", self._timeout.total_seconds()
         return ModelError(
             f"{who} doesn't answer within {seconds:g} s: nothing more is decoded; start all again, with a longer "
             "timeout where passes take that long"
         )
 
     def _end_of(self, rank: int) -> str | None:
-        """The last words of a rank that has ended, perhaps none; None for one that hasn't."""
-        said, work = self._last_words[rank]
+        """The failure report of a rank that has ended, "" if it sent none; None if the rank still runs."""
+        text, work = self._reports[rank]
         try:
-            work.wait(_SECONDS_TO_SAY_WHY)
+            work.wait(_REPORT_TIMEOUT)
         except RuntimeError as error:
             return "" if _CLOSED.search(str(error)) else None
-        return f" ({bytes(said.tolist()).rstrip(bytes(1)).decode(errors='replace')})"
+        return f" ({bytes(text.tolist()).rstrip(bytes(1)).decode(errors='replace')})"
 
     def _guarded(self, rank: int, act: Callable[[], Any]) -> Any:
         began = time.perf_counter()
         try:
             return act()
         except RuntimeError as error:
-            raise self.blame(error, rank) from error
+            raise self.diagnose(error, rank) from error
         finally:
             self.seconds += time.perf_counter() - began
 
-    def _send(self, data: bytes, rank: int, limit: timedelta) -> None:
+    def _send(self, data: bytes, rank: int, timeout: timedelta) -> None:
         head = bytearray(_HEAD)
         head[:_LENGTH] = len(data).to_bytes(_LENGTH, "little")
         in_head = data[: _HEAD - _LENGTH]
         head[_LENGTH : _LENGTH + len(in_head)] = in_head
-        self._send_bytes(head, rank, limit)
+        self._send_bytes(head, rank, timeout)
         if rest := data[len(in_head) :]:
-            self._send_bytes(bytearray(rest), rank, limit)
+            self._send_bytes(bytearray(rest), rank, timeout)
 
-    def _send_bytes(self, data: bytearray, rank: int, limit: timedelta) -> None:
+    def _send_bytes(self, data: bytearray, rank: int, timeout: timedelta) -> None:
         tensor = torch.frombuffer(data, dtype=torch.uint8)
-        _done(dist.isend(tensor, rank, self._group), limit)
+        _wait(dist.isend(tensor, rank, self._group), timeout)
 
-    def _receive(self, rank: int, limit: timedelta) -> Any:
-        head = self._receive_bytes(_HEAD, rank, limit)
+    def _receive(self, rank: int, timeout: timedelta) -> Any:
+        head = self._receive_bytes(_HEAD, rank, timeout)
         length = int.from_bytes(head[:_LENGTH], "little")
         data = head[_LENGTH : _LENGTH + length]
         if (rest := length - len(data)) > 0:
-            data += self._receive_bytes(rest, rank, limit)
+            data += self._receive_bytes(rest, rank, timeout)
         return pickle.loads(data)
 
-    def _receive_bytes(self, size: int, rank: int, limit: timedelta) -> bytearray:
+    def _receive_bytes(self, size: int, rank: int, timeout: timedelta) -> bytearray:
         data = bytearray(size)
-        _done(dist.irecv(torch.frombuffer(data, dtype=torch.uint8), rank, self._group), limit)
+        _wait(dist.irecv(torch.frombuffer(data, dtype=torch.uint8), rank, self._group), timeout)
         return data
 
 
-def _done(work: Any, limit: timedelta) -> None:
-    """Wait for a message to have gone or come; RuntimeError where it hasn't in time."""
-    work.wait(limit)
+def _wait(work: Any, timeout: timedelta) -> None:
+    """Wait until a message is sent or received; RuntimeError after the timeout."""
+    work.wait(timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Membership:
+    """A model's group, stored on the model. A copy of the model has none, so it pickles to None."""
+
+    ranks: Ranks
+    model: Any
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return type(None), ()
+
+
+def ranks_of(model: object) -> Ranks | None:
+    """The group that a model decodes with, on rank 0; None on other ranks and for models without a group."""
+    member: _Membership | None = getattr(model, "__dict__", {}).get(_MEMBERSHIP)
+    return member.ranks if member is not None and member.model is model else None
+
+
+@contextmanager
+def leading(model: Any, ranks: Ranks) -> Iterator[None]:
+    """Within the block ``ranks_of(model)`` is ``ranks``; its end dismisses the other ranks."""
+    vars(model)[_MEMBERSHIP] = _Membership(ranks, model)
+    try:
+        yield
+    finally:
+        vars(model).pop(_MEMBERSHIP)
+        ranks.dismiss()

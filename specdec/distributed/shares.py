@@ -1,8 +1,8 @@
 """A draft tree divided between ranks: lookahead parallelism (Fu et al. 2024, §3.4) for any tree.
 
-A rank forwards the nodes that it owns, and their ancestors with them. In depth-first order a stretch of nodes needs as
-many more as its first node has ancestors, so that stretches divide any tree with little done twice: for lookahead's
-window they are its columns, with the part of level 0 that these see.
+A rank forwards the nodes that it owns and their ancestors. A stretch of nodes in depth-first order needs only its first
+node's ancestors in addition, so stretches divide any tree with little work done twice. For lookahead's window they are
+the columns, each with the part of level 0 that it attends to.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from specdec.tree import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One rank's part of a tree.
+    """One rank's nodes of a tree.
 
     Attributes:
-        nodes: ascending, each behind its parent; those of the stem, above the first fork, are in every share.
-        owned: those whose logits the rank gives; of all shares together they are the tree's.
+        nodes: ascending, each after its parent; every share has the stem, the nodes above the first fork.
+        owned: the nodes whose logits the rank returns; each node has one owner.
     """
 
     nodes: tuple[int, ...]
@@ -25,9 +25,9 @@ class Share:
 
 
 def shares_of(parents: Sequence[int], depths: Sequence[int], num_ranks: int) -> tuple[Share, ...]:
-    """The shares of so many ranks, the largest of them as small as can be; the first rank owns the stem.
+    """Divide a tree into ``num_ranks`` shares with the smallest possible maximum; the first rank owns the stem.
 
-    A chain is no tree to divide: every rank forwards all of it, and needs no keys of others.
+    A chain isn't divided: every rank forwards all of it, and needs no keys of the others.
     """
     children = _children(parents)
     stem = [ROOT]
@@ -54,7 +54,7 @@ def _children(parents: Sequence[int]) -> list[list[int]]:
 
 
 def _depth_first(children: Sequence[Sequence[int]], parents: Sequence[int]) -> list[int]:
-    """All nodes depth-first, small subtrees first: what lies behind a cut then has few ancestors before it."""
+    """All nodes depth-first, small subtrees first: the nodes after a cut then have few ancestors before the cut."""
     sizes = [1] * len(parents)
     for node in range(len(parents) - 1, 0, -1):
         sizes[parents[node]] += sizes[node]
@@ -66,12 +66,12 @@ def _depth_first(children: Sequence[Sequence[int]], parents: Sequence[int]) -> l
     return order
 
 
-def _stretches(order: Sequence[int], depths: Sequence[int], most: int) -> list[Sequence[int]]:
-    """At most so many stretches of an order, of which the largest, with its first node's ancestors, is least."""
+def _stretches(order: Sequence[int], depths: Sequence[int], num_ranks: int) -> list[Sequence[int]]:
+    """Cut an order into at most ``num_ranks`` stretches; the largest, ancestors included, is as small as possible."""
     least, enough = 1, len(order) + max(depths)
     while least < enough:
         limit = (least + enough) // 2
-        if len(_cut(order, depths, limit)) <= most:
+        if len(_cut(order, depths, limit)) <= num_ranks:
             enough = limit
         else:
             least = limit + 1

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.comparison.axes import COLOURS, MARKERS
 from specdec.comparison.extras import needs
+from specdec.comparison.figures.axes import COLOURS, MARKERS
 from specdec.loadtest.figures import PERCENTILES, Spread, Summary
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from specdec.comparison.axes import COLOURS
 from specdec.comparison.extras import needs, page_environment
+from specdec.comparison.figures.axes import COLOURS
 from specdec.errors import RequestError
 from specdec.pictures.trace import Trace
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec.comparison import results
+from specdec.comparison import differences
 from specdec.decoding.result import Result
 from specdec.generator import Generator
 from specdec.record import StepRecord
@@ -61,4 +61,4 @@ def race(lanes: Sequence[Lane], prompt: Any, **settings: Any) -> Iterator[Lane]:
 def first_difference(lanes: Sequence[Lane]) -> int | None:
     """The place of the first new token, from 0, in which two lanes' texts differ; None where they are identical."""
     first, second = lanes
-    return results.first_difference(first.token_ids, second.token_ids)
+    return differences.first_difference(first.token_ids, second.token_ids)

@@ -146,7 +146,7 @@ class Recorder:
             SpecdecError: for a prompt or settings that are refused, and where decoding fails.
         """
         tokenizer = self.generator.tokenizer
-        tokens = encode(prompt, tokenizer, self.generator.vocab_size)
+        tokens = encode(prompt, tokenizer, self.generator.shapes.vocab_size)
         shown = str(prompt)
         if tokenizer is not None and not isinstance(prompt, str) and isinstance(prompt[0], Mapping):
             shown = str(tokenizer.decode(tokens))

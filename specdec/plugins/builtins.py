@@ -70,6 +70,5 @@ def specdec_backends() -> Mapping[str, type[Backend]]:
     from specdec.backends.hf import HFBackend
     from specdec.backends.static import StaticBackend
     from specdec.backends.toy import ToyBackend
-    from specdec.distributed.backend import DistributedBackend
 
-    return {"distributed": DistributedBackend, "hf": HFBackend, "static": StaticBackend, "toy": ToyBackend}
+    return {"hf": HFBackend, "static": StaticBackend, "toy": ToyBackend}

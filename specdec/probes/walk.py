@@ -14,7 +14,8 @@ from itertools import compress
 import numpy as np
 import torch
 
-from specdec.backends.base import Deviation, OutputRow
+from specdec.backends.base import Deviation
+from specdec.backends.output import OutputRow
 from specdec.layout import Layout, Shapes, Window
 from specdec.masks.exact.regions import seen_in
 from specdec.target import Pass, Row, Target
@@ -119,7 +120,7 @@ class _Walker:
             self.target.read(row, chunk)
         tree, path = self._tree(length, size, stop)
         planned = self.target.compile({row: tree}, {row: self.done.tokens[row.length : length]})
-        answers = self.target.forward(planned)[row]
+        answers = self.target.forward(planned).rows[row]
         self._note("a tree in the prompt's last pass", length, answers, path)
         self.target.keep(planned, {row: path[:num_kept]})
         return row
@@ -161,7 +162,7 @@ class _Walker:
         lengths = [row.length for row in planned.rows]
         if fault := fault_of(planned.layout, list(trees.values()), lengths, self.target.shapes):
             raise WrongLayout(f"{type(self.target.compiler).__name__} lays out a wrong pass: {fault}")
-        return planned, self.target.forward(planned)
+        return planned, self.target.forward(planned).rows
 
     def _note(self, kind: str, position: int, row: OutputRow, path: Sequence[int]) -> None:
         self.done.others += [Found(kind, position + depth, row.logits(node)) for depth, node in enumerate(path)]

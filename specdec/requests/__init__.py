@@ -1,1 +1,1 @@
-"""Requests: from a caller's prompts and settings to checked sequences."""
+"""From a caller's prompts and settings to checked requests."""

@@ -1,4 +1,4 @@
-"""From what callers give to checked sequences: prompts, settings, seeds."""
+"""From a caller's prompts and settings to checked requests."""
 
 import copy
 import secrets
@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import Plan, Strategy
-from specdec.decoding.request_state import Sequence
+from specdec.decoding.request_state import RequestState
 from specdec.errors import RequestError, in_one_line, plural
 from specdec.layout import Shapes
 from specdec.requests import prompts
-from specdec.requests.asked import Asked
+from specdec.requests.generation_request import GenerationRequest
 from specdec.requests.model_defaults import OwnSettings
 from specdec.requests.special_tokens import special_tokens
 from specdec.sampling.processors import Warper, impure, processor_name
@@ -28,49 +28,49 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
-    """A model and its parts, which requests are checked against; the model's own settings are read for each call."""
+class RequestBuilder:
+    """Makes requests for a model, checked against the model and its settings at that time."""
 
     model: Any
     tokenizer: Any | None
     shapes: Shapes
     verifier: Verifier
 
-    def sequences(
-        self, question: Asked, strategies: ReadOnly[Strategy], wants_text: bool = False
-    ) -> list[Sequence | Exception]:
-        """A checked sequence per prompt, or why there is none; with one strategy for all, or one for each.
+    def build(
+        self, request: GenerationRequest, strategies: ReadOnly[Strategy], wants_text: bool = False
+    ) -> list[RequestState | Exception]:
+        """Return a checked request for each prompt, or its error; with one strategy for all prompts, or one for each.
 
         Raises:
             RequestError: for settings that are refused.
         """
-        items, _ = prompts.as_list(question.prompt)
-        settings = [self._settings(one, question.config) for one in _given_for_each(question, len(items))]
-        if len(settings) != len(items):  # one for all
+        items, _ = prompts.as_list(request.prompt)
+        settings = [self._settings(overrides, request.config) for overrides in _overrides(request, len(items))]
+        if len(settings) != len(items):  # the same for all
             settings *= len(items)
         copies = settings if len(items) == 1 else [self._with_own_processors(one) for one in settings]
         strategies = _one_for_each("proposers", strategies, len(items))
-        contexts = _one_for_each("contexts", question.contexts or [None], len(items))
-        held = [id(context) for context in contexts if context is not None]
-        if len(held) != len({*held}):
+        contexts = _one_for_each("contexts", request.contexts or [None], len(items))
+        used = [id(context) for context in contexts if context is not None]
+        if len(used) != len({*used}):
             raise RequestError("a context was given for several prompts: each needs one of its own")
-        requests: list[Sequence | Exception] = []
+        requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
             plan = Plan(strategies[index], self.verifier, copies[index])
             try:
-                ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, question.template)
-                request = self._sequence(ids, plan, index, wants_text)
-                request.context = contexts[index]
-                requests.append(request)
+                ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, request.template)
+                made = self._request(ids, plan, index, wants_text)
+                made.context = contexts[index]
+                requests.append(made)
             except RequestError as error:
                 requests.append(error)
         return requests
 
-    def _settings(self, given: Mapping[str, Any], config: Any | None) -> Settings:
-        """Settings that hold for this model, whose own they are where nothing is said."""
+    def _settings(self, overrides: Mapping[str, Any], config: Any | None) -> Settings:
+        """Return settings that are valid for the model, with the model's own defaults."""
         vocab_size = self.shapes.vocab_size
         own = OwnSettings.of(self.model, vocab_size)
-        settings = Settings.make(given, config, own.suppressed)
+        settings = Settings.make(overrides, config, own.suppressed)
         eos = own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
         _check_ids("eos_token_id", eos, vocab_size)
         _check_ids("suppress_tokens", settings.suppress_tokens + settings.begin_suppress_tokens, vocab_size)
@@ -90,7 +90,7 @@ class Intake:
         known = special_tokens(self.tokenizer) if stop else {}
         for special, token in ((text, known[text]) for text in stop if text in known):
             raise RequestError(
-                f"stop={special!r} is a special token, which the text leaves out: use eos_token_id={token}, or "
+                f"stop={special!r} is a special token, which the text omits: use eos_token_id={token}, or "
                 "skip_special_tokens=False to have special tokens in the text"
             )
 
@@ -98,34 +98,36 @@ class Intake:
         rule = type(self.verifier).__name__
         if not self.verifier.stays_on_the_text and (names := list(map(processor_name, impure(settings)))):
             raise RequestError(
-                f"{rule} asks for distributions on paths that the text may not take, and {', '.join(names)} may "
-                "depend on what it was asked before: give it an attribute is_path_pure = True if its scores are a "
+                f"{rule} needs distributions on paths that the text may not take, and {', '.join(names)} may "
+                "depend on earlier calls: give it an attribute is_path_pure = True if its scores are a "
                 "function of its arguments alone, or use verifier='match' or 'rejection'"
             )
 
     def _with_own_processors(self, settings: Settings) -> Settings:
-        """Return settings for one request of a list, with copies of the processors that may remember what they saw.
+        """Return settings for one request of a list, with copies of the processors that may have state.
 
         Raises:
-            RequestError: for such a processor that can't be copied.
+            RequestError: for a processor that can't be copied.
         """
         own = impure(settings)
         remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give prompts one by one"
         for processor in own:
             if isinstance(processor, FunctionType | BuiltinFunctionType | partial):
                 name = processor_name(processor)
-                raise RequestError(f"{name} is a function, which may remember and can't be copied for a list: {remedy}")
+                raise RequestError(
+                    f"{name} is a function, which may have state and can't be copied for a list: {remedy}"
+                )
         known = {id(shared): shared for shared in (self.model, self.tokenizer)}
         try:
             copies = dict(zip(map(id, own), copy.deepcopy(own, known), strict=True))
-        except Exception as error:  # whatever a foreign object raises
+        except Exception as error:  # a third party's code
             names = ", ".join(map(processor_name, own))
             raise RequestError(f"{names} can't be copied for a list ({in_one_line(error)}): {remedy}") from error
         processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
         return settings.model_copy(update={"logits_processor": processors})
 
-    def _sequence(self, ids: list[int], plan: Plan, index: int, wants_text: bool) -> Sequence:
-        shapes, settings = self.shapes, plan.settings.behind(len(ids))
+    def _request(self, ids: list[int], plan: Plan, index: int, wants_text: bool) -> RequestState:
+        shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))
         plan = replace(plan, settings=settings)
         needed = len(ids) + settings.max_new_tokens
         if shapes.max_positions is not None and needed > shapes.max_positions:
@@ -134,7 +136,7 @@ class Intake:
                 f"it to {needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
             )
         eos = frozenset(settings.eos_token_id or ())
-        return Sequence(
+        return RequestState(
             tokens=ids,
             plan=plan,
             eos_token_ids=eos,
@@ -152,27 +154,27 @@ def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
 
 
 def _one_for_each(name: str, given: ReadOnly[Item], num_prompts: int) -> ReadOnly[Item]:
-    """The values given for each prompt, or once for all."""
+    """Return one value for each prompt."""
     of_prompts = plural(num_prompts, "prompt")
     if len(given) not in (1, num_prompts):
         raise RequestError(f"{len(given)} {name} were given for {of_prompts}: give one, or one for each")
     return [*given] * num_prompts if len(given) == 1 else given
 
 
-def _given_for_each(question: Asked, num_prompts: int) -> list[dict[str, Any]]:
-    """The settings given for each prompt, ``seed`` taken out of its list; a single one where it is for all."""
-    given, each = question.settings, question.each
-    seeds = given.get("seed")
-    has_seeds = isinstance(seeds, list | tuple)
-    if has_seeds and len(seeds) != num_prompts:  # type: ignore[arg-type]
-        many = f"{plural(len(seeds), 'seed')} given for {plural(num_prompts, 'prompt')}"  # type: ignore[arg-type]
-        raise RequestError(f"{many}: give one seed, or one for each")
+def _overrides(request: GenerationRequest, num_prompts: int) -> list[dict[str, Any]]:
+    """Return the settings of each prompt, with its own seed; a single entry if all prompts share them."""
+    shared, each = dict(request.settings), request.each
+    seeds = shared.get("seed")
+    own: list[dict[str, Any]] = [{}] * num_prompts
+    if isinstance(seeds, list | tuple):
+        if len(seeds) != num_prompts:
+            many = f"{plural(len(seeds), 'seed')} given for {plural(num_prompts, 'prompt')}"
+            raise RequestError(f"{many}: give one seed, or one for each")
+        own = [{"seed": seed} for seed in seeds]
+    elif each is None:
+        return [shared]
     if each is not None and len(each) != num_prompts:
         raise RequestError(
             f"each has {plural(len(each), 'mapping')} for {plural(num_prompts, 'prompt')}: give one for each"
         )
-    if each is None and not has_seeds:
-        return [dict(given)]
-    own = [{"seed": seed} for seed in seeds] if has_seeds else [{}] * num_prompts  # type: ignore[union-attr]
-    shared = {name: value for name, value in given.items() if not (has_seeds and name == "seed")}
     return [{**shared, **seed, **more} for seed, more in zip(own, each or [{}] * num_prompts, strict=True)]

@@ -1,4 +1,4 @@
-"""Whatever a caller calls a prompt, as token ids."""
+"""Prompts in every accepted form, as token ids."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral, Number
@@ -14,7 +14,7 @@ _FORMS = "text, chat messages ({'role': …, 'content': …}), token ids or a te
 
 
 def as_list(prompt: Any) -> tuple[list[Any], bool]:
-    """The prompts given, and whether they were given as a list.
+    """Return the prompts, and whether they were passed as a list.
 
     Raises:
         RequestError: for tensors and arrays of other shapes, and for a tokenizer's output.
@@ -32,14 +32,14 @@ def as_list(prompt: Any) -> tuple[list[Any], bool]:
 
 
 def _is_one(prompt: Sequence[Any]) -> bool:
-    """Return True if a list is itself one prompt: token ids, be they right or wrong, or chat messages."""
+    """Return True if a list is one prompt: token ids, valid or not, or chat messages."""
     return isinstance(prompt[0], Integral | Mapping) or all(isinstance(token, Number) for token in prompt)
 
 
 def encode(prompt: Any, tokenizer: Any | None, vocab_size: int, template: Mapping[str, Any] = _NO_OPTIONS) -> list[int]:
-    """One prompt as token ids.
+    """Encode one prompt.
 
-    Chat messages whose last is the assistant's are continued, not answered.
+    If the last chat message is the assistant's, it is continued, not answered.
 
     Args:
         template: options of the chat template.
@@ -94,13 +94,13 @@ def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, An
         options.setdefault("continue_final_message", True)
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
-    except Exception as error:  # templates run third-party code and raise whatever they like
+    except Exception as error:  # templates run third-party code
         raise RequestError(f"the tokenizer's chat template refused the messages: {error}") from error
     return _text_ids(text, tokenizer, add_special_tokens=False)
 
 
 def _plain(message: Any) -> Any:
-    """A message whose parts are all text as one text, which every template takes."""
+    """Return a message with its text parts joined, as every template accepts it."""
     parts = message.get("content") if isinstance(message, Mapping) else None
     if not isinstance(parts, list | tuple):
         return message

@@ -1,4 +1,4 @@
-"""transformers' streamers: told of a request's prompt, its tokens one by one, and its end."""
+"""transformers' streamers receive a request's prompt, its tokens one by one, and its end."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from specdec.decoding.request_state import Sequence as Request
+from specdec.decoding.request_state import RequestState as Request
 
 
 @contextmanager
 def streaming(
     streamer: Any | None, requests: Sequence[Request | Exception]
 ) -> Iterator[Callable[[Sequence[int]], None]]:
-    """A function that hands tokens to a streamer, which hears of the end whatever happens: nobody waits in vain."""
+    """Yield a function that passes tokens to a streamer; the streamer receives the end even after an error."""
     if streamer is None:
         yield lambda _: None
         return
@@ -22,10 +22,10 @@ def streaming(
             if isinstance(request, Request):
                 streamer.put(torch.tensor([request.tokens]))
 
-        def tell(tokens: Sequence[int]) -> None:
+        def put(tokens: Sequence[int]) -> None:
             for token in tokens:
                 streamer.put(torch.tensor([token]))
 
-        yield tell
+        yield put
     finally:
         streamer.end()

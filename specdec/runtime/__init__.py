@@ -1,1 +1,1 @@
-"""The parts of a generator, bound to a model in its present state."""
+"""A generator's parts: its binding to a model, the strategies, and open batches."""

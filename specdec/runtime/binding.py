@@ -1,38 +1,44 @@
-"""A generator's parts, made for a model in its present state."""
+"""A generator's binding to its model: all that decodes with the model, made anew when the model has changed."""
 
+import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Set
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
-from specdec.backends.base import Backend
+import torch
+
+from specdec.costs import Costs
 from specdec.decoding.contexts import Contexts
-from specdec.decoding.plan import Strategy, layers_of
-from specdec.errors import ModelError, PluginError, SpecdecError, failure
+from specdec.errors import RequestError, plural
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
-from specdec.models.fingerprint import Fingerprint, fingerprint_of
+from specdec.models.fingerprint import fingerprint_of, unchanging
 from specdec.models.loading import check_tokenizer, load_pretrained
-from specdec.models.state import state_of
-from specdec.numerics import Driven, Mode, drive
+from specdec.models.state import first_time, state_of
+from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import Registry
-from specdec.requests.builder import Intake
+from specdec.requests.builder import RequestBuilder
+from specdec.requests.model_defaults import OwnSettings
+from specdec.runtime.driving import Layouts, costs_of, drive, layouts_of, stock_alone
 from specdec.runtime.engines import backend_for
-from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, Signal, TopK, TopLogits, What
+from specdec.runtime.strategies import Strategies
+from specdec.strategies.base import Host, Proposer
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
-from specdec.weights.laying_out import Weights, stock_or_refuse
 from specdec.weights.lease import Holding
-
-_MOST_STRATEGIES = 8  # kept bound beside a generator's own
-_MOST_WITH_MODELS = 2  # of those, that have models of their own
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The plug-ins and numerics that a generator's owner asked for; ``compiler`` of None leaves it to the numerics."""
+    """A generator's options, with plug-ins in place of their names.
+
+    Attributes:
+        compiler: None leaves the mask compiler to the numerics.
+        resolve: returns a proposer from an object or text; the same text gives the same object.
+    """
 
     proposer: Proposer
     verifier: Verifier
@@ -40,247 +46,205 @@ class Choice:
     compiler: Compiler | None
     backend: str
     weights: str
+    resolve: Callable[[Proposer | str], Proposer]
 
 
-class Strategies:
-    """Proposers bound to one target: each when it is first asked for, and the last ones kept.
+class Binding:
+    """A model with its target, numerics, weights and strategies. One thread decodes with it at a time.
+
+    Args:
+        note: for the first result.
+
+    Attributes:
+        weights: the layout of the model's weights.
+        target: the target that all requests share.
+        strategies: the proposers bound to the target.
+        builder: makes the target's requests.
+        fallback: the verifier for drafts without a true q under a verifier that reads q.
+        contexts: of the target.
 
     Raises:
-        ModelError, PluginError: when the generator's own proposer can't be bound.
+        ModelError: if the model or tokenizer can't be driven, with the reason.
+        PluginError: for an unknown backend, or a proposer that fails.
     """
 
-    def __init__(self, host: Host, own: Proposer) -> None:
-        self._host = host
-        self._bound: list[tuple[Proposer, Host, Strategy]] = []
-        self.own_proposer, self.own = own, self.of(own)
+    def __init__(
+        self, model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, lease: Holding, note: str = ""
+    ) -> None:
+        self.model, self.tokenizer, self.choice = model, tokenizer, choice
+        self._registry, self._lease, self._note = registry, lease, note
+        self._has_noted = False
+        self._gate = threading.RLock()  # held to bind and to close, not to decode: any thread may close a stream
+        self._is_decoding = False
+        self._is_closed = False  # by its owner, since it last decoded
+        self._is_open = False  # the parts are made, and not closed
+        self._bind()
 
-    def of(self, proposer: Proposer, verifier: Verifier | None = None) -> Strategy:
-        """The strategy that a proposer makes; an equal one makes its own, since what it holds may change.
+    @contextmanager
+    def alone(self) -> Iterator[Self]:
+        """Use the parts, bound to the model as it is now, without other users.
 
-        Args:
-            verifier: the rule that decides about its drafts; by default the generator's.
+        Raises:
+            RequestError: while the generator decodes.
+            ModelError: if the model has changed and can't be driven any more.
         """
-        host = self._host
-        if verifier is not None:
-            host = replace(host, reads_q=verifier.reads_q, is_keyed=verifier.is_keyed)
-        for known, told, strategy in self._bound:
-            if known is proposer and (told.reads_q, told.is_keyed) == (host.reads_q, host.is_keyed):
-                return strategy
-        strategy = _bound_to(host, proposer)
-        self._bound.append((proposer, host, strategy))
-        return strategy
+        with self._gate:
+            if self._is_decoding:
+                raise RequestError(
+                    "this generator is decoding already: exhaust or close its stream, or wait for the other thread"
+                )
+            self._is_decoding = True
+            self._is_closed = False
+        try:
+            with self._gate:
+                self._renew()
+            yield self
+        finally:
+            with self._gate:
+                self._is_decoding = self._lease.is_decoding = False
+                if self._is_closed:
+                    self._release()
 
-    def forget(self) -> None:
-        """Have every strategy forget the texts of earlier requests; nothing may be decoding."""
-        for *_, strategy in self._bound:
-            strategy.engine.forget()
-
-    def trim(self, in_use: Set[Strategy] = frozenset()) -> None:
-        """Close all but the generator's own and the last few; those ``in_use``, by requests, stay as well."""
-        others = [strategy for *_, strategy in self._bound[1:] if strategy not in in_use]
-        with_models = [strategy for strategy in others if strategy.targets]
-        stale = {*others[:-_MOST_STRATEGIES], *with_models[:-_MOST_WITH_MODELS]}
-        self._bound = [bound for bound in self._bound if bound[-1] not in stale]
-        for strategy in stale:
-            try:
-                strategy.close()
-            except Exception as error:  # a third party's code, which takes no results away
-                warnings.warn(str(failure(f"closing proposer {strategy.name}", error)), stacklevel=2)
-
-    def close(self) -> None:
-        """Release what the strategies hold; none is bound any more."""
-        bound, self._bound = self._bound, []
-        _close(strategy for *_, strategy in bound)
-
-
-def _close(strategies: Iterable[Strategy]) -> None:
-    """Close all of them, whatever one raises."""
-    with ExitStack() as closing:
-        for strategy in strategies:
-            closing.callback(strategy.close)
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """The parts made for a model, and the model's state at that time.
-
-    ``fallback`` decides about drafts that a rule which reads q can't rely on. ``copied`` is the fingerprint of the
-    model that the backend has a copy of, None where it runs the model itself.
-    """
-
-    model: Any
-    state: Hashable
-    copied: Fingerprint | None
-    weights: Weights
-    load: Callable[[Compiler], Backend]
-    driven: Driven
-    strategies: Strategies
-    fallback: Verifier
-    intake: Intake
-    first: int  # a token that most others may follow
-    contexts: Contexts
-
-    @property
-    def target(self) -> Target:
-        """The target that all requests share."""
-        return self.driven.target
+    def refresh(self) -> None:
+        """Bind to the model as it is now, to report facts; does nothing while it decodes, or once it is closed."""
+        with self._gate:
+            if not self._is_decoding and not self._is_closed:
+                try:
+                    self._renew()
+                finally:
+                    self._lease.is_decoding = False
 
     def is_current(self) -> bool:
-        """True while the parts fit the model, and a backend's copy of its weights is what the model has."""
-        if state_of(self.model) != self.state:
+        """Return True while the parts fit the model, and a backend's copy of the weights equals the model's."""
+        if state_of(self.model) != self._state:
             return False
-        return self.copied is None or fingerprint_of(self.model) == self.copied
+        return self._copied is None or fingerprint_of(self.model) == self._copied
+
+    @property
+    def numerics(self) -> Numerics:
+        """The numerics that the probe found; inexact if torch's threads have changed since."""
+        now = torch.get_num_threads()
+        if now == self._num_threads or not self._probed.is_bit_exact:
+            return self._probed
+        changed = f"torch had {plural(self._num_threads, 'thread')} when it was probed, and now has {now}"
+        return Numerics(self._probed.mode, changed, self._probed.noise)
+
+    def costs(self) -> Costs:
+        """Return the costs of the target's passes here, measured once for a model, numerics and device."""
+        return costs_of(self.target, self.model)
+
+    def open_target(self) -> Target:
+        """Load the model once more under the same compiler, with a cache of its own."""
+        return Target(self._backend.load(self.model, self.target.compiler), self.target.compiler)
+
+    def losses(self) -> list[str]:
+        """Return a warning for each lossy part: verifier, weights and backend."""
+        remedy = "the text is not what the model alone would write"
+        rule, choice = self.choice.verifier, self.choice
+        parts = [
+            (f"with weights={choice.weights!r} {remedy}", self.weights.lossy),
+            (f"with backend={choice.backend!r} {remedy}", self.target.backend.lossy),
+        ]
+        lossy = [f"{type(rule).__name__} is lossy: {remedy}"] if not rule.lossless else []
+        return lossy + [f"{warning}: {why}" for warning, why in parts if why]
+
+    def take_notes(self) -> tuple[str, ...]:
+        """Return notes on backend, weights and the model's ignored settings: for the first result, then nothing."""
+        if self._has_noted:
+            return ()
+        self._has_noted = True
+        engine = (self._note,) if self._note else ()
+        weights = (f"weights {self.weights}",) if self.weights.is_worth_a_note else ()
+        return engine + weights + OwnSettings.of(self.model, self.target.shapes.vocab_size).notes
 
     def close(self) -> None:
-        """Close the strategies, and then the target."""
-        with ExitStack() as closing:
-            closing.callback(self.target.close)
-            closing.callback(self.strategies.close)
-            closing.callback(self.contexts.close)
+        """Close the parts and release the model; an open stream keeps both until it ends."""
+        with self._gate:
+            self._is_closed = True
+            if not self._is_decoding:
+                self._release()
 
+    def _renew(self) -> None:
+        """Bind anew if the parts are closed, or the model was cast, moved, resized, given an adapter, …"""
+        self._lease.is_decoding = True  # from here on no other generator changes the layout of the weights
+        if not self._is_open or not self.is_current():
+            self._close_parts()
+            self._bind()
 
-def bind(model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, holding: Holding) -> Bound:
-    """Lay out the model's weights, load a backend for it, and bind the proposer to both.
+    def _close_parts(self) -> None:
+        """Close the strategies, then the target; once."""
+        if self._is_open:
+            self._is_open = False
+            with ExitStack() as closing:
+                closing.callback(self.target.close)
+                closing.callback(self.strategies.close)
+                closing.callback(self.contexts.close)
 
-    Raises:
-        ModelError: when the model or tokenizer can't be driven, with the reason.
-        PluginError: for a backend that is unknown, or a proposer that fails.
-    """
-    chosen = backend_for(registry, choice.backend, model)
-
-    def load(compiler: Compiler) -> Backend:
-        return chosen.load(model, compiler)
-
-    def open_target(other: Any) -> Target:
-        compiler = DenseCompiler()  # a draft's last bits are nobody's concern
-        drafting = backend_for(registry, "auto", other)
-        if not drafting.cls.runs_layers:
-            return Target(drafting.load(other, compiler), compiler)
-        give_back = holding.lay_out_draft(other)
+    def _release(self) -> None:
         try:
-            return Target(drafting.load(other, compiler), compiler, give_back)
-        except BaseException:
-            give_back()
-            raise
+            self._close_parts()
+        finally:
+            self._lease.give_back()
 
-    weights, driven = _drive(model, choice, holding, load, chosen.cls.runs_layers, chosen.cls.__name__)
-    with ExitStack() as failing:
-        failing.callback(driven.target.close)
-        state, shapes = state_of(model), driven.target.shapes
-        copied = fingerprint_of(model) if chosen.cls.copies_weights else None
-        check_tokenizer(tokenizer, shapes.vocab_size)
-        first = _mild_beginning(tokenizer)
-        host = Host(
-            model=model,
-            tokenizer=tokenizer,
+    def _bind(self) -> None:
+        """Lay out the weights, load a backend for them, and bind the proposer to both."""
+        with ExitStack() as failing:
+            failing.callback(self._lease.give_back)
+            with unchanging(self.model):
+                self._make_parts()
+            failing.callback(self._close_parts)
+            self._is_open = True
+            numerics, choice = self._probed, self.choice
+            is_fallback = choice.numerics == "auto" and choice.compiler is None and numerics.mode == "fast"
+            if is_fallback and first_time(self.model, numerics.inexact):
+                warnings.warn(f"decoding with fast numerics: {numerics.inexact}", stacklevel=5)
+            failing.pop_all()
+
+    def _make_parts(self) -> None:
+        model, tokenizer, choice = self.model, self.tokenizer, self.choice
+        backend = backend_for(self._registry, choice.backend, model)
+        layouts: Layouts = partial(layouts_of, model, choice.weights, self._lease)
+        if not backend.cls.runs_layers:
+            layouts = partial(stock_alone, choice.weights, backend.cls.__name__)
+        load = partial(backend.load, model)
+        weights, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
+        with ExitStack() as failing:
+            failing.callback(target.close)
+            state, copied = state_of(model), fingerprint_of(model) if backend.cls.copies_weights else None
+            check_tokenizer(tokenizer, target.shapes.vocab_size)
+            strategies = Strategies(self._host(target), choice.proposer)
+            failing.pop_all()
+        self.weights, self.target, self.strategies, self._backend = weights, target, strategies, backend
+        self._probed, self._num_threads, self._state, self._copied = numerics, torch.get_num_threads(), state, copied
+        self.builder = RequestBuilder(model, tokenizer, target.shapes, choice.verifier)
+        self.fallback = self._registry.make("verifiers", "match")
+        self.contexts = Contexts(target, fingerprint=partial(fingerprint_of, model))
+
+    def _host(self, target: Target) -> Host:
+        shapes, verifier = target.shapes, self.choice.verifier
+        return Host(
+            model=self.model,
+            tokenizer=self.tokenizer,
             vocab_size=shapes.vocab_size,
-            reads_q=choice.verifier.reads_q,
-            is_keyed=choice.verifier.is_keyed,
+            reads_q=verifier.reads_q,
+            is_keyed=verifier.is_keyed,
             takes_trees=shapes.takes_trees,
             load=partial(load_pretrained, device=str(shapes.device)),
-            open=open_target,
-            costs=driven.costs,
-            successors=partial(driven.successors, first),
+            open=partial(_open_draft, self._registry, self._lease),
+            costs=partial(costs_of, target, self.model),
+            idle_target=lambda: None if target.is_decoding else target,
             num_layers=shapes.num_layers,
         )
-        fallback, intake = registry.make("verifiers", "match"), Intake(model, tokenizer, shapes, choice.verifier)
-        strategies = Strategies(host, choice.proposer)
-        failing.pop_all()
-    contexts = Contexts(driven.target, fingerprint=partial(fingerprint_of, model))
-    return Bound(model, state, copied, weights, load, driven, strategies, fallback, intake, first, contexts)
 
 
-def _mild_beginning(tokenizer: Any | None) -> int:
-    """A token that most others may follow: the comma; id 0 where there is no tokenizer to ask."""
-    if tokenizer is None:
-        return 0
+def _open_draft(registry: Registry, lease: Holding, model: Any) -> Target:
+    """Drive a draft model, whose passes need not be exact."""
+    compiler, backend = DenseCompiler(), backend_for(registry, "auto", model)
+    if not backend.cls.runs_layers:
+        return Target(backend.load(model, compiler), compiler)
+    give_back = lease.lay_out_draft(model)
     try:
-        return int(tokenizer.encode(",", add_special_tokens=False)[-1])
-    except Exception:  # a tokenizer of the caller's own
-        return 0
-
-
-def _drive(
-    model: Any, choice: Choice, holding: Holding, load: Callable[[Compiler], Backend], runs_layers: bool, name: str
-) -> tuple[Weights, Driven]:
-    """Drive the model with its weights laid out; by the next kernel, or stock ones, where the first isn't exact."""
-    if not runs_layers:
-        weights = stock_or_refuse(choice.weights, 0, f"{name} runs no layers of torch")
-        return weights, drive(load, model, choice.numerics, choice.compiler)
-    failed: dict[str, str] = {}
-    while True:
-        try:
-            weights = holding.lay_out(model, failed, "; ".join(f"not by {each}: {why}" for each, why in failed.items()))
-        except ModelError:  # "packed" was asked for, and no kernel is left
-            if not failed:
-                raise
-            break
-        driven, refusal = None, None
-        try:
-            driven = drive(load, model, choice.numerics, choice.compiler)
-            why = driven.why_not_exact
-        except ModelError as error:
-            refusal, why = error, str(error)
-        is_last = not weights.kernel or choice.weights not in {"auto", "packed"} or holding.is_shared(model)
-        if driven is not None:
-            if not why or (is_last and not failed):
-                return weights, driven
-            driven.target.close()
-        if is_last:
-            break
-        failed[weights.kernel] = why
-    if refusal is not None:
-        raise refusal
-    # Exact numerics can't be had in any way: the fastest one serves.
-    return holding.lay_out(model), drive(load, model, choice.numerics, choice.compiler)
-
-
-def _bound_to(host: Host, proposer: Proposer) -> Strategy:
-    """Return a proposer's engine for the target, with the signals that it wants and the models that it has opened."""
-    opened: list[Target] = []
-
-    def open_target(model: Any) -> Target:
-        target = host.open(model)
-        opened.append(target)
-        return target
-
-    try:
-        return Strategy(*_parts(replace(host, open=open_target), proposer), opened)
-    except BaseException:  # Ctrl-C too
-        for target in reversed(opened):
-            target.close()
+        return Target(backend.load(model, compiler), compiler, give_back)
+    except BaseException:
+        give_back()
         raise
-
-
-def _parts(host: Host, proposer: Proposer) -> tuple[str, Engine, frozenset[Signal]]:
-    """Return a proposer's name, engine and signals."""
-    name = type(proposer).__name__
-    try:
-        engine, wants = proposer.bind(host), frozenset(proposer.wants())
-    except SpecdecError:
-        raise
-    except Exception as error:  # a third party's code
-        raise failure(f"binding proposer {name}", error) from error
-    if not isinstance(engine, Engine):
-        raise PluginError(f"proposer {name}: bind returned {engine!r}, which is not an Engine")
-    most = host.num_layers
-    for wanted in wants:
-        if not _is_signal(wanted):
-            pair = "a pair such as (Nodes.PATH, What.ARGMAX) or (Nodes.ALL, TopK(8))"
-            raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
-        if most is not None and not layers_of([wanted]) <= {*range(-most - 1, most + 1)}:
-            has = f"layers 0 to {most}, or {-most - 1} to -1"
-            raise PluginError(f"proposer {name} wants {wanted[1]!r}; the model has {has}")
-    return name, engine, wants
-
-
-def _is_signal(wanted: object) -> bool:
-    match wanted:
-        case (Nodes(), What()):
-            return True
-        case (Nodes(), TopK(k) | TopLogits(k)):
-            return isinstance(k, int) and k > 0
-        case (Nodes(), Hidden(layers)):
-            return isinstance(layers, tuple) and bool(layers) and all(isinstance(layer, int) for layer in layers)
-        case _:
-            return False

@@ -1,4 +1,4 @@
-"""Which backend drives a model: the one that was asked for, one that its name suits, or one for what was loaded."""
+"""Choose the backend of a model: by name, by the model's name, or by the loaded model's type."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,13 +19,13 @@ NOTHING_FAILED: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class ChosenBackend:
-    """A backend with its options."""
+    """A backend's class with its options."""
 
     cls: type[Backend]
     options: BackendOptions
 
     def load(self, model: object, compiler: Compiler) -> Backend:
-        """The backend driving a model with layouts of a compiler."""
+        """Load a model for a compiler's layouts, and examine it."""
         backend = examine(self.cls.load(model, compiler, self.options))
         backend.options = self.options
         return backend
@@ -36,9 +36,9 @@ class Opened:
     """A model that was read by its name.
 
     Attributes:
-        engine: the name of the backend that was preferred to torch; "" where none was.
-        passed_over: the backends that are preferred to torch where they can, by name, each with why it wasn't taken.
-        failed: True if one of them tried and failed, which took its time.
+        engine: the name of the backend that reads and drives it in place of torch; "" for torch.
+        passed_over: the backends preferred to torch that don't drive it: names and reasons.
+        failed: True if a preferred backend tried and failed.
     """
 
     model: Any
@@ -49,7 +49,7 @@ class Opened:
 
     @property
     def note(self) -> str:
-        """What decodes and why, in a line; "" where there was no choice."""
+        """The backend and the reason, in a line; "" if there was no choice."""
         if self.engine:
             return f"decoding with {self.engine}; backend='hf' decodes with torch"
         return "; ".join(f"decoding with torch, not with {name}: {why}" for name, why in self.passed_over)
@@ -64,7 +64,7 @@ def why_torch(weights: str, mask: object | None, strategies: Iterable[Proposer])
     for strategy in strategies:
         if strategy.reads_layers:
             return f"{type(strategy).__name__} drafts with the model's own layers"
-        with suppress(Exception):  # a third party's code, which may want to be bound first
+        with suppress(Exception):  # a third party's code, which may need to be bound first
             if any(isinstance(what, Hidden) for _, what in strategy.wants()):
                 return f"{type(strategy).__name__} reads hidden states"
     return ""
@@ -78,22 +78,22 @@ def read_model(
     why: str = "",
     failed: Mapping[str, str] = NOTHING_FAILED,
 ) -> Opened:
-    """Read a model by its name, as the backend that will drive it takes it.
+    """Read a model by its name, in the form that its backend takes.
 
     With "auto", backends that are preferred to torch are tried first.
 
     Args:
-        why: why none of those will do, or "".
-        failed: those that have failed to drive the model since they read it, by name, with the reason.
+        why: the reason against all preferred backends, or "".
+        failed: backends that read the model but failed to drive it: names and reasons.
 
     Raises:
-        PluginError: for a backend that isn't known, or options that are refused.
-        ModelError: with what went wrong.
+        PluginError: for an unknown backend, or refused options.
+        ModelError: if the model can't be read, with the reason.
     """
     if backend != "auto":
         cls, options = registry.backend(backend)
         return Opened(*cls.read(source, tokenizer, options))
-    must_be_cached(source.name)  # says what is wrong with a hub's name before anything is tried
+    must_be_cached(source.name)  # refuses a wrong hub name first
     reasons, has_failed = dict[str, str](), bool(failed)
     for plugin in preferred(registry):
         name = registry.name_of(plugin)
@@ -102,14 +102,14 @@ def read_model(
             try:
                 cls, options = registry.backend(name)
                 return Opened(*cls.read(source, tokenizer, options), engine=name)
-            except Exception as error:  # whatever goes wrong there, torch is tried
+            except Exception as error:  # a third party's code; torch is tried next
                 reasons[name], has_failed = why_failed(error), True
     loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device)
     return Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed)
 
 
 def preferred(registry: Registry) -> list[Plugin]:
-    """Return the installed backends that read models by themselves where they can."""
+    """Return the installed backends that are preferred to torch for models given by name."""
     return [plugin for plugin in registry.of_kind("backends") if plugin.cls.is_preferred]  # type: ignore[attr-defined]  # checked to be a Backend when it registered
 
 
@@ -121,16 +121,16 @@ def _why_not(plugin: Plugin, source: ModelSource) -> str:
 
 
 def why_failed(error: Exception) -> str:
-    """Return why a backend doesn't drive a model, in a line, by the error that it raised."""
+    """Return an error's first line, as the reason against a backend."""
     return str(error).splitlines()[0] if isinstance(error, SpecdecError) and str(error) else in_one_line(error)
 
 
 def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
-    """The backend that a text such as ``"openvino:device=CPU"`` names; for "auto" the first that accepts the model.
+    """Return the backend of a text such as ``"openvino:device=CPU"``; "auto" is the first that accepts the model.
 
     Raises:
-        PluginError: for a name that isn't known, or options that are refused.
-        ModelError: for a model that no backend accepts.
+        PluginError: for an unknown name, or refused options.
+        ModelError: if no backend accepts the model.
     """
     if not isinstance(given, str):
         raise PluginError(f"backend={given!r}: give a backend's name, or 'auto'")

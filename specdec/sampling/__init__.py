@@ -1,1 +1,1 @@
-"""Sampling: from logits through processors and temperature to a distribution, and from it to a token."""
+"""Sampling: logits, processors and temperature, distributions, tokens."""

@@ -1,7 +1,7 @@
-"""Additions to scores, in the words of the OpenAI API: a bias by token, and penalties by what was written.
+"""The OpenAI API's additions to scores: a bias by token, and penalties for repeated tokens.
 
 A token's score becomes mu[j] - c[j] * frequency_penalty - (c[j] > 0) * presence_penalty + logit_bias[j], where c[j]
-counts j among the new tokens of the path (OpenAI API reference, "Frequency and presence penalties").
+is the count of j among the new tokens of the path (OpenAI API reference, "Frequency and presence penalties").
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import torch
 
 
 class Bias:
-    """Adds a constant to the scores of some tokens."""
+    """Adds a constant to the score of each of some tokens."""
 
     is_path_pure = True
 
@@ -19,12 +19,12 @@ class Bias:
         self._added = torch.tensor([*by_token.values()], dtype=torch.float32, device=device)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the scores, ``(batch, vocab)``, of paths, ``(batch, tokens)``."""
+        """Scores and the result: ``(batch, vocab)``; paths: ``(batch, tokens)``."""
         return scores.index_add(1, self._tokens, self._added.to(scores.dtype).expand(len(scores), -1))
 
 
 class CountPenalty:
-    """Lowers the scores of the new tokens of a path, by how often they were written and by whether they were."""
+    """Lowers the scores of a path's new tokens, by their counts and by their presence."""
 
     is_path_pure = True
 
@@ -32,7 +32,7 @@ class CountPenalty:
         self._frequency, self._presence, self._prompt_length = frequency, presence, prompt_length
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the scores, ``(batch, vocab)``, of paths, ``(batch, tokens)``, the prompt among them."""
+        """Scores and the result: ``(batch, vocab)``; paths with their prompts: ``(batch, tokens)``."""
         written = input_ids[:, self._prompt_length :]
         counts = torch.zeros_like(scores).scatter_add_(1, written, torch.ones_like(written, dtype=scores.dtype))
         return scores - counts * self._frequency - (counts > 0) * self._presence

@@ -1,4 +1,4 @@
-"""Logits to scores: the processors that a request's settings ask for, in transformers' order."""
+"""Logits to scores: the logits processors of a request's settings, in transformers' order."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ import torch
 from specdec.sampling.penalties import Bias, CountPenalty
 from specdec.settings import Processor, Settings
 
-# transformers' processors whose scores are a function of the path they are given. Those that keep state between calls
-# (watermarking, classifier-free guidance) are not among them.
+# transformers' processors whose scores depend on the given path alone: not those with state between calls
+# (watermarking, classifier-free guidance).
 _PATH_PURE = (
     "TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "MinPLogitsWarper", "TypicalLogitsWarper",
     "EpsilonLogitsWarper", "EtaLogitsWarper", "RepetitionPenaltyLogitsProcessor", "NoRepeatNGramLogitsProcessor",
@@ -20,46 +20,51 @@ _PATH_PURE = (
 
 
 class Warper:
-    """The settings' processors in transformers' order: penalties and constraints, the caller's own, then warpers."""
+    """The processors of a request's settings: penalties and constraints, the caller's own, then warpers.
+
+    Attributes:
+        is_pure: all of the caller's own processors are path-pure.
+        is_plain_argmax: the emitted token is the argmax of the raw logits.
+        is_on_host: scores may be computed on the host.
+    """
 
     def __init__(
         self, settings: Settings, prompt_length: int, eos_token_ids: Sequence[int], device: torch.device
     ) -> None:
         self.temperature = settings.temperature
-        # A caller's own processors may hold tensors on the model's device; all else is decided on the host.
+        # A caller's own processors may hold tensors on the model's device; all others run on the host.
         self._device = device if settings.logits_processor else torch.device("cpu")
         self.is_pure = not impure(settings)
         own = constraints(settings, prompt_length, list(eos_token_ids), str(self._device))
         self._constraints, self._warpers = [*own, *settings.logits_processor], warpers(settings)
         self._for_drafts = [*self._constraints, *self._warpers] if self.is_pure else [*own, *self._warpers]
         self.has_processors = bool(self._constraints or self._warpers)
-        # True if the emitted token is the argmax of the raw logits; and if scores may be made on the host.
         self.is_plain_argmax = self.temperature == 0.0 and not self.has_processors
         self.is_on_host = self._device.type == "cpu"
 
     def constrained(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        """The scores behind penalties, constraints and the caller's own processors, at the end of ``path``.
+        """The scores after penalties, constraints and the caller's own processors, ``(vocab,)``, float32 or better.
 
-        Shape ``(vocab,)``, float32 or better; the path has the prompt in it.
+        ``path`` includes the prompt.
         """
         return _processed(path, logits, self._constraints)
 
     def warped(self, path: Sequence[int], scores: torch.Tensor) -> torch.Tensor:
-        """The same scores behind temperature and truncation."""
+        """The scores after temperature and truncation."""
         return _processed(path, scores, self._warpers)
 
     def draft_law(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        """Return the distribution that the settings make of a drafter's logits.
+        """The distribution of a drafter's logits under the settings, ``(vocab,)``.
 
-        A caller's own processors take part only where all of them are path-pure: no other kind is asked about tokens
-        that may never be written.
+        The caller's own processors are applied only if all of them are path-pure: others never run on tokens that may
+        not be written.
         """
         return _processed(path, logits.to(self._device), self._for_drafts).softmax(-1)
 
 
 def _processed(path: Sequence[int], logits: torch.Tensor, processors: Sequence[Processor]) -> torch.Tensor:
-    """Return the scores that processors make of logits, shape ``(vocab,)``, float32 or better."""
-    # Processors get a copy, as they may write in place and the logits are the whole batch's.
+    """Apply processors to logits, ``(vocab,)``; returns scores in float32 or better."""
+    # A copy: processors may write in place, and the logits belong to the whole batch.
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=bool(processors))[None]
     if processors:
         input_ids = torch.tensor([list(path)], device=scores.device)
@@ -69,7 +74,7 @@ def _processed(path: Sequence[int], logits: torch.Tensor, processors: Sequence[P
 
 
 def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int], device: str) -> list[Processor]:
-    """Biases, penalties and forbidden tokens: transformers' own processors where it has them."""
+    """Biases, penalties and forbidden tokens; transformers' processors, if it has them."""
     from transformers.generation import logits_process as hf
 
     chosen: list[Processor] = []
@@ -95,7 +100,7 @@ def constraints(settings: Settings, prompt_length: int, eos_token_ids: list[int]
 
 
 def warpers(settings: Settings) -> list[Processor]:
-    """Temperature and truncation, transformers' own as well."""
+    """Temperature and truncation, by transformers' processors."""
     from transformers.generation import logits_process as hf
 
     chosen: list[Processor] = []
@@ -111,12 +116,12 @@ def warpers(settings: Settings) -> list[Processor]:
 
 
 def impure(settings: Settings) -> list[Processor]:
-    """The caller's processors that may depend on more than the path they are asked about."""
+    """The caller's processors that may depend on more than the given path."""
     return [processor for processor in settings.logits_processor if not is_path_pure(processor)]
 
 
 def is_path_pure(processor: Processor) -> bool:
-    """Return True if a processor's scores are known, or said, to be a function of its arguments alone."""
+    """Return True if a processor's scores depend on its arguments alone, as known or as declared."""
     from transformers.generation import logits_process as hf
 
     known = tuple(getattr(hf, name) for name in _PATH_PURE)
@@ -124,5 +129,5 @@ def is_path_pure(processor: Processor) -> bool:
 
 
 def processor_name(processor: Processor) -> str:
-    """The name of a processor's function or class."""
+    """A processor's name: of its function or class."""
     return str(getattr(processor, "__name__", type(processor).__name__))

@@ -1,4 +1,4 @@
-"""Keyed randomness: noise is a function of (seed, purpose, position), never of what was drawn before.
+"""Keyed randomness: noise is a function of (seed, purpose, position), not of earlier draws.
 
 The generator is Philox 4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), as numpy ships
 it. Entry x of the noise at absolute position t is made from output x of the generator whose key is
@@ -8,9 +8,8 @@ it. Entry x of the noise at absolute position t is made from output x of the gen
     g_x = -log(-log(u_x))                               standard Gumbel
     token at position t = argmax_x (log p(x) + g_x)     a draw from p (the Gumbel-max trick)
 
-All in float64. The purpose is 0 for verification, 2**32 + 1 for the uniforms of ``accept``, which are used one after
-another, and one more than the CRC-32 of its class's name for a proposer, so that none shares the verifier's noise by
-accident.
+All in float64. The purpose is 0 for verification, 2**32 + 1 for the uniforms of ``accept``, which form a running
+stream, and for a proposer the CRC-32 of its name plus 1, so that no proposer shares the verifier's noise.
 """
 
 import zlib
@@ -21,22 +20,22 @@ import torch
 
 VERIFICATION = 0
 ACCEPTANCE = 2**32 + 1
-_MOST_FORESEEN = 16  # positions: as deep as drafts of draws go
+_MOST_FORESEEN = 16  # positions: the depth of drafts that use noise
 
 
 class Chances(Protocol):
-    """The two random primitives of every acceptance rule; a test enumerates their outcomes instead of drawing them."""
+    """The two random primitives of acceptance rules. Tests enumerate their outcomes."""
 
     def accept(self, r: float, q: float) -> bool:
         """Return True if u * q < r for a fresh uniform u on [0, 1): with probability min(1, r / q).
 
-        The comparison is strict, so that r = 0 is never accepted. It has no division, so that q = 0 needs no care.
+        The comparison is strict, so r = 0 is never accepted, and has no division, so q = 0 is safe.
         """
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:
-        """A draw from ``weights``, shape ``(vocab,)``, which need not sum to one; zero weights are never drawn.
+        """A draw from ``weights``, ``(vocab,)``, which need not sum to one; 0 if all weights are zero.
 
-        Where all weights are zero the answer is 0.
+        Tokens with zero weight are never drawn.
         """
 
 
@@ -46,25 +45,26 @@ class Randomness:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._acceptance = np.random.Generator(np.random.Philox(key=[seed, ACCEPTANCE]))
-        self._foreseen: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}  # the verifier's, the drafter's
+        # By position and size: the verifier's noise, and the drafter's copy.
+        self._foreseen: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
 
     def uniforms(self, position: int, count: int) -> np.ndarray:
-        """Uniforms of the verification stream at an absolute position, shape ``(count,)``, on (0, 1)."""
+        """Uniforms of the verification stream at an absolute position, ``(count,)``, on (0, 1)."""
         philox = np.random.Philox(key=[self.seed, VERIFICATION], counter=[0, position, 0, 0])
         bits = philox.random_raw(count) >> np.uint64(12)
         return (bits.astype(np.float64) + 0.5) * 2.0**-52
 
     def gumbel(self, position: int, count: int) -> torch.Tensor:
-        """Standard Gumbel noise at an absolute position, shape ``(count,)``, float64 on the CPU; not to be written to.
+        """Standard Gumbel noise at an absolute position, ``(count,)``, float64 on the CPU; read-only.
 
-        What was foreseen of earlier positions is let go.
+        Drops the noise cached by ``foresee`` for earlier positions.
         """
         self._foreseen = {known: both for known, both in self._foreseen.items() if known[0] >= position}
         both = self._foreseen.get((position, count))
         return self._gumbel(position, count) if both is None else both[0]
 
     def foresee(self, position: int, count: int) -> torch.Tensor:
-        """The same for a drafter, a copy that it may spoil; kept for the verifier, which will ask for it as well."""
+        """The same noise for a drafter, as a copy of its own; cached for the verifier."""
         both = self._foreseen.get((position, count))
         if both is None:
             noise = self._gumbel(position, count)
@@ -77,14 +77,14 @@ class Randomness:
         return torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:
-        """As ``Chances`` says, with the noise of ``position``."""
+        """See ``Chances``; uses the noise of ``position``."""
         noise = self.gumbel(position, weights.numel()).to(weights.device)
         return int((weights.double().log() + noise).argmax())
 
     def accept(self, r: float, q: float) -> bool:
-        """As ``Chances`` says, with the next uniform of its stream."""
+        """See ``Chances``; uses the next uniform of the stream."""
         return self._acceptance.random() * q < r
 
     def stream(self, purpose: str) -> np.random.Generator:
-        """A stream of its own for a proposer, keyed by the seed and the proposer's name."""
+        """A proposer's own stream, keyed by the seed and the proposer's name."""
         return np.random.Generator(np.random.Philox(key=[self.seed, zlib.crc32(purpose.encode()) + 1]))

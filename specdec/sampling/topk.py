@@ -1,4 +1,4 @@
-"""The greatest of many logits, found in blocks."""
+"""Top-k of many logits, by blocks."""
 
 import numpy as np
 import torch
@@ -7,15 +7,15 @@ _BLOCK, _LEAST_BLOCK = 256, 32  # logits of a block
 
 
 def greatest_of(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ``k`` greatest along the last dimension, greatest first, and their indices; for one, the lowest of equals.
+    """The top-k values along the last dimension, largest first, and their indices; for k = 1, the lowest of equals.
 
-    A maximum over blocks is vectorised on every device, while a search for an index isn't on a CPU. The greatest values
-    lie in the blocks of the greatest maxima, so that only these are searched.
+    A maximum over blocks is vectorised on every device; a search for an index isn't on a CPU. The top-k values lie in
+    the k blocks with the largest maxima, so only these are searched.
     """
     size = values.shape[-1]
     k, block = min(k, size), min(_BLOCK, size & -size)
     if values.is_cpu and values.dtype == torch.float32 and size >= _BLOCK >= k:
-        return _greatest_by_numpy(values, k)
+        return _topk_by_numpy(values, k)
     if block < _LEAST_BLOCK or size // block < k:
         return values.max(-1, keepdim=True) if k == 1 else values.topk(k)
     blocks = values.reshape(*values.shape[:-1], -1, block)
@@ -26,8 +26,8 @@ def greatest_of(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tenso
     return found, chosen.gather(-1, within // block) * block + within % block
 
 
-def _greatest_by_numpy(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same on one thread: waking torch's others takes as long, and they then slow an engine that has its own."""
+def _topk_by_numpy(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on one thread: waking torch's threads takes as long, and slows an engine with threads of its own."""
     numbers: np.ndarray = values.detach().numpy()
     if k == 1:
         indices = numbers.argmax(-1, keepdims=True)

@@ -12,12 +12,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from specdec.decoding.request_state import Sequence as Handle
+from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.result import Result
 from specdec.errors import SpecdecError, in_one_line
 from specdec.generator import Generator
-from specdec.record import Outcome, StepRecord
-from specdec.requests.asked import Asked
+from specdec.record import Outcome, RequestHandle, StepRecord
 from specdec.runtime.open_batch import OpenBatch
 from specdec.serving.errors import ApiError
 from specdec.serving.logprobs import TokenLogprob, logprobs_of
@@ -134,7 +133,7 @@ class Engine:
         self._bounds = {"max_batch_size": max_batch_size, "max_prefix_bytes": max_prefix_bytes}
         self._observe = observe
         self._orders = queue.SimpleQueue[Order | None]()
-        self._texts: dict[Handle, Text] = {}  # the engine thread's own
+        self._texts: dict[RequestHandle, Text] = {}  # the engine thread's own
         self._loop: asyncio.AbstractEventLoop | None = None
         self._log = logging.getLogger("specdec.serving")
         self._texts_of = TokenTexts(generator.tokenizer)
@@ -223,10 +222,11 @@ class Engine:
         if job.is_over:  # its sender has gone
             return
         call = job.call
-        question = Asked([*call.prompts], {**call.settings, "seed": [*call.seeds]})
-        proposers = [] if call.proposer is None else [call.proposer]
+        settings = {**call.settings, "seed": [*call.seeds]}
         try:
-            handles = batch.add(question, proposers, call.verifier, wants_text=True)
+            handles = batch.add(
+                [*call.prompts], proposer=call.proposer, verifier=call.verifier, wants_text=True, **settings
+            )
         except SpecdecError as error:
             self._say([(job, ApiError(400, str(error), code="invalid_value"))])
             return
@@ -246,7 +246,7 @@ class Engine:
             has_ended = outcome.finish_reason is not None
             text = self._texts.pop(outcome.request) if has_ended else self._texts[outcome.request]
             text.figures.note(outcome)
-            if has_ended or record.kind != "chunk":
+            if has_ended or not outcome.is_chunk:
                 told.append((text.job, self._progress(batch, record, outcome, text)))
         self._say(told)
 

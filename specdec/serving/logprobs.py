@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
+from specdec.decoding.request_state import RequestState
 from specdec.record import Outcome
 from specdec.sampling.topk import greatest_of
 from specdec.serving.token_texts import TokenTexts
@@ -31,8 +32,10 @@ def logprobs_of(outcome: Outcome, texts: TokenTexts, num_top: int | None) -> tup
     """The log-probabilities of the tokens that a step emitted; none where None are wanted."""
     if num_top is None:
         return ()
-    decoder = outcome.request.decoder
-    assert decoder is not None, "a server has a tokenizer"
+    request = outcome.request
+    assert isinstance(request, RequestState), "a batch's own records have its requests"
+    assert request.decoder is not None, "a server has a tokenizer"
+    decoder = request.decoder
     offsets = decoder.offsets[len(decoder.offsets) - len(outcome.tokens) :]
     return tuple(
         _logprob_of(token, logits, texts, num_top, offset)

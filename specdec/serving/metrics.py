@@ -124,13 +124,13 @@ class Metrics:
     def _count_end(self, outcome: Outcome) -> None:
         reason = str(outcome.finish_reason)
         self.finished.labels(_REASONS.get(reason, reason)).inc()
-        if outcome.request.stats.steps:
+        if outcome.request.new_tokens:
             self.prompt_tokens.inc(outcome.request.prompt_length)
             self.prefix_queries.inc(outcome.request.prompt_length)
-            self.prefix_hits.inc(outcome.request.stats.num_reused)
+            self.prefix_hits.inc(outcome.request.num_reused)
 
     def _count_step(self, outcome: Outcome) -> None:
-        name, accepted = outcome.request.plan.strategy.name, len(outcome.path) - 1
+        name, accepted = outcome.request.strategy_name, len(outcome.path) - 1
         self.new_tokens.labels(name).inc(len(outcome.tokens))
         self.accepted_length.labels(name).observe(len(outcome.tokens))
         for counter, depth in ((self.drafted, depth_of(outcome)), (self.accepted, accepted)):

@@ -50,7 +50,7 @@ def tell(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepTold:
     tree = outcome.tree or DraftTree(outcome.request.tokens[-1])
     candidates = [ROOT, *(node for node in tree.nodes_with(Role.CANDIDATE) if node != ROOT)]
     place, accepted = {node: number for number, node in enumerate(candidates)}, {*outcome.path}
-    strategy = outcome.request.plan.strategy.name
+    strategy = outcome.request.strategy_name
     nodes = tuple(
         NodeTold(
             text=texts.of(tree.tokens[node]),

@@ -30,7 +30,7 @@ class Figures:
             return
         self.num_steps += 1
         self.num_tokens += len(outcome.tokens)
-        self.num_copied = outcome.request.stats.num_reused
+        self.num_copied = outcome.request.num_reused
         _count(self.drafted, depth_of(outcome))
         _count(self.accepted, len(outcome.path) - 1)
 

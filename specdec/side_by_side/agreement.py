@@ -25,8 +25,8 @@ def agreement(model: Any, prompt: Sequence[int], expected: Sequence[int], found:
         expected: transformers' new tokens.
         found: the other answer's.
     """
+    from specdec.comparison.differences import first_difference
     from specdec.comparison.noise import measure_noise
-    from specdec.comparison.results import first_difference
     from specdec.comparison.ties import ScoredText, judge
     from specdec.models.own_forward import own_logits
     from specdec.settings import Settings

@@ -30,7 +30,6 @@ from pydantic import BaseModel, ConfigDict
 from specdec.costs import Costs
 from specdec.errors import PluginError
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.sources.successors import Successors
 from specdec.target import Target
 from specdec.tree import Budget, DraftTree
 
@@ -175,8 +174,7 @@ class Host:
             Raises ModelError.
         costs: returns the costs of the target's passes here, by their number of nodes. They are measured when first
             asked for, in about a second; ask while binding.
-        successors: returns what the target thinks likely behind each token alone, as far as that is known after some
-            seconds; what isn't is worked out, and kept for the next time. Ask while binding.
+        idle_target: returns the target while no request decodes, for questions to the model; otherwise None.
     """
 
     model: Any
@@ -188,7 +186,7 @@ class Host:
     load: Callable[[str, Any], tuple[Any, Any]]
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
-    successors: Callable[[float], Successors] = lambda _: Successors.unknown()
+    idle_target: Callable[[], Target | None] = lambda: None
     num_layers: int | None = None
     packs_rows: bool = False
 
@@ -289,6 +287,20 @@ class Engine:
 
         A step's time belongs to all its requests, whatever their strategies.
         """
+
+    def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
+        """Do work that improves later drafts, while no request decodes.
+
+        Called by ``Generator.prepare`` without a limit in time, and by servers again and again while they are idle.
+
+        Args:
+            on_progress: called with the number of parts done and of all parts, before each part.
+            seconds: stop after the first part that ends later than this.
+
+        Returns:
+            True once no work is left.
+        """
+        return True
 
     def forget(self) -> None:
         """Forget the texts of earlier requests; nothing is decoding. What was learnt of the machine may stay."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from specdec.backends.base import Backend, OutputRow
+from specdec.backends.base import Backend
+from specdec.backends.output import OutputRow
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.target import Pass, Row, Target
@@ -70,7 +71,7 @@ class _Case:
         while chunk := self.target.chunk_behind(row, [*prompt, root]):
             self.target.read(row, chunk)
         planned = self.target.compile({row: tree}, {row: prompt[row.length :]})
-        self._hold(prompt, tree, self.target.forward(planned)[row], "after a prompt")
+        self._hold(prompt, tree, self.target.forward(planned).rows[row], "after a prompt")
         self.texts[row] += prompt
         self._keep(planned, {row: tree}, [row])
 
@@ -79,7 +80,7 @@ class _Case:
         chosen = self._some(self.texts) or [self._one()]
         trees = {row: self._tree(self._tokens(1)[0]) for row in chosen}
         planned = self.target.compile(trees)
-        for row, answers in self.target.forward(planned).items():
+        for row, answers in self.target.forward(planned).rows.items():
             self._hold(self.texts[row], trees[row], answers, "with other rows")
         self._keep(planned, trees, self._some(chosen))
 
@@ -110,7 +111,7 @@ class _Case:
         self.texts[row] = self.texts[source][:length]
         tree = self._tree(self._tokens(1)[0])
         planned = self.target.compile({row: tree})
-        self._hold(self.texts[row], tree, self.target.forward(planned)[row], "after a copied prefix")
+        self._hold(self.texts[row], tree, self.target.forward(planned).rows[row], "after a copied prefix")
         self._keep(planned, {row: tree}, [row])
 
     def renumber(self) -> None:

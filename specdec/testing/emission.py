@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from specdec.backends.base import Output, OutputRow
+from specdec.backends.output import Output, OutputRow
 from specdec.backends.toy import Law
+from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Chances
-from specdec.sampling.target import SequenceTarget
 from specdec.settings import Settings
 from specdec.testing.enumeration import outcomes
 from specdec.tree import ROOT, DraftTree
@@ -19,13 +19,15 @@ TreeDrawing = Callable[[Chances], DraftTree]
 CPU = torch.device("cpu")
 
 
-def target_of(p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: Chances) -> SequenceTarget:
+def target_of(
+    p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: Chances
+) -> NodeDistributions:
     """The production target over a known distribution: logits are its logarithm, in float64."""
     laws = np.array([p((*context, *tree.path(node))) for node in range(len(tree))])
     with np.errstate(divide="ignore"):
         logits = torch.from_numpy(np.log(laws))[None]
     warper = Warper(settings, len(context), (), CPU)
-    return SequenceTarget(tree, OutputRow(Output(logits, range(len(tree))), 0), context, warper, chances)
+    return NodeDistributions(tree, OutputRow(Output(logits, range(len(tree))), 0), context, warper, chances)
 
 
 def verdict_of(
@@ -85,7 +87,7 @@ def _go_on(
     tokens = list(emitted[:num_tokens])
     while len(tokens) < num_tokens:
         known = [*context, *tokens]
-        law = target_of(p, DraftTree(known[-1]), known, settings, chances).law(ROOT)
+        law = target_of(p, DraftTree(known[-1]), known, settings, chances).probs(ROOT)
         assert law is not None, "laws under test are possible"
         tokens.append(chances.categorical(law, len(known)))
     return tuple(tokens)

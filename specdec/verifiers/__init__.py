@@ -1,1 +1,1 @@
-"""Stage 4: which path of a draft tree the model itself would have taken."""
+"""Acceptance rules: the path of a draft tree that the model itself takes."""

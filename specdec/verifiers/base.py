@@ -1,20 +1,17 @@
 """The verifier's contract.
 
-A verifier reads a draft tree and the target's answers at its nodes, and returns the accepted path with the tokens to
-emit: those of the path and one bonus token.
+A verifier reads a draft tree and the target's distributions at its nodes. It returns the accepted path and the tokens
+to emit: the path's and one bonus token.
 
-Notation, as in the papers: p is the target's distribution at a node, q the one that a candidate was drawn from (one-hot
-for a candidate that was simply chosen), r the residual: what is left of p once the earlier draws at a node have failed.
+Notation, as in the papers: p is the target's distribution at a node; q is the distribution that a candidate was drawn
+from (one-hot for a chosen candidate); r is the residual of p after the earlier draws at a node have been rejected.
 
 Laws:
-- A lossless verifier emits text with the target's own distribution, whatever the tree. One that is not says so in its
-  type (``lossless = False``).
-- A rule that reads q (``reads_q``) is only asked about trees whose draws carry the distributions that they were truly
-  drawn from; the core lets ``match`` decide about all others.
+- A lossless verifier emits text with the target's own distribution, for any tree. Others have ``lossless = False``.
+- A rule that reads q (``reads_q``) only gets trees whose draws have their true q; ``match`` verifies all others.
 - The path starts at the root, each node is a child of the one before it and a candidate.
-- The emitted tokens are the path's, the root aside, and one more; NO_TOKEN in its place where the target has no answer.
-- Randomness comes from the given source alone. The noise of a position serves the token at that position and nothing
-  else.
+- The emitted tokens are the path's, excluding the root, and one more: NO_TOKEN if the last node has no distribution.
+- Randomness comes from the given source alone. The noise of a position is used for the token at that position only.
 """
 
 from abc import ABC, abstractmethod
@@ -25,24 +22,20 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from specdec.errors import PluginError
+from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.randomness import Chances
-from specdec.sampling.target import Target
 from specdec.tree import ROOT, DraftTree
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The accepted nodes, root first, and the emitted tokens: one per accepted node below the root, and a bonus."""
+    """The accepted nodes, root first, and the emitted tokens: one per node below the root, and the bonus token."""
 
     path: tuple[int, ...]
     tokens: tuple[int, ...]
 
     def check(self, tree: DraftTree) -> None:
-        """Refuse a verdict that breaks a verifier's laws.
-
-        Raises:
-            PluginError: saying which law.
-        """
+        """Raise PluginError, naming the law, if the verdict breaks one."""
         if self.path[:1] != (ROOT,) or len(self.tokens) != len(self.path):
             raise PluginError(
                 f"illegal verdict: path {self.path} from the root needs as many tokens, not {self.tokens}"
@@ -57,10 +50,10 @@ class Verifier(BaseModel, ABC):
 
     Attributes:
         lossless: the emitted text has the target's own distribution.
-        reads_q: the rule relies on the distributions of draws, so it must not be given untrue ones.
-        stays_on_the_text: the target is asked about accepted nodes only, each once and in order, so that logits
-            processors may keep state.
-        is_keyed: the text is a function of the noise keyed by position, so that a proposer may know that noise.
+        reads_q: the rule reads the distributions of draws, which must be true.
+        stays_on_the_text: the rule reads the target at accepted nodes only, once each and in order, so that logits
+            processors may have state.
+        is_keyed: the text is a function of the noise keyed by position, so a proposer may know that noise.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,20 +64,17 @@ class Verifier(BaseModel, ABC):
     is_keyed: ClassVar[bool] = False
 
     @abstractmethod
-    def verify(self, tree: DraftTree, target: Target, chances: Chances) -> Verdict:
-        """Decide which path is kept and what is emitted."""
+    def verify(self, tree: DraftTree, target: NodeDistributions, source: Chances) -> Verdict:
+        """Return the accepted path and the emitted tokens."""
 
 
 def probability(q: torch.Tensor | None, token: int) -> float:
-    """q(token), where a draw without a distribution was chosen."""
+    """q(token); 1 for a chosen draw, which has no q."""
     return 1.0 if q is None else float(q[token])
 
 
 def residual(r: torch.Tensor, q: torch.Tensor | None, token: int) -> torch.Tensor:
-    """(r - q)+ for a draw of ``token``: the mass that the draw can't have served, shape ``(vocab,)``, not normalised.
-
-    ``r`` may be a distribution or a distribution scaled down.
-    """
+    """(r - q)+ after the rejected draw of ``token``, ``(vocab,)``, not normalised; ``r`` may be scaled down."""
     if q is None:  # one-hot at the token
         return r.index_fill(0, torch.tensor(token, device=r.device), 0.0)
     return (r - q.to(r.device)).clamp_min(0.0)

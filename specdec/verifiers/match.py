@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.randomness import Chances
-from specdec.sampling.target import Target
 from specdec.tree import ROOT, DraftTree
 from specdec.verifiers.base import Verdict, Verifier
 
@@ -11,8 +11,8 @@ from specdec.verifiers.base import Verdict, Verifier
 class MatchVerifier(Verifier):
     """Draw y ~ p at each node and descend to the child y, until there is none.
 
-    What is emitted *is* sampling from the target, stopped at a time that depends on emitted tokens and on a tree that
-    can't see the noise: lossless for any tree. With noise keyed by position the text equals plain decoding token for
+    The emitted tokens are samples from the target, whose number depends on these tokens and on a tree drawn without
+    knowledge of the noise: lossless for any tree. With noise keyed by position the text equals plain decoding token for
     token (drafter invariance: Daliri, Musco and Suresh 2024, arXiv 2408.07978). For chosen candidates no rule accepts
     more: tau = 1 + sum over nodes v of P(path(v)).
     """
@@ -22,7 +22,7 @@ class MatchVerifier(Verifier):
     stays_on_the_text: ClassVar[bool] = True
     is_keyed: ClassVar[bool] = True
 
-    def verify(self, tree: DraftTree, target: Target, chances: Chances) -> Verdict:
+    def verify(self, tree: DraftTree, target: NodeDistributions, source: Chances) -> Verdict:
         node: int | None = ROOT
         path: list[int] = []
         tokens: list[int] = []

@@ -9,7 +9,7 @@ import torch
 from specdec.errors import ModelError, in_one_line
 from specdec.machine.facts import processor_name
 from specdec.weights.base import Kernel
-from specdec.weights.choice import choose, grouped
+from specdec.weights.choice import Chosen, choose, grouped
 from specdec.weights.contest import num_shapes
 from specdec.weights.layers import ProductLayer, given_the_same_rows, is_quantised, is_sharded, product_layers
 from specdec.weights.packing import pack, packed_weights, unpack
@@ -117,21 +117,32 @@ def _packed_by(
     """
     tried = tuple(name for name in kernels if name not in reasons)
     groups = _joinable(model, layers) if tried else []
-    while True:
-        serving = {name: kernel for name, kernel in kernels.items() if name not in reasons}
-        if not serving:
-            told = [*filter(None, [why]), *(f"{name}: {reason}" for name, reason in reasons.items())]
-            reason = "; ".join(told) or "no kernel is installed"
-            return replace(stock_or_refuse(requested, len(layers), reason, layers[0]), tried=tried)
+    while serving := {name: kernel for name, kernel in kernels.items() if name not in reasons}:
         with _progress("choosing a kernel", num_shapes(layers)) as on_shape:
             chosen = choose(layers, groups, serving, requested == "auto", on_shape=on_shape)
         if not chosen.name:
-            told = [*filter(None, [why]), f"faster here than {' and '.join(serving)}"]
-            return replace(stock_or_refuse(requested, len(layers), "; ".join(told), layers[0]), tried=tried)
-        kernel = serving[chosen.name]
-        if not (reason := _why_not_these(kernel, layers)):
+            faults = [f"faster here than {' and '.join(serving)}"]
             break
-        reasons[chosen.name] = reason
+        if reason := _why_not_these(serving[chosen.name], layers):
+            reasons[chosen.name] = reason
+            continue
+        return _pack_by(model, layers, groups, serving[chosen.name], chosen, requested, why)
+    else:
+        faults = [f"{name}: {reason}" for name, reason in reasons.items()]
+    reason = "; ".join(filter(None, [why, *faults])) or "no kernel is installed"
+    return replace(stock_or_refuse(requested, len(layers), reason, layers[0]), tried=tried)
+
+
+def _pack_by(
+    model: torch.nn.Module,
+    layers: Sequence[ProductLayer],
+    groups: Sequence[Sequence[ProductLayer]],
+    kernel: Kernel,
+    chosen: Chosen,
+    requested: str,
+    why: str,
+) -> Weights:
+    """Pack by the chosen kernel; products are joined only if the model runs with them."""
     _pack(model, kernel, grouped(layers, groups, chosen.joins), dict(chosen.row_multiples))
     if chosen.joins and not _runs(model):  # its code wants a product of several rows to be contiguous, say
         unpack(model)

@@ -119,7 +119,7 @@ def test_a_wrong_bit_of_a_mask_and_a_position_off_by_one_are_defects(mask: type[
 def test_a_cache_slot_off_by_one_is_a_defect(numerics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = Generator(llama(), proposer=PROPOSER, numerics=numerics)
 
-    cache: RaggedCache = generator._attached.bound.target.backend._cache  # type: ignore[attr-defined]  # after it was loaded and tried
+    cache: RaggedCache = generator._binding.target.backend._cache  # type: ignore[attr-defined]  # after it was loaded and tried
 
     def shifted(row: int, path: Sequence[int]) -> None:
         RaggedCache.keep(cache, row, [*path[:1], *(node - 1 for node in path[1:])])

@@ -8,8 +8,8 @@ import torch
 
 from specdec import ROOT, DraftTree, Generator, ModelError
 from specdec.backends import hf as hf_module
-from specdec.backends.base import OutputRow
 from specdec.backends.hf import HFBackend
+from specdec.backends.output import OutputRow
 from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.split.compiler import SplitCompiler
@@ -123,7 +123,7 @@ def test_split_attention_gives_the_logits_of_dense_masks(name: str, monkeypatch:
         target = Target(backend, own)
         for prompt in batch:
             open_row(target, prompt)
-        answers = target.forward(target.compile(dict(zip(target.rows, trees, strict=True)))).values()
+        answers = target.forward(target.compile(dict(zip(target.rows, trees, strict=True)))).rows.values()
         logits.append([row.logits(node) for row, tree in zip(answers, trees, strict=True) for node in range(len(tree))])
     for dense_node, split_node in zip(*logits, strict=True):
         assert torch.allclose(dense_node, split_node, atol=TOLERANCE)
@@ -186,7 +186,7 @@ def test_recurrent_models_are_refused_with_the_reason(name: str) -> None:
 def test_slot_ordered_models_run_on_chains_exactly(name: str) -> None:
     model = families.make(*families.CHAINS[name])
     generator = Generator(model, proposer="prompt_lookup:num_matches=3")
-    assert not generator.takes_trees
+    assert not generator.shapes.takes_trees
     batch = prompts(4)
     for prompt, result in zip(batch, generator.generate(batch, max_new_tokens=40, eos_token_id=()), strict=True):
         tokens = list(prompt)

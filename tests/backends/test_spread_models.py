@@ -10,7 +10,7 @@ from tests.support import families
 from tests.support.plain import decode_model
 
 
-@pytest.mark.filterwarnings("ignore:.*can't be had:UserWarning")  # matrices that aren't in memory can't be tried
+@pytest.mark.filterwarnings("ignore:.*are unavailable:UserWarning")  # matrices that aren't in memory can't be tried
 def test_a_model_whose_layers_lie_on_disk_writes_its_own_text(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     whole = families.make(*families.TREES["llama"])

@@ -203,7 +203,7 @@ def test_every_measurement_is_listed_with_what_it_is():
     known = measurements()
     assert {"compare", "limit", "lossless", "picture", "tokens", "widened"} <= set(known)
     assert all(known.values())
-    assert known.keys().isdisjoint({"prompts", "report", "texts"})
+    assert known.keys().isdisjoint({"prompts", "report", "tables"})
     assert Path(compare.__file__).stem in known
 
 

@@ -24,5 +24,5 @@ def test_a_folder_that_cant_be_written_to_is_wrong_usage(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     code, out, err = run("prepare")
     assert (code, out) == (2, "")
-    assert err.startswith("error: the likely successors of this model's tokens can't be kept: ")
+    assert err.startswith("error: the likely successors of this model's tokens can't be saved: ")
     assert err.count("\n") == 1

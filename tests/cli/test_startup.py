@@ -47,7 +47,7 @@ MISSPELT = [
     (["compare", "jacobi", "--prompts", "no/such.jsonl"], "No such file"),
     (["compare", "jacobi", "--report", "no/such/report.html"], "can't be written"),
     (["compare", "jacobi", "--run", "no/such/runs.jsonl"], "can't be written"),
-    (["compare", "jacobi", "--run", "README.md"], "README.md is no run file"),
+    (["compare", "jacobi", "--run", "README.md"], "README.md is not a run file"),
     (["bench", "lookahed"], "did you mean lookahead?"),
     (["bench", "jacobi", "--temperature", "0", "--temperature", "-1"], "temperature=-1"),
     (["bench", "jacobi", "--run", "no/such/runs.jsonl"], "can't be written"),

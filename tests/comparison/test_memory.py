@@ -7,7 +7,7 @@ import pytest
 from specdec import Budget, Drafter, DraftTree, Engine, Host, Proposer, Request, ToyModel, compare
 from specdec.comparison import Session
 from specdec.comparison.runs import Run
-from specdec.comparison.sentences import memory_kept
+from specdec.comparison.sentences import warm_strategies
 
 
 class Remembering(Proposer):
@@ -73,8 +73,10 @@ def test_a_cold_row_knows_no_prompt_before_its_turn_and_a_warm_one_knows_all(
             set(order[:place]) for place in range(len(PROMPTS))
         ]
     assert all(known == ALL for _, known in warm)
-    assert memory_kept(comparison).startswith("Warm: own (warm) had decoded every prompt once, uncounted")
-    assert not memory_kept(compare(ToyModel.random(6), {"own": Remembering()}, PROMPTS, repeats=1, max_new_tokens=3))
+    assert warm_strategies(comparison).startswith("Warm: own (warm) decoded every prompt once, uncounted")
+    assert not warm_strategies(
+        compare(ToyModel.random(6), {"own": Remembering()}, PROMPTS, repeats=1, max_new_tokens=3)
+    )
 
 
 def test_no_repeat_profits_from_the_texts_of_the_last_unless_its_row_says_so() -> None:

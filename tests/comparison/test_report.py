@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from specdec import RequestError
-from specdec.comparison import Comparison, plots
+from specdec.comparison import Comparison
+from specdec.comparison.figures import plots
 from specdec.comparison.report import identity, numerics_used, samples, verdict, write_report
 from specdec.comparison.runs import Run
 from specdec.costs import Costs
@@ -123,10 +124,10 @@ def test_the_verdict_names_a_winner_only_where_every_interval_is_clear(page: Any
     assert verdict(build({})) == f"Nothing to compare: {PLAIN} is the only strategy."
     exact = f"{PLAIN} (exact)"
     assert verdict(build({exact: 0.5}, reference=exact, inexact={PLAIN: "fast", exact: ""})) == (
-        "Plain decoding alone was run: in exact numerics it is 0.50 [0.50, 0.50] times as fast as ordinarily."
+        "Only plain decoding was run: in exact numerics it is 0.50 [0.50, 0.50] times as fast as in fast numerics."
     )
     assert verdict(build({"fast": 2.0}, num_prompts=1)) == (
-        "No winner is named: 1 prompt gives no interval, 6 would. Fastest here: fast, 2.00 times plain decoding."
+        "No winner: 1 prompt gives no interval, which needs 6. Fastest here: fast, 2.00 times plain decoding."
     )
     assert verdict(build({"slow": 0.5}, num_prompts=1)).endswith(
         "Fastest here: plain decoding; the next, slow, 0.50 times as fast."
@@ -137,7 +138,7 @@ def test_the_verdict_names_a_winner_only_where_every_interval_is_clear(page: Any
         "the interval contains 1."
     )
     assert verdict(unsure) in page(unsure).text
-    assert verdict(build({"one": 1.0, "other": 1.0})).startswith("No winner is named: ")
+    assert verdict(build({"one": 1.0, "other": 1.0})).startswith("No winner: ")
 
 
 def test_too_few_prompts_show_no_interval(page: Any) -> None:
@@ -169,10 +170,10 @@ def test_texts_that_differ_are_listed_with_both_tokens_and_the_margin(page: Any)
 
 def test_every_text_the_same_is_said_and_a_rule_without_that_promise_too(page: Any) -> None:
     assert identity(build({"good": 2.0, "other": 2.0})) == "All 12 texts are plain decoding's, token for token."
-    sampled = build({"good": 2.0}, wrong=["good"], promises={PLAIN: "tokens", "good": "law"})
+    sampled = build({"good": 2.0}, wrong=["good"], promises={PLAIN: "tokens", "good": "distribution"})
     assert identity(sampled) == "Not compared, as their rule does not promise plain decoding's tokens: good."
     shown = page(sampled)
-    assert shown.rows[1][5] == "by law"
+    assert shown.rows[1][5] == "in distribution"
     assert "Texts that differ" not in shown.text
 
 
@@ -202,8 +203,8 @@ def test_plain_decoding_in_exact_numerics_is_a_row_and_the_reference_of_texts(pa
     ]
     assert identity(comparison) == "All 6 texts are plain decoding's, token for token."
     told = (
-        f"Numerics: exact, bit-exact. Speed-ups are over ordinary plain decoding, {PLAIN}, whose numerics are fast; "
-        f"exact texts are held against {exact}."
+        f"Numerics: exact, bit-exact. Speed-ups are over plain decoding in fast numerics, {PLAIN}; "
+        f"exact texts are compared with {exact}."
     )
     assert numerics_used(comparison) == told
     assert told in shown.text

@@ -1,8 +1,7 @@
 """The report in a real browser, at a desk's width and a telephone's."""
 
 import io
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from specdec.comparison.report import write_report
 from tests.comparison.reported import COSTS, EIGHT, FIGURES, HOSTILE, as_merge, build, letters
+from tests.support.browser import resize
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -42,29 +42,9 @@ return {
 """
 
 
-@pytest.fixture(scope="module", name="browser")
-def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    service = pytest.importorskip("selenium.webdriver.chrome.service")
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if program is None or driver is None:
-        pytest.skip("chromium and chromedriver aren't installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for flag in (
-        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-        "disable-component-update", "disable-sync", f"user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    browser = webdriver.Chrome(options=options, service=service.Service(driver))
-    yield browser
-    browser.quit()
-
-
 def laid_out(browser: Any, path: Path, width: int) -> dict[str, Any]:
     """Where everything in a page is, in a window of this width."""
-    metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    resize(browser, width, 844)
     browser.get(path.as_uri())
     layout: dict[str, Any] = browser.execute_script(LAYOUT)
     return layout

@@ -40,7 +40,7 @@ def test_every_strategy_decodes_every_prompt_in_a_random_order_interleaved() -> 
     bench = Bench(plan)
     runs = list(measure(plan, bench.decoders, clock=bench.clock))
     assert {run.seconds for run in runs} == {1.0}
-    assert Counter(run.cell for run in runs) == Counter(run.cell for run in runs_of(plan, lambda *_: 0.0))
+    assert Counter(run.key for run in runs) == Counter(run.key for run in runs_of(plan, lambda *_: 0.0))
     warm_up, counted = bench.asked[:3], bench.asked[3:]
     assert [name for name, *_ in warm_up] == list(plan.strategies)
     assert [seed - 7 for _, _, seed in counted] == [run.repeat for run in runs]
@@ -48,7 +48,7 @@ def test_every_strategy_decodes_every_prompt_in_a_random_order_interleaved() -> 
     assert all(len({prompt for _, prompt, _ in block}) == 1 for block in blocks)  # all strategies, one after another
     assert len({tuple(name for name, *_ in block) for block in blocks}) >= 4  # of 6 orders, in 20 blocks
     again = Bench(plan)
-    assert [run.cell for run in measure(plan, again.decoders)] == [run.cell for run in runs]
+    assert [run.key for run in measure(plan, again.decoders)] == [run.key for run in runs]
 
 
 def test_a_warm_memory_is_filled_by_a_pass_that_no_repeat_draws_like_and_that_isnt_counted() -> None:
@@ -57,9 +57,9 @@ def test_a_warm_memory_is_filled_by_a_pass_that_no_repeat_draws_like_and_that_is
     runs = list(measure(plan, bench.decoders, forget=lambda: emptied.append(len(bench.asked))))
     assert bench.asked[3:7] == [("a (warm)", prompt, 9) for prompt in range(4)]
     assert emptied == [7, 7 + 12]  # behind all that isn't counted, and between the repeats
-    assert Counter(run.cell for run in runs) == Counter(run.cell for run in runs_of(plan, lambda *_: 0.0))
+    assert Counter(run.key for run in runs) == Counter(run.key for run in runs_of(plan, lambda *_: 0.0))
     again = Bench(plan)
-    done = {run.cell for run in runs if run.strategy == "a (warm)"}
+    done = {run.key for run in runs if run.strategy == "a (warm)"}
     list(measure(plan, again.decoders, done))
     assert again.asked.count(("a (warm)", 3, 9)) == 0  # all of it is done
     done.remove(("a (warm)", 3, 1))
@@ -70,7 +70,7 @@ def test_a_warm_memory_is_filled_by_a_pass_that_no_repeat_draws_like_and_that_is
 def test_what_is_done_is_not_run_again() -> None:
     plan = plan_of(["plain", "a"], num_prompts=2, repeats=2)
     done = {("a", 0, 0), ("plain", 1, 1)}
-    left = [run.cell for run in measure(plan, Bench(plan).decoders, done)]
+    left = [run.key for run in measure(plan, Bench(plan).decoders, done)]
     assert len(left) == 6
     assert not done & set(left)
 
@@ -156,7 +156,7 @@ def test_files_of_one_comparison_are_merged_as_further_repeats(tmp_path: Path) -
 def test_a_file_that_is_no_run_file_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(text)
-    with pytest.raises(RequestError, match=r"run\.jsonl is no run file"):
+    with pytest.raises(RequestError, match=r"run\.jsonl is not a run file"):
         read(path)
 
 
@@ -164,7 +164,7 @@ def test_a_file_that_is_no_run_file_is_refused(tmp_path: Path, text: str) -> Non
 def test_a_file_from_before_numerics_were_kept_is_refused(tmp_path: Path, missing: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(plan_of(["plain"], 1).model_dump_json(exclude={missing}) + "\n")
-    with pytest.raises(RequestError, match="is no run file: "):
+    with pytest.raises(RequestError, match="is not a run file: "):
         read(path)
 
 
@@ -172,5 +172,5 @@ def test_a_damaged_line_in_the_middle_is_named(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     run: Run = run_of("plain", 0, 0, 1.0)
     path.write_text("\n".join([plan_of(["plain"], 1).model_dump_json(), "{}", run.model_dump_json()]))
-    with pytest.raises(RequestError, match="line 2 is no run"):
+    with pytest.raises(RequestError, match="line 2 is not a run"):
         read(path)

@@ -190,10 +190,10 @@ def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> No
         ({"a": "jacobi"}, PROMPTS, {"numerics": "good"}, "numerics='good': it must be one of auto, exact, fast"),
         ({"a": "jacobi"}, PROMPTS, {"max_new_tokens": 0}, "max_new_tokens"),
         ({"a": "jacobi"}, PROMPTS, {"seed": -1}, "seed"),
-        ({"a": "jacobi"}, [1, 2, 3], {}, "one prompt was given: give a list of them"),
-        ({"a": "jacobi"}, "text", {}, "one prompt was given: give a list of them"),
+        ({"a": "jacobi"}, [1, 2, 3], {}, "prompts is a single prompt: pass a list"),
+        ({"a": "jacobi"}, "text", {}, "prompts is a single prompt: pass a list"),
         ({"a": Generator(ToyModel.random(8), proposer="jacobi")}, PROMPTS, {}, "'a' is a generator of another model"),
-        ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "logits_processor can't be among the settings"),
+        ({"a": "jacobi"}, PROMPTS, {"logits_processor": [print]}, "can't have a logits_processor"),
     ],
 )
 def test_what_cant_be_compared_is_refused_before_anything_runs(
@@ -283,9 +283,9 @@ def test_where_exact_numerics_cant_be_had_the_plan_says_why(monkeypatch: pytest.
     plan = Session(model, {"a": "jacobi"}, PROMPTS, **FEW).plan
     assert plan.reference == plan.baseline == plan.reference_of("a")
     assert plan.numerics["a"] == "fast"
-    assert plan.inexact["a"].startswith("exact numerics can't be had, because logits have other bits in a tree of 2")
+    assert plan.inexact["a"].startswith("exact numerics are unavailable: logits have other bits in a tree of 2")
     for strategies in ({}, {"a": "jacobi"}):
-        with pytest.raises(SpecdecError, match="numerics='exact' can't be had here, because"):
+        with pytest.raises(SpecdecError, match="numerics='exact' is unavailable here: "):
             Session(model, strategies, PROMPTS, numerics="exact", **FEW)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from specdec.comparison import Comparison
 from specdec.comparison.report import write_report
-from specdec.comparison.spec_bench import NOTE, spec_bench
+from specdec.comparison.spec_bench import NOTE
 from tests.comparison.made import plan_of, run_of
 
 # category, tokens, plain decoding's seconds, a's seconds, tokens of each of a's steps
@@ -33,7 +33,7 @@ def made(categories: list[str] | None = None) -> Comparison:
 
 
 def test_cells_are_all_tokens_over_all_steps_and_seconds_of_a_tasks_prompts() -> None:
-    table = spec_bench(made())
+    table = made().spec_bench()
     assert table is not None
     assert table.columns == ("multi-turn conversation", "retrieval-augmented generation", "overall")
     assert list(table.rows) == ["plain", "a"]
@@ -46,7 +46,7 @@ def test_cells_are_all_tokens_over_all_steps_and_seconds_of_a_tasks_prompts() ->
 
 
 def test_the_ratio_of_means_is_as_spec_benchs_script_takes_it() -> None:
-    table = spec_bench(made())
+    table = made().spec_bench()
     assert table is not None
     own, plain = [6 / 3, 6 / 2, 2 / 2], [6 / 6, 6 / 6, 2 / 10]
     assert table.rows["a"][-1].ratio_of_means == pytest.approx(sum(own) / sum(plain))
@@ -64,7 +64,7 @@ def test_every_category_of_the_set_has_its_task() -> None:
         "multi-turn conversation",
     )
     for category, task in tasks.items():
-        table = spec_bench(made([category] * len(RUNS)))
+        table = made([category] * len(RUNS)).spec_bench()
         assert table is not None
         assert table.columns == (task, "overall")
 
@@ -73,7 +73,7 @@ def test_prompts_of_other_categories_have_no_such_table(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     pytest.importorskip("jinja2")
     comparison = made(["code", "prose", "verse", "Writing"])
-    assert spec_bench(comparison) is None
+    assert comparison.spec_bench() is None
     assert comparison.to_json()["spec_bench"] is None
     write_report(tmp_path / "report.html", [comparison], None)
     assert "Spec-Bench" not in (tmp_path / "report.html").read_text(encoding="utf-8")

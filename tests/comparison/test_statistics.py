@@ -9,7 +9,7 @@ from scipy import stats
 
 from specdec import Result
 from specdec.comparison import Comparison
-from specdec.comparison.runs import Decode, measure
+from specdec.comparison.runs import Decoder, measure
 from specdec.comparison.statistics import speed_ratio
 from specdec.decoding.stats import Stats
 from specdec.numerics import Numerics
@@ -27,7 +27,7 @@ class Machine:
         self._rng, self._speeds = rng, speeds
         self._work = rng.lognormal(0.0, 0.5, size=num_prompts)
         self._drift, self._spell = 1.0, 0  # slowness, and how many runs a slow spell still lasts
-        self.decoders: dict[str, Decode] = {name: partial(self._decode, name) for name in speeds}
+        self.decoders: dict[str, Decoder] = {name: partial(self._decode, name) for name in speeds}
 
     def clock(self) -> float:
         return self.now

@@ -99,7 +99,7 @@ def test_where_bits_are_promised_every_difference_is_a_defect_without_a_model() 
     assert open_case.verdict is None
 
 
-def test_an_interrupt_leaves_the_figures_and_says_that_ties_were_not_told_apart(
+def test_an_interrupt_leaves_the_figures_and_says_that_ties_were_not_distinguished(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*given: Any, **more: Any) -> Any:
@@ -109,7 +109,7 @@ def test_an_interrupt_leaves_the_figures_and_says_that_ties_were_not_told_apart(
     comparison = Session(model, {"a": LOOKAHEAD}, PROMPTS, numerics="fast", repeats=1, **SETTINGS).run()
     assert comparison.is_complete
     assert len(comparison.defects) == len(comparison.differences) > 0
-    assert "were not told apart here" in identity(comparison)
+    assert "were not distinguished here" in identity(comparison)
 
 
 def styles(comparison: Comparison) -> dict[str, tuple[str, str]]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from specdec.comparison.figures.trade_off import trade_off
 from specdec.comparison.statistics import Ratio
-from specdec.comparison.trade_off import trade_off
 from specdec.comparison.tune import Trial, Tuning
 from specdec.costs import Costs
 from tests.comparison.reported import build
@@ -19,7 +19,7 @@ LONG = "lookahead:N=5,W=15,G=15," + "pool_from_prompt=true," * 6 + "last=1"
 
 
 def made(trials: Sequence[tuple[float, int]], name: str = "first", gain: float = 1.0) -> Tuning:
-    """A search of settings that bring so many tokens a step for so many nodes; three were run in earnest."""
+    """A search of settings with these tokens and nodes per step; three are finalists."""
     settings = [
         Trial(name if place == 0 else f"setting {place}", int(1000 * tokens), 1000, 1000 * nodes, 0.0)
         for place, (tokens, nodes) in enumerate(trials)
@@ -86,7 +86,7 @@ def test_points_are_where_the_trials_are_and_lines_are_of_the_speed_that_they_na
 
 
 def test_it_is_called_best_only_where_it_is_faster_for_certain() -> None:
-    for name, label in (("slow", "fastest of those"), ("fast", "best"), ("one", "fastest of those")):
+    for name, label in (("slow", "fastest finalist"), ("fast", "best"), ("one", "fastest finalist")):
         figure, axes = drawn(SEARCHES[name])
         texts = [text.get_text() for text in figure.legends[0].get_texts()]
         assert texts[-1] == label

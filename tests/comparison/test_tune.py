@@ -10,8 +10,8 @@ import pytest
 
 from specdec import SpecdecError, ToyModel
 from specdec.comparison import EvaluationPrompt
+from specdec.comparison.figures.trade_off import save_trade_off
 from specdec.comparison.sentences import found_by_search
-from specdec.comparison.trade_off import save_trade_off
 from specdec.comparison.tune import Trial, Tuner, Tuning, _Space
 from specdec.costs import Costs
 from tests.comparison.reported import COSTS, build
@@ -111,15 +111,15 @@ def test_when_time_is_short_something_is_still_found() -> None:
 @pytest.mark.parametrize(
     ("strategy", "options", "fault"),
     [
-        ("autoregressive", {}, "tune knows no values for options of autoregressive"),
-        ("jacobi:n=3", {}, "all that tune would vary is fixed in 'jacobi:n=3'"),
+        ("autoregressive", {}, "autoregressive declares no values to tune"),
+        ("jacobi:n=3", {}, "'jacobi:n=3' fixes all options that tune would vary"),
         ("jacobi:n=3", {"space": {"n": [1, 2]}}, "leave it out of 'jacobi:n=3'"),
         ("jacobi", {"space": {"n": []}}, "option n: give at least one value"),
         ("jacobi", {"space": {"n": [0]}}, "n"),
         ("jacobi", {"space": {"m": [1]}}, "m"),
         ("jacoby", {}, "unknown proposer 'jacoby'"),
-        ("jacobi", {"minutes": 0}, "minutes=0: it must be above 0"),
-        ("jacobi", {"minutes": float("nan")}, "must be above 0"),
+        ("jacobi", {"minutes": 0}, "minutes=0: it must be positive"),
+        ("jacobi", {"minutes": float("nan")}, "must be positive"),
         ("jacobi", {"minutes": float("inf")}, "and finite"),
     ],
 )
@@ -139,22 +139,24 @@ def test_the_setting_is_called_best_only_where_its_interval_lies_above_1() -> No
     assert tuned({"a": 2.0}) == "best: --proposer a   2.00 [2.00, 2.00] times plain decoding"
     for speeds, num_prompts, why in (
         ({"a": 0.8}, 6, "its interval lies below 1"),
-        ({"a": 1.0}, 6, "its interval holds 1"),
+        ({"a": 1.0}, 6, "its interval contains 1"),
         ({"a": 2.0}, 5, "fewer than 6 prompts give no interval"),
     ):
         told = tuned(speeds, num_prompts)
         assert "best" not in told
-        assert told.startswith("fastest of what was run in earnest: --proposer a ")
-        assert f"No setting is faster than plain decoding in fast numerics for certain: {why}." in told
+        assert told.startswith("fastest finalist: --proposer a ")
+        assert f"No setting is certainly faster than plain decoding in fast numerics: {why}." in told
 
 
 def test_a_setting_that_writes_another_text_is_never_the_best() -> None:
     told = tuned({"a": 2.0}, wrong=["a"])
-    assert told == "fastest of what was run in earnest: --proposer a   2.00 [2.00, 2.00] times plain decoding"
+    assert told == "fastest finalist: --proposer a   2.00 [2.00, 2.00] times plain decoding"
 
 
 def test_settings_that_the_best_is_not_told_apart_from_are_named() -> None:
     assert tuned({"a": 2.0, "b": 2.0, "c": 1.5}).endswith(
-        "of 3 in the same runs, which flatters it a little; not told apart from it: b."
+        "of 3 in the same runs, its figure is slightly biased upward; possibly as fast: b."
     )
-    assert tuned({"a": 2.0, "c": 1.5}).endswith("It is the fastest of 2 in the same runs, which flatters it a little.")
+    assert tuned({"a": 2.0, "c": 1.5}).endswith(
+        "As the fastest of 2 in the same runs, its figure is slightly biased upward."
+    )

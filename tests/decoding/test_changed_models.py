@@ -8,7 +8,6 @@ import torch
 
 from specdec import Generator, RequestError
 from specdec.decoding.prefix_cache import _BLOCK
-from specdec.requests.asked import asked
 from tests.support.model_changes import CHANGES, patch_module, tiny
 from tests.support.plain import decode_model
 
@@ -68,7 +67,7 @@ def test_prefixes_are_forgotten_by_a_changed_model(name: str) -> None:
         for change in (None, None, CHANGES[name], None):
             if change is not None:
                 change(model)
-            (handle,) = batch.add(asked(prompt, {"max_new_tokens": 8, "eos_token_id": ()}))
+            (handle,) = batch.add(prompt, max_new_tokens=8, eos_token_id=())
             assert not isinstance(handle, Exception)
             while batch.advance() is not None:
                 pass
@@ -82,9 +81,9 @@ def test_a_batch_whose_model_is_cast_says_so() -> None:
     generator = Generator(model, proposer="autoregressive", weights="stock")
     settings = {"max_new_tokens": 2}
     with generator.open_batch() as batch:
-        batch.add(asked(PROMPT, settings))
+        batch.add(PROMPT, **settings)
         while batch.advance() is not None:
             pass
         model.double()
         with pytest.raises(RequestError, match="the model has changed since this batch was opened"):
-            batch.add(asked(PROMPT, settings))
+            batch.add(PROMPT, **settings)

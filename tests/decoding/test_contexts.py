@@ -15,7 +15,7 @@ STRATEGIES = ["autoregressive", "prompt_lookup:num_tokens=4", "lookahead:N=3,W=3
 
 
 def rows_of(generator: Generator) -> int:
-    return len(generator._attached.bound.target.rows)
+    return len(generator._binding.target.rows)
 
 
 def next_prompt(rng: random.Random, text: list[int], vocab: int) -> list[int]:
@@ -53,7 +53,7 @@ def conversations(kept: Generator, fresh: Generator, vocab: int, num_conversatio
 
 def test_text_with_kept_contexts_is_the_text_from_scratch() -> None:
     kept, fresh = (Generator(ToyModel.random(), proposer="autoregressive") for _ in range(2))
-    assert conversations(kept, fresh, kept.vocab_size, 200) > 2000
+    assert conversations(kept, fresh, kept.shapes.vocab_size, 200) > 2000
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "bloom"])
@@ -123,7 +123,7 @@ def test_where_room_is_needed_the_least_recently_used_loses_its_row() -> None:
     for number, context in enumerate(contexts):
         generator.generate([number, 1, 2], context=context, max_new_tokens=4)
     assert rows_of(generator) == 3
-    held = generator._attached.bound.target.backend.cache_bytes(())
+    held = generator._binding.target.backend.cache_bytes(())
     generator._max_cache_bytes = held
     result = generator.generate([5, 1, 2] * 30, max_new_tokens=100)
     assert not contexts[0].tokens
@@ -145,7 +145,7 @@ def test_a_row_that_cant_be_cut_back_is_given_up(monkeypatch: pytest.MonkeyPatch
         raise OSError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(generator._attached.bound.target.backend, "rollback", broken)
+        patch.setattr(generator._binding.target.backend, "rollback", broken)
         with pytest.raises(PluginError, match="broken"):
             generator.generate([0, 1, 2], context=context, max_new_tokens=3)
     assert rows_of(generator) == 0

@@ -9,7 +9,6 @@ from transformers.models.gemma3n import Gemma3nForCausalLM, Gemma3nTextConfig
 from specdec import Generator, ToyModel
 from specdec.backends.base import Held
 from specdec.decoding.prefix_cache import _BLOCK, Prefixes
-from specdec.requests.asked import asked
 from specdec.runtime.open_batch import OpenBatch
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
@@ -24,7 +23,7 @@ def decode(batch: OpenBatch, prompts: list[list[int]], **settings: Any) -> list[
     handles = [
         handle
         for number, prompt in enumerate(prompts)
-        for handle in batch.add(asked(prompt, settings), [STRATEGIES[number % 2]])
+        for handle in batch.add(prompt, proposer=STRATEGIES[number % 2], **settings)
     ]
     while batch.advance() is not None:
         pass
@@ -41,7 +40,7 @@ def test_text_behind_kept_prefixes_is_the_text_from_scratch(name: str) -> None:
     model = ToyModel.random() if name == "toy" else families.make(*{**families.TREES, **families.CHAINS}[name][:2])
     numerics: Any = "auto" if name == "toy" else "exact"
     kept, fresh = (Generator(model, proposer="autoregressive", numerics=numerics) for _ in range(2))
-    rng, vocab = random.Random(5), kept.vocab_size
+    rng, vocab = random.Random(5), kept.shapes.vocab_size
     shared, num_reused = [random_text(rng, vocab, 2 * _BLOCK + 3) for _ in range(2)], 0
     with kept.open_batch(max_prefix_bytes=1 << 20) as batch:
         for _ in range(8):
@@ -145,7 +144,7 @@ def test_copies_that_fail_cost_no_request(broken: str) -> None:
         other = [*prompt[::-1], *prompt]
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Target, broken, fail)
-            with pytest.warns(UserWarning, match="prefixes are not kept any more"):
+            with pytest.warns(UserWarning, match="the prefix cache is disabled"):
                 decode(batch, [other if broken == "hold" else prompt], max_new_tokens=4)
         assert (len(batch.prefixes), batch.prefixes.num_bytes) == (0, 0)
         assert decode(batch, [prompt], max_new_tokens=4) == [(expected, 0)]

@@ -13,13 +13,13 @@ from specdec import Budget, DraftModelProposer, DraftTree, Generator, Request, R
 from specdec.backends import hf as hf_module
 from specdec.backends.hf import HFBackend
 from specdec.decoding.plan import Strategy
-from specdec.decoding.request_state import Sequence as Handle
+from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.scheduler import Scheduler
 from specdec.plugins.registry import load_plugins
 from specdec.record import StepRecord
-from specdec.requests.asked import Asked as Question
+from specdec.requests.generation_request import GenerationRequest as Question
 from specdec.runtime import open_batch
-from specdec.runtime.binding import Bound
+from specdec.runtime.binding import Binding
 from tests.support import families
 from tests.support.scripted import Scripted
 
@@ -97,12 +97,12 @@ class Rig:
 
     def __init__(self, model: Any, rules: Sequence[str], drafters: Mapping[str, Any], **options: Any) -> None:
         registry = load_plugins()
-        self.bounds, self.strategies = dict[str, Bound](), dict[tuple[str, str], Strategy]()
+        self.bounds, self.strategies = dict[str, Binding](), dict[tuple[str, str], Strategy]()
         self.generators = []  # each holds on to its model
         for rule in rules:
             generator = Generator(model, proposer="autoregressive", verifier=rule, **options)
             self.generators.append(generator)
-            bound = self.bounds[rule] = generator._attached.bound
+            bound = self.bounds[rule] = generator._binding
             # Bound before anything decodes, as ``Generator`` does: ``auto`` measures costs.
             for name in (name for name in STRATEGIES if name in drafters or name not in DRAFTERS):
                 proposer = registry.make("proposers", drafters.get(name, name))
@@ -113,10 +113,10 @@ class Rig:
         self.targets = [self.bound.target, *(engine._target for engine in engines if hasattr(engine, "_target"))]
         self.texts: dict[Asked, list[int]] = {}
 
-    def read_by(self, chunk: int) -> None:
-        """Have prompts read by so many tokens, those of drafters included."""
+    def read_by(self, chunk: int, packs_rows: bool = False) -> None:
+        """Have prompts read in chunks of this size, those of drafters included, alone or in the passes of others."""
         for target in self.targets:
-            target.backend.shapes = replace(target.shapes, chunk=chunk)
+            target.backend.shapes = replace(target.shapes, chunk=chunk, packs_rows=packs_rows)
 
     def scheduler(self, max_batch_size: int, max_cache_bytes: int | None = None) -> Scheduler:
         return Scheduler(
@@ -124,12 +124,12 @@ class Rig:
             self.bound.fallback,
             max_batch_size=max_batch_size,
             max_cache_bytes=max_cache_bytes,
-            flags_ties=self.bound.driven.numerics.noise > 0.0,
+            flags_ties=self.bound.numerics.noise > 0.0,
         )
 
     def request(self, asked: Asked) -> Handle:
         strategy = self.strategies["failing" if asked.fails else asked.strategy, asked.rule]
-        (made,) = self.bounds[asked.rule].intake.sequences(Question(list(asked.prompt), asked.settings), [strategy])
+        (made,) = self.bounds[asked.rule].builder.build(Question(list(asked.prompt), asked.settings), [strategy])
         assert isinstance(made, Handle)
         return made
 
@@ -199,18 +199,21 @@ def real(built_in: tuple[Any, Any]) -> Iterator[Rig]:
 
 @pytest.mark.parametrize("strategies", [STRATEGIES, DRAFTERS], ids=["all", "drafters"])
 @settings(max_examples=200)
-@given(data=st.data(), max_batch_size=st.integers(1, 4), chunk=st.integers(1, 6))
+@given(data=st.data(), max_batch_size=st.integers(1, 4), chunk=st.integers(1, 6), packs_rows=st.booleans())
 def test_random_schedules_change_no_text(
-    toy: Rig, strategies: Sequence[str], data: st.DataObject, max_batch_size: int, chunk: int
+    toy: Rig, strategies: Sequence[str], data: st.DataObject, max_batch_size: int, chunk: int, packs_rows: bool
 ) -> None:
     schedule = data.draw(schedules(strategies))
-    toy.read_by(chunk)
+    toy.read_by(chunk, packs_rows)
     toy.check(toy.run(toy.scheduler(max_batch_size), schedule))
 
 
 @settings(max_examples=15)
-@given(schedule=schedules())
-def test_random_schedules_of_the_built_in_model_change_no_text(real: Rig, schedule: list[Asked | int | None]) -> None:
+@given(schedule=schedules(), packs_rows=st.booleans())
+def test_random_schedules_of_the_built_in_model_change_no_text(
+    real: Rig, schedule: list[Asked | int | None], packs_rows: bool
+) -> None:
+    real.read_by(8, packs_rows)
     spread = [
         replace(event, prompt=tuple(40 + 31 * token for token in event.prompt), rule="match")
         if isinstance(event, Asked)
@@ -233,7 +236,7 @@ def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
     for _ in range(4):
         advance(scheduler)
     joining = scheduler.add(toy.request(long(15)))
-    while joining.is_reading:
+    while joining.is_prefilling:
         record = advance(scheduler)
         assert record is not None
         kinds.append(record.kind)
@@ -243,6 +246,31 @@ def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
     scheduler.close()
 
 
+def test_where_rows_are_packed_prompts_share_the_passes_of_those_that_decode(toy: Rig) -> None:
+    toy.read_by(8, packs_rows=True)
+    scheduler = toy.scheduler(8)
+    streaming = [scheduler.add(toy.request(long(3, seed=index))) for index in range(2)]
+    for _ in range(4):
+        advance(scheduler)
+    joining = [scheduler.add(toy.request(long(length, strategy="jacobi:n=3"))) for length in (21, 2, 3, 30)]
+    chunks, kinds, before = [], [], [len(request.new_tokens) for request in streaming]
+    while any(request.is_prefilling for request in joining):
+        record = advance(scheduler)
+        assert record is not None
+        kinds.append(record.kind)
+        chunks.append([joining.index(each.request) for each in record.outcomes if each.is_chunk])
+        assert {*streaming} <= {outcome.request for outcome in record.outcomes}
+        assert all(outcome.tokens for outcome in record.outcomes if not outcome.is_chunk)
+    # Two chunks; the first prompt's last 5 tokens with the whole second; the third; the last prompt's three chunks.
+    assert chunks == [[0], [0], [], [], [3], [3], [3], []]
+    assert kinds == ["prompt"] * 8
+    assert [len(request.new_tokens) for request in streaming] == [count + 8 for count in before]
+    while advance(scheduler) is not None:
+        pass
+    for request, asked in zip([*streaming, *joining], [long(3), long(3), *map(long, (21, 2, 3, 30))], strict=True):
+        assert request.new_tokens == toy.alone(asked)
+
+
 @pytest.mark.parametrize(("num_drafted", "most"), [(0, 4), (3, 3), (6, 2), (20, 1)])
 def test_others_step_between_short_prompts_however_many_come(
     toy: Rig, num_drafted: int, most: int, monkeypatch: pytest.MonkeyPatch
@@ -250,7 +278,7 @@ def test_others_step_between_short_prompts_however_many_come(
     """A pass costs something however short its prompt is, and its first draft is part of it."""
     monkeypatch.setattr("specdec.decoding.scheduler._CROWD", 100)
     backend = toy.bound.target.backend
-    backend.shapes = replace(backend.shapes, chunk=16)
+    backend.shapes = replace(backend.shapes, chunk=16, packs_rows=False)
 
     def chain(request: Request, budget: Budget) -> DraftTree:
         tree = DraftTree(request.root)
@@ -264,7 +292,7 @@ def test_others_step_between_short_prompts_however_many_come(
     while scheduler.num_waiting:
         advance(scheduler)
     for seed in range(12):
-        made = toy.bound.intake.sequences(Question([1, 2], {"max_new_tokens": 60, "seed": seed}), [drafting])
+        made = toy.bound.builder.build(Question([1, 2], {"max_new_tokens": 60, "seed": seed}), [drafting])
         assert isinstance(made[0], Handle)
         scheduler.add(made[0])
     kinds = ""
@@ -283,11 +311,12 @@ def test_a_first_draft_is_left_out_where_several_wait_and_the_text_allows_it(
         tree.add_chain(0, [1] * min(3, budget.depth))
         return tree
 
+    toy.read_by(4)
     drafting = toy.bounds[rule].strategies.of(Scripted(script=chain))
     scheduler, found = toy.scheduler(8), []
     for seed in range(5):
         asked = Question([1], {"max_new_tokens": 60, "seed": seed, "temperature": 1.0})
-        (made,) = toy.bounds[rule].intake.sequences(asked, [drafting])
+        (made,) = toy.bounds[rule].builder.build(asked, [drafting])
         assert isinstance(made, Handle)
         scheduler.add(made)
     while len(found) < 5 and (record := advance(scheduler)) is not None:
@@ -377,7 +406,7 @@ def test_the_cache_never_holds_more_than_was_allowed(backend: str) -> None:
 
 def test_what_a_static_cache_holds_between_calls_counts_as_free() -> None:
     generator = Generator(families.make(*families.TREES["llama"]), backend="static", numerics="fast", weights="stock")
-    target = generator._attached.bound.target
+    target = generator._binding.target
     held = sum(layer.keys.nbytes + layer.values.nbytes for layer in target.backend._cache.layers)  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(open_batch, "free_bytes", lambda _: 0)

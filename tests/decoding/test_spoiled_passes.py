@@ -69,7 +69,7 @@ def test_a_backend_that_fails_in_a_step_is_one_named_failure_and_those_that_wait
 ) -> None:
     generator = Generator(ToyModel.random(), proposer="autoregressive", max_batch_size=2)
     expected = [result.token_ids for result in generator.generate([[1], [2], [3]], max_new_tokens=6)]
-    forward, num_calls = type(generator._attached.bound.target.backend).forward, []
+    forward, num_calls = type(generator._binding.target.backend).forward, []
 
     def failing(backend: Any, layout: Any) -> Any:
         num_calls.append(1)
@@ -77,7 +77,7 @@ def test_a_backend_that_fails_in_a_step_is_one_named_failure_and_those_that_wait
             raise RuntimeError("out of memory")
         return forward(backend, layout)
 
-    monkeypatch.setattr(type(generator._attached.bound.target.backend), "forward", failing)
+    monkeypatch.setattr(type(generator._binding.target.backend), "forward", failing)
     results = generator.generate([[1], [2], [3]], max_new_tokens=6)
     assert [result.finish_reason for result in results] == ["error", "error", "length"]
     for result, text in zip(results[:2], expected, strict=False):
@@ -87,5 +87,5 @@ def test_a_backend_that_fails_in_a_step_is_one_named_failure_and_those_that_wait
         )
         assert result.token_ids == text[: len(result.token_ids)], "what was written before is kept"
     assert results[2].token_ids == expected[2]
-    assert generator._attached.bound.target.backend.num_rows == 0
+    assert generator._binding.target.backend.num_rows == 0
     assert [result.token_ids for result in generator.generate([[1], [2], [3]], max_new_tokens=6)] == expected

@@ -25,7 +25,7 @@ from transformers.distributed import DistributedConfig
 from specdec import Budget, Drafter, DraftTree, Generator, ModelError, Proposer, Request, SpecdecError
 from specdec.distributed import group
 from specdec.distributed.backend import DistributedBackend
-from specdec.distributed.part import Part
+from specdec.distributed.rank_worker import RankWorker
 from specdec.masks.dense import DenseCompiler
 from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.sources.index.building import build_index
@@ -106,7 +106,7 @@ def short_of_memory(model: Any) -> dict[str, Any]:
     """An error of rank 0's own, in the middle of a request, and another request behind it."""
     generator = Generator(model, proposer=STRATEGIES[0], backend="distributed")
     expected = generator.generate(PROMPTS[0], max_new_tokens=NUM_TOKENS, temperature=0.0).token_ids
-    own = generator._attached.bound.target.backend._part.backend  # type: ignore[attr-defined]
+    own = generator._binding.target.backend._worker.backend  # type: ignore[attr-defined]
     forward = own.forward
 
     def short(layout: Any) -> Any:
@@ -167,13 +167,13 @@ def let_go(model: Any) -> dict[str, Any]:
     copies = [target.hold(row, 0, stop) for stop in range(1, 5)]
     del copies[1:]
     gc.collect()
-    counts = backend._ask(backend._part.num_passes, "counts")
+    counts = backend._ask(backend._worker.num_passes, "counts")
     return {"counts": [counts[rank] for rank in sorted(counts)]}
 
 
-def _counts(part: Part) -> dict[int, list[int]]:
+def _counts(part: RankWorker) -> dict[int, list[int]]:
     gc.collect()
-    parts = [each for each in gc.get_objects() if isinstance(each, Part)]
+    parts = [each for each in gc.get_objects() if isinstance(each, RankWorker)]
     return {dist.get_rank(): [len(part._held), len(parts)]}
 
 
@@ -207,7 +207,7 @@ def main() -> None:
     sharded = {"distributed_config": DistributedConfig(tp_plan="auto", tp_size=int(size))} if split == "tensors" else {}
     model = AutoModelForCausalLM.from_pretrained(folder, **sharded).eval()
     assert is_sharded(model) == (split == "tensors")
-    Part.counts = _counts  # type: ignore[attr-defined]  # which `let_go` asks every rank for
+    RankWorker.counts = _counts  # type: ignore[attr-defined]  # which `let_go` asks every rank for
     if name == "spoiled":
         with torch.no_grad():
             model.get_input_embeddings().weight[NAN_ID] = torch.nan

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from specdec import ToyModel
 from specdec.backends import hf as hf_module
-from specdec.backends.base import Backend, Held, Output
+from specdec.backends.base import Backend, Held
 from specdec.backends.hf import HFBackend
+from specdec.backends.output import Output
 from specdec.backends.static import StaticBackend
 from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout

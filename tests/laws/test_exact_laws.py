@@ -204,7 +204,7 @@ def test_the_enumeration_itself_sees_a_law_that_is_off() -> None:
         def verify(self, tree: DraftTree, target: object, chances: Chances):  # type: ignore[no-untyped-def]
             from specdec.verifiers.base import Verdict
 
-            law = target.law(ROOT)  # type: ignore[attr-defined]
+            law = target.probs(ROOT)  # type: ignore[attr-defined]
             return Verdict((ROOT, 1), (tree.tokens[1], chances.categorical(law, 0)))
 
     emitted = emitted_law(TakesTheDraft(), p, lambda chances: draw_tree(CONTEXT, q, chain(1), chances), CONTEXT, 2)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Budget, Drafter, DraftTree, Feedback, Generator, Nodes, Proposer, Request, Role, ToyModel, What
-from specdec.backends.base import Output
+from specdec.backends.output import Output
 from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout
 from specdec.strategies.base import Hidden, Signal, TopK, TopLogits
@@ -243,8 +243,8 @@ def test_a_tree_that_became_part_of_another_hears_about_its_own_nodes(
     with pytest.MonkeyPatch.context() as patched:
         if not takes_trees:  # each tree is cut to its longest chain besides
             patched.setattr(DraftTree, "longest_chain", DraftTree.longest_chain)
-            shapes = generator._attached.bound.target.backend.shapes
-            generator._attached.bound.target.backend.shapes = replace(shapes, takes_trees=False)
+            shapes = generator._binding.target.backend.shapes
+            generator._binding.target.backend.shapes = replace(shapes, takes_trees=False)
         results = generator.generate(batch, max_new_tokens=10, temperature=1.0, seed=seed)
     assert [list(result.token_ids) for result in results] == [
         decode_law(model.law, prompt, 10, seed) for prompt in batch
@@ -335,7 +335,7 @@ def test_a_prompts_logits_are_let_go_chunk_by_chunk(what: Any, beside: Any) -> N
             return frozenset((Nodes.PROMPT, each) for each in (what, beside) if each is not None)
 
     generator = Generator(model, proposer=Watching(heard=heard))
-    backend = generator._attached.bound.target.backend
+    backend = generator._binding.target.backend
     backend.shapes, forward = replace(backend.shapes, chunk=4), backend.forward
 
     def noting(layout: Layout) -> Output:

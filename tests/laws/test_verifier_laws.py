@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from specdec import ROOT, DraftTree, Role, ToyModel
-from specdec.backends.base import Output, OutputRow
+from specdec.backends.output import Output, OutputRow
 from specdec.plugins.registry import load_plugins
+from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
-from specdec.sampling.target import SequenceTarget
 from specdec.settings import Settings
 from specdec.testing import trees
 from tests.support.generators import VERIFIERS
@@ -23,14 +23,14 @@ from tests.support.plain import decode_law
 PREFIX = [1, 2]
 
 
-def target_of(model: ToyModel, tree: DraftTree, temperature: float, seed: int) -> SequenceTarget:
+def target_of(model: ToyModel, tree: DraftTree, temperature: float, seed: int) -> NodeDistributions:
     """Answers from logits that are looked up path by path."""
     committed = [*PREFIX, tree.tokens[ROOT]]
     laws = [model.law((*committed, *tree.path(node))) for node in range(len(tree))]
     output = Output(torch.tensor(np.array(laws)).log()[None], range(len(tree)))
     settings_ = Settings(temperature=temperature)
     warper = Warper(settings_, len(committed), (), torch.device("cpu"))
-    return SequenceTarget(tree, OutputRow(output, 0), committed, warper, Randomness(seed))
+    return NodeDistributions(tree, OutputRow(output, 0), committed, warper, Randomness(seed))
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)

@@ -56,5 +56,5 @@ def test_a_mask_with_an_attention_of_its_own_is_refused_where_none_can_be_set(na
 @pytest.mark.parametrize("name", families.FIXED)
 def test_a_fixed_attention_is_why_exact_numerics_cannot_be_had(name: str) -> None:
     generator = Generator(families.make(*families.FIXED[name]), proposer="jacobi")
-    assert generator.takes_trees
+    assert generator.shapes.takes_trees
     assert NO_INTERFACE in generator.numerics.inexact

@@ -196,7 +196,7 @@ def test_what_needs_torchs_layers_is_torchs(
     install()
     generator = Generator(folder, Letters(), **options)
     assert not isinstance(generator.model, Engine)
-    assert generator._note == f"decoding with torch, not with swift: {reason}"
+    assert generator._binding._note == f"decoding with torch, not with swift: {reason}"
     assert heard == []
 
 

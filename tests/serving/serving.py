@@ -39,8 +39,7 @@ def serving(generator: Generator | None = None, **options: Any) -> Iterator[Serv
     """Serve the demo model, or another, with some of the server's options."""
     if generator is None:
         generator = Generator(*demo.load(), proposer="auto")
-    if generator._attached.bound.driven.tables:  # or the engine would run the model in its idle time, beside tests
-        generator.prepare()
+    generator.prepare()  # or the engine would run the model in its idle time, during tests
     server = Server(generator, ServerOptions(**{"name": "demo", **options}), "auto")
     config = uvicorn.Config(application(server, "127.0.0.1"), host="127.0.0.1", port=0, log_config=None)
     process = uvicorn.Server(config)

@@ -150,7 +150,7 @@ def test_a_token_by_its_id_ends_the_text(served: Served) -> None:
         assert answer["choices"][0]["finish_reason"] == "stop"
     late = served.post("/v1/completions", {**PLAIN, "stop_token_ids": [stop], "min_tokens": 12}).json()
     assert late["usage"]["completion_tokens"] == 12
-    answer = served.post("/v1/completions", {**PLAIN, "stop_token_ids": [served.generator.vocab_size]})
+    answer = served.post("/v1/completions", {**PLAIN, "stop_token_ids": [served.generator.shapes.vocab_size]})
     assert answer.json()["error"]["param"] == "stop_token_ids"
     answer = served.post("/v1/completions", {**PLAIN, "min_tokens": 13})
     assert answer.json()["error"]["param"] == "min_tokens"
@@ -185,7 +185,7 @@ def test_a_special_token_among_the_stops_ends_the_text_by_its_id(chatting: Serve
     """lm-eval appends the end-of-text string to ``stop``; others name a template's markers."""
     tokenizer = chatting.generator.tokenizer
     token = tokenizer.convert_tokens_to_ids(MARKER)
-    assert token < chatting.generator.vocab_size
+    assert token < chatting.generator.shapes.vocab_size
     bias = {str(token): 100}
     answer = chatting.post("/v1/completions", {**PLAIN, "logit_bias": bias, "stop": [MARKER, "<|endoftext|>"]}).json()
     assert answer["usage"]["completion_tokens"] == 1

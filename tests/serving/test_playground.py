@@ -1,9 +1,7 @@
 """The playground in a browser: keyboard alone, both texts and their steps, hovering, refusals, keys, narrow pages."""
 
 import copy
-import shutil
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -11,26 +9,7 @@ import pytest
 
 from specdec import Generator, demo
 from tests.serving.serving import Served, serving
-
-
-@pytest.fixture(scope="module", name="browser")
-def _browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    service = pytest.importorskip("selenium.webdriver.chrome.service")
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if program is None or driver is None:
-        pytest.skip("chromium and chromedriver aren't installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in (
-        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-        "disable-component-update", "disable-sync", f"user-data-dir={tmp_path_factory.mktemp('profile')}",
-    ):  # fmt: skip
-        options.add_argument(f"--{flag}")
-    browser = webdriver.Chrome(options=options, service=service.Service(driver))
-    yield browser
-    browser.quit()
+from tests.support.browser import resize
 
 
 def shown(browser: Any, selector: str) -> str:
@@ -154,8 +133,7 @@ def test_a_model_without_a_chat_template_is_sent_a_prompt(browser: Any) -> None:
 
 
 def test_on_a_phone_the_result_is_in_view(served: Served, browser: Any) -> None:
-    metrics = {"width": 390, "height": 664, "deviceScaleFactor": 1, "mobile": True}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    resize(browser, 390, 664)
     browser.get(served.url)
     until(browser, "#model", "demo")
     browser.find_element("id", "prompt").send_keys("# heapq")
@@ -211,8 +189,7 @@ def test_escape_stops_both(served: Served, browser: Any) -> None:
 
 @pytest.mark.parametrize("width", [390, 1200])
 def test_nothing_runs_out_of_the_page(served: Served, browser: Any, width: int) -> None:
-    metrics = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    resize(browser, width, 844)
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
 
 

@@ -71,7 +71,7 @@ def test_whoever_comes_and_goes_each_answer_is_the_requests_own() -> None:
 
 def _wait_until_idle(served: Served) -> None:
     began = time.monotonic()
-    while served.server.admission.num_texts or served.generator._attached.bound.target.rows:
+    while served.server.admission.num_texts or served.generator._binding.target.rows:
         assert time.monotonic() - began < 30, "something is left behind"
         time.sleep(0.02)
     assert not served.server.engine._texts

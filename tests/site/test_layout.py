@@ -1,13 +1,12 @@
 """On a screen of 1,280 pixels no page of the site is wider than the window, and no line of code is cut."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.site.follow_links import served
+from tests.support.browser import resize
 
 SITE = Path(__file__).parent.parent.parent / "build/site"
 # Lines of code that don't fit where they are shown: by how much, and the code's beginning.
@@ -18,24 +17,9 @@ return Array.from(document.querySelectorAll("pre > code"))
 """
 
 
-@pytest.fixture(name="browser")
-def _browser() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if program is None or driver is None:
-        pytest.skip("chromium and chromedriver aren't installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    browser.set_window_size(1280, 900)
-    yield browser
-    browser.quit()
-
-
 @pytest.mark.skipif(not SITE.exists(), reason="the site isn't built: make docs")
 def test_no_line_of_code_is_cut_at_1280_pixels(browser: Any) -> None:
+    resize(browser, 1280, 900)
     with served(SITE) as home:
         for page in sorted(SITE.rglob("*.html")):
             browser.get(f"{home}{page.relative_to(SITE).as_posix()}")

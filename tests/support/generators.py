@@ -12,7 +12,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel
-from specdec.backends.base import OutputRow
+from specdec.backends.output import OutputRow
 from specdec.backends.toy import Law
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.sources.index.building import build_index
@@ -126,4 +126,4 @@ def end_of_prompt(target: Target, row: Row, prompt: Sequence[int], tree: DraftTr
     while chunk := target.chunk_behind(row, [*prompt, tree.tokens[ROOT]]):
         target.read(row, chunk)
     planned = target.compile({row: tree}, {row: prompt[row.length :]})
-    return planned, target.forward(planned)[row]
+    return planned, target.forward(planned).rows[row]

@@ -108,7 +108,7 @@ def test_typical_acceptance_keeps_what_is_likelier_than_its_threshold() -> None:
     assert 0.05 < threshold < 0.2
 
     class Flat:
-        def law(self, node: int) -> torch.Tensor:
+        def probs(self, node: int) -> torch.Tensor:
             return law
 
         def draw(self, node: int) -> int:
@@ -154,7 +154,7 @@ def sampled_chain(q: Any) -> Scripted:
         (torch.tensor([0.5, float("nan"), 0.5, 0.0]), "NaN"),
         (torch.tensor([0.5, 0.7, -0.2, 0.0]), "negative"),
         (torch.tensor([0.5, 0.4, 0.4, 0.0]), "sums to 1.3"),
-        (torch.tensor([0.5, 0.0, 0.5, 0.0]), "is token 1, to which its own distribution gives no probability"),
+        (torch.tensor([0.5, 0.0, 0.5, 0.0]), "is token 1, which has probability 0 in its own distribution"),
         (torch.tensor([0.5, 0.5]), "shape (2,), but the target's vocabulary is 4"),
         (torch.tensor([0.5, 0.5, 0.0, 0.0], dtype=torch.bfloat16), "bfloat16"),
     ],
@@ -194,7 +194,7 @@ def test_rounding_in_a_law_never_lets_an_impossible_token_through() -> None:
     tree.check_draws(3, "test")
 
     class Half:
-        def law(self, node: int) -> torch.Tensor:
+        def probs(self, node: int) -> torch.Tensor:
             return torch.tensor([0.5, 0.5, 0.0])
 
         def draw(self, node: int) -> int:

@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from specdec import Generator, RequestError, demo
 from specdec.auditing import audit
-from specdec.runtime.binding import Bound
+from specdec.runtime.binding import Binding
 from specdec.weights.int8 import Int8Kernel
 from tests.support import families
 
@@ -144,7 +144,7 @@ def test_no_other_generator_rounds_the_weights_once_decoding_has_begun(model: Pr
     generator = Generator(model, weights="stock")
     refused: list[str] = []
 
-    def meanwhile(bound: Bound) -> bool:
+    def meanwhile(binding: Binding) -> bool:
         try:
             Generator(model, weights="int8")
         except RequestError as error:
@@ -152,7 +152,7 @@ def test_no_other_generator_rounds_the_weights_once_decoding_has_begun(model: Pr
         return True
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Bound, "is_current", meanwhile)
+        patched.setattr(Binding, "is_current", meanwhile)
         assert generator.generate(PROMPT, max_new_tokens=4).lossless
     assert len(refused) == 1
     assert "another generator" in refused[0]
@@ -163,4 +163,4 @@ def test_a_trained_model_whose_rounding_reaches_far_is_exact_all_the_same() -> N
     model, _ = demo.load()
     with Generator(model, proposer="prompt_lookup", weights="int8") as generator:
         assert str(generator.numerics) == "exact, bit-exact"
-        assert generator.takes_trees
+        assert generator.shapes.takes_trees

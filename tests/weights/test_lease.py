@@ -198,8 +198,8 @@ def test_what_stops_in_the_middle_leaves_the_model_whole(
 def test_a_model_that_is_refused_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model = families.make(*families.TREES["llama"])
     before = parameters_of(model)
-    monkeypatch.setattr("specdec.numerics._drive_with", _refuse)
-    with pytest.raises(ModelError, match="numerics='exact' can't be had here, because it is not to be had"):
+    monkeypatch.setattr("specdec.runtime.driving.drive_with", _refuse)
+    with pytest.raises(ModelError, match="numerics='exact' is unavailable here: it is not to be had"):
         Generator(model, weights="packed", numerics="exact")
     assert_as_before(model, before)
 
@@ -385,7 +385,7 @@ def test_exact_numerics_on_stock_products_where_no_kernel_has_them(
     monkeypatch.setattr(OneDNNKernel, "multiply", dependent)
     with Generator(model, numerics="exact", weights="auto") as generator:
         assert not generator.weights.kernel
-    with pytest.raises(ModelError, match="numerics='exact' can't be had here"):
+    with pytest.raises(ModelError, match="numerics='exact' is unavailable here"):
         Generator(model, numerics="exact", weights="packed")
     with Generator(model, weights="packed") as generator:
         assert (generator.numerics.mode, generator.weights.kernel) == ("fast", "onednn")

@@ -164,7 +164,7 @@ def test_a_head_and_embeddings_may_keep_their_weights_in_any_shape() -> None:
     model = quantised()
     model.set_input_embeddings(Int8Embedding(model.get_input_embeddings()))
     assert model.lm_head.weight.shape == (64, families.VOCAB)
-    assert Generator(model).vocab_size == families.VOCAB
+    assert Generator(model).shapes.vocab_size == families.VOCAB
     assert decoded(Generator(model)) == decode_model(model, PROMPT, 24, None, eos=())
 
 
@@ -196,7 +196,7 @@ def test_layers_whose_rows_go_by_their_neighbours_are_named() -> None:
     found = probe_products(quantised(Seldom), 60.0).inexact
     assert found == "a row of a product with a quantised 64 by 64 matrix (Seldom) depends on how many rows go with it"
     model = quantised(Mixing)
-    with pytest.raises(ModelError, match=r"numerics='exact' can't be had .*quantised 64 by 64 matrix \(Mixing\)"):
+    with pytest.raises(ModelError, match=r"numerics='exact' is unavailable .*quantised 64 by 64 matrix \(Mixing\)"):
         Generator(model, numerics="exact")
     with pytest.raises(ModelError, match=r"can't be driven losslessly: .* allowed .*matrix \(Mixing\) depends on how"):
         Generator(model)

@@ -10,7 +10,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import ModelError
-from specdec.backends.base import Backend, BackendOptions, Output
+from specdec.backends.base import Backend, BackendOptions
+from specdec.backends.output import Output
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.machine.forks import refuse_fork
 from specdec.masks.dense import DenseCompiler

@@ -61,7 +61,7 @@ def test_hidden_states_are_transformers(make: Make, name: str, compiler: Any) ->
         tree = DraftTree(row[0])
         tree.add_chain(0, row[1:])
         trees[target.open(8)] = tree
-    answers = target.forward(target.compile(trees, hidden=LAYERS))
+    answers = target.forward(target.compile(trees, hidden=LAYERS)).rows
     for row, own in zip(trees, expected, strict=True):
         for node in range(len(trees[row])):
             states = answers[row].hidden(node, LAYERS)
@@ -90,7 +90,7 @@ def test_in_exact_numerics_logits_have_the_same_bits_beside_hidden_states(famili
     tree.add_chain(0, [9, 2, 30, 31])
     rows = [target.open(8) for _ in range(2)]
     with_hidden, without = (
-        target.forward(target.compile({row: tree}, hidden=hidden))[row]
+        target.forward(target.compile({row: tree}, hidden=hidden)).rows[row]
         for row, hidden in zip(rows, ([1], []), strict=True)
     )
     for node in range(len(tree)):

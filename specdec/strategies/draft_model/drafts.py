@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from specdec.errors import NumericsError
-from specdec.sampling.target import Rows
+from specdec.sampling.distributions import NodeOutputs
 from specdec.strategies.base import Request, softmax
 from specdec.strategies.draft_model.vocabulary import TextVocabulary, Vocabulary
 from specdec.tree import ROOT, DraftTree
@@ -65,7 +65,7 @@ class Draft(ABC):
         self._num_left = num_tokens
 
     @abstractmethod
-    def hear(self, rows: Rows) -> None:
+    def hear(self, rows: NodeOutputs) -> None:
         """Go on with the drafter's logits at the wanted nodes of ``asked``."""
 
     @abstractmethod
@@ -98,7 +98,7 @@ class ChainDraft(Draft):
         self._confidence = confidence
         self._tree = DraftTree(request.root)
 
-    def hear(self, rows: Rows) -> None:
+    def hear(self, rows: NodeOutputs) -> None:
         assert self._law is not None, "a draft that is written on has a distribution"
         last = len(self._tree) - 1
         law = self._law.at(self._tree.path(last), rows.logits(ROOT))
@@ -140,7 +140,7 @@ class TextDraft(Draft):
         self._drafted: list[int] = []
         self._most = num_tokens
 
-    def hear(self, rows: Rows) -> None:
+    def hear(self, rows: NodeOutputs) -> None:
         logits = rows.logits(ROOT)
         check_logits(logits)
         self._drafted.append(int(logits.argmax()))
@@ -186,7 +186,7 @@ class BeamDraft(Draft):
         self._level = [ROOT]  # the nodes to write on
         self._fed = {ROOT: ROOT}  # where in ``asked`` nodes are
 
-    def hear(self, rows: Rows) -> None:
+    def hear(self, rows: NodeOutputs) -> None:
         children: list[int] = []
         for node in self._level:
             law = self._law.at(self._tree.path(node), rows.logits(self._fed[node]))

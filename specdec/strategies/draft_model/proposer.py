@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from specdec.errors import ModelError, plural
 from specdec.models.unwrapping import unwrapped
-from specdec.sampling.target import Rows
+from specdec.sampling.distributions import NodeOutputs
 from specdec.strategies.base import BatchDrafter, Drafter, Engine, Host, Proposer, Request, Tunable
 from specdec.strategies.draft_model.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.draft_model.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
@@ -191,22 +191,20 @@ class _DraftModelEngine(Engine):
         drafter.num_agreed = len(cached)
         return context[len(cached) :]
 
-    def _forward(self, drafts: Mapping[_ModelDrafter, Draft]) -> Mapping[_ModelDrafter, Rows]:
+    def _forward(self, drafts: Mapping[_ModelDrafter, Draft]) -> Mapping[_ModelDrafter, NodeOutputs]:
         """One pass of the drafter over what each draft asks."""
         rows = {drafter: drafter.row for drafter in drafts if drafter.row is not None}
         planned = self._target.compile(
             {row: drafts[drafter].asked for drafter, row in rows.items()},
             {row: drafts[drafter].trunk for drafter, row in rows.items()},
         )
-        answers = self._target.forward(planned)
-        outputs = {drafter: answers[row] for drafter, row in rows.items()}
-        wanted = [outputs[each].place(node) for each, draft in drafts.items() for node in draft.asked.nodes_wanted()]
-        next(iter(outputs.values())).output.fetch(wanted)
+        output = self._target.forward(planned)
+        output.fetch({row: drafts[drafter].asked.nodes_wanted() for drafter, row in rows.items()})
         self._target.keep(planned, {row: drafts[drafter].keeps for drafter, row in rows.items()})
         for drafter, draft in drafts.items():
             drafter.cached += [*draft.trunk, *(draft.asked.tokens[node] for node in draft.keeps)]
             draft.trunk = ()
-        return outputs
+        return {drafter: output.rows[row] for drafter, row in rows.items()}
 
     def release(self, drafter: _ModelDrafter) -> None:
         """Close a request's row."""

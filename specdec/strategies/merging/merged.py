@@ -12,7 +12,7 @@ lose their laws: ``match`` decides about such a merge under rules that read q.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -144,6 +144,9 @@ class MergedEngine(Engine):
                     part.engine.learn(record, outcomes)
                 except Exception as error:  # a third party's code
                     self._failed[index] = error
+
+    def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
+        return all(part.engine.prepare(on_progress, seconds) for part in self.parts)
 
     def forget(self) -> None:
         self.agreements.clear()

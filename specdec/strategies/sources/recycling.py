@@ -1,14 +1,14 @@
-"""Token recycling: what the target itself thought likely the last time that a token, or two, were written.
+"""Token recycling: draft the tokens that the target itself last predicted after these tokens.
 
-Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696. Their table of successors by the last token, updated
-from every node that was fed, here with a second table by the last two tokens and with learnt chances in place of a
-fixed template.
+Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696: a table of successors by the last token, updated from
+every node of every pass. Here a second table is keyed by the last two tokens, and measured acceptance rates replace the
+fixed tree.
 
-At a temperature the noise of the next positions is known under rules that are keyed by position, so the remembered
-logits tell a draw as well as an argmax: the candidates are those of greatest logit / temperature + noise.
+Under verifiers keyed by position, the noise of later positions is known. When sampling, candidates are therefore ranked
+by logit / temperature + noise, which predicts the draw.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -19,24 +19,25 @@ from specdec.strategies.merging.acceptance_rates import Rates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors
-from specdec.strategies.sources.successors import Successors as Vocabulary
+from specdec.strategies.sources.vocabulary_prior import VocabularyPrior, preceding_token
 
-_GAPS = 6  # classes of the distance to the best of the others, a unit of log-probability each
+_GAPS = 6  # buckets of the distance to the best other score, a unit of log-probability each
 
 
 class TokenRecyclingProposer(SourceProposer):
-    """Continue with the most likely tokens that the model itself last predicted after these tokens.
+    """Continue with the tokens that the model itself last predicted after these tokens.
 
-    Costs some microseconds per node. Memory: about a kilobyte per token and pair of tokens, ``num_pairs`` of them.
+    Costs some microseconds per node. Memory: about a kilobyte per token and token pair, up to ``num_pairs`` of each.
     """
 
-    k: int = Field(default=6, ge=1, description="successors that are remembered of each token")
+    k: int = Field(default=6, ge=1, description="successors cached per token or token pair")
     vocabulary_seconds: float = Field(
         default=0.0,
         ge=0.0,
+        allow_inf_nan=False,
         description="seconds that loading may spend on predictions after each token alone",
     )
-    num_pairs: int = Field(default=1 << 15, ge=0, description="tokens and token pairs whose successors are remembered")
+    num_pairs: int = Field(default=1 << 15, ge=0, description="tokens, and token pairs, whose successors are cached")
     path: Path | None = Field(default=None, description="a saved memory to begin with")
     save_to: Path | None = Field(
         default=None, description="file that the memory is written to when the generator closes"
@@ -54,15 +55,17 @@ class TokenRecyclingProposer(SourceProposer):
         if not host.is_keyed:  # else the text would depend on earlier ones
             return Engine(lambda request: RecyclingEngine(self, begun).start(request))
         tokenizer = Fingerprint.of(host.tokenizer) if self.save_to else None
-        return RecyclingEngine(self, begun, tokenizer, host.successors(self.vocabulary_seconds))
+        prior = VocabularyPrior(host.idle_target, preceding_token(host.tokenizer))
+        prior.prepare(lambda *_: None, self.vocabulary_seconds)
+        return RecyclingEngine(self, begun, tokenizer, prior)
 
     def _check_saving(self, is_keyed: bool) -> None:
         if not is_keyed:
             raise RequestError(
-                "token_recycling:save_to needs verifier='match': under this rule the text depends on what is drafted, "
-                "so that each request begins with nothing learnt"
+                "token_recycling:save_to needs verifier='match': under this verifier the text depends on the drafts, "
+                "so each request starts with empty tables"
             )
-        assert self.save_to is not None, "asked about where it is said"
+        assert self.save_to is not None, "called only with save_to"
         if not self.save_to.expanduser().absolute().parent.is_dir() or self.save_to.expanduser().is_dir():
             raise RequestError(f"token_recycling:save_to={self.save_to}: give a file in a folder that exists")
 
@@ -71,21 +74,24 @@ class TokenRecyclingProposer(SourceProposer):
 
 
 class RecyclingEngine(Engine):
-    """The tables, and the rates of all requests' kinds."""
+    """The tables and acceptance rates of all requests."""
 
     def __init__(
         self,
         config: TokenRecyclingProposer,
         begun: RecyclingMemory = RecyclingMemory(),  # noqa: B008 - frozen
         tokenizer: Fingerprint | None = None,
-        alone: Vocabulary | None = None,
+        prior: VocabularyPrior | None = None,
     ) -> None:
         self.config, self._tokenizer = config, tokenizer
-        self.alone = Vocabulary.unknown() if alone is None else alone
+        self.prior = prior or VocabularyPrior(lambda: None, 0)
         self._begun = begun.cut(config.k, config.num_pairs)
         self.signal = (Nodes.ALL, TopLogits(config.k))
         self._num_pairs = config.num_pairs
         self.forget()
+
+    def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
+        return self.prior.prepare(on_progress, seconds)
 
     def forget(self) -> None:
         self.rates = Rates("token_recycling", _prior)
@@ -93,7 +99,7 @@ class RecyclingEngine(Engine):
         self.of_rank = {order: [self.rates[order, rank] for rank in range(self.config.k)] for order in _RIGHT}
 
     def remember(self, before: int, token: int, successors: Successors) -> None:
-        """Note what may follow two tokens, and the second alone; what was noted longest ago is dropped."""
+        """Store the successors of two tokens, and of the second alone; evicts the oldest entries."""
         pair = before, token
         self.of_token.pop(token, None)
         self.of_pair.pop(pair, None)
@@ -131,7 +137,7 @@ class _RecyclingSource(Source):
         if successors is None:
             order, successors = 1, engine.of_token.get(last)
         if successors is None:
-            order, successors = 0, engine.alone.of(last, engine.config.k)
+            order, successors = 0, engine.prior.table.of(last, engine.config.k)
         if successors is None:
             return ()
         if self.request.noise is not None:
@@ -139,8 +145,8 @@ class _RecyclingSource(Source):
         return [(token, rate) for (token, _), rate in zip(successors, engine.of_rank[order], strict=False)]
 
     def _drawn(self, order: int, successors: Successors, position: int) -> Sequence[Candidate]:
-        """The candidates by their scores with the noise of a position added, greatest first."""
-        assert self.request.noise is not None, "a request that is drawn"
+        """Return the candidates by their scores with the position's noise, most likely first."""
+        assert self.request.noise is not None, "called only when sampling"
         noise, temperature = self.request.noise(position), self.request.temperature
         noises = noise[[token for token, _ in successors]].tolist()
         scores = sorted(
@@ -155,19 +161,19 @@ class _RecyclingSource(Source):
         ]
 
     def hear(self, feedback: Feedback) -> None:
-        told: Mapping[int, Successors] = feedback.signals.get(self._engine.signal, {})
+        predictions: Mapping[int, Successors] = feedback.signals.get(self._engine.signal, {})
         tree, tokens = feedback.tree, self.request.tokens
         before_root = len(tokens) - len(feedback.tokens) - 2
         before = [tokens[before_root] if before_root >= 0 else -1, *(tree.tokens[node] for node in tree.parents[1:])]
-        for node, successors in told.items():
+        for node, successors in predictions.items():
             self._engine.remember(before[node], tree.tokens[node], successors)
 
 
-# Of SmolLM2-135M-Instruct's greedy answers to 40 chat prompts: how often a successor was right, by order and rank.
+# How often a successor was right, by order and rank: SmolLM2-135M-Instruct, greedy, 40 chat prompts.
 _RIGHT = {0: (0.13, 0.06, 0.05, 0.03, 0.02), 1: (0.17, 0.07, 0.05, 0.03, 0.02), 2: (0.55, 0.08, 0.05, 0.03, 0.02)}
 
 
 def _prior(kind: Hashable) -> float:
-    assert isinstance(kind, tuple), "kinds are (order, rank) or (order, rank, gap)"
+    assert isinstance(kind, tuple), "buckets are (order, rank) or (order, rank, gap)"
     rates = _RIGHT[kind[0]]
     return rates[min(kind[1], len(rates) - 1)]

@@ -1,7 +1,7 @@
-"""The file of a recycling memory: what a target thought likely behind tokens and pairs of tokens.
+"""A recycling memory, and its file: the target's predictions after tokens and pairs of tokens.
 
-A ``.npz`` without pickled objects: a header as JSON, and for tokens and for pairs, the least recently noted first, the
-keys ``(n, 1)`` or ``(n, 2)``, the successors ``(n, k)``, -1 where there are fewer, and their logits ``(n, k)``.
+The file is a ``.npz`` without pickled objects. It has a header as JSON and, for tokens and for pairs, oldest first: the
+keys ``(n, 1)`` or ``(n, 2)``, the successors ``(n, k)``, padded with -1, and their logits ``(n, k)``.
 """
 
 import json
@@ -18,42 +18,42 @@ from specdec.errors import ModelError, RequestError
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.index.file import replacing
 
-Successors = tuple[tuple[int, float], ...]  # tokens and their logits, greatest first
+Successors = tuple[tuple[int, float], ...]  # tokens and their logits, most likely first
 _FORMAT = "specdec token recycling, version 1"
 _REMEDY = "save one with token_recycling:save_to=FILE"
 
 
 @dataclass(frozen=True, slots=True)
 class RecyclingMemory:
-    """The tokens that may follow one, and a pair; what was noted last stands last."""
+    """Successors by token and by token pair, oldest first."""
 
     of_token: Mapping[int, Successors] = field(default_factory=dict)
     of_pair: Mapping[tuple[int, int], Successors] = field(default_factory=dict)
 
     def cut(self, k: int, num_pairs: int) -> Self:
-        """The ``k`` likeliest successors of what was noted last."""
+        """Return the newest ``num_pairs`` entries of both tables, with ``k`` successors each."""
 
         def latest(table: Mapping[Any, Successors]) -> dict[Any, Successors]:
-            kept = islice(table.items(), max(0, len(table) - num_pairs), None)
-            return {key: successors[:k] for key, successors in kept}
+            newest = islice(table.items(), max(0, len(table) - num_pairs), None)
+            return {key: successors[:k] for key, successors in newest}
 
         return type(self)(latest(self.of_token), latest(self.of_pair))
 
     def save(self, path: Path, tokenizer: Fingerprint) -> None:
-        """Write the file; it appears as a whole, in place of whatever was there.
+        """Write the file, atomically, in place of any other.
 
         Raises:
-            RequestError: where it can't be written.
+            RequestError: if it can't be written.
         """
         header = json.dumps({"format": _FORMAT, "tokenizer": tokenizer.model_dump()}).encode()
         arrays: dict[str, NDArray[Any]] = {"header": np.frombuffer(header, np.uint8)}
         for name, table in (("token", self.of_token), ("pair", self.of_pair)):
             width = max(map(len, table.values()), default=0)
-            padded = [[*told, *[(-1, 0.0)] * (width - len(told))] for told in table.values()]
+            padded = [[*entry, *[(-1, 0.0)] * (width - len(entry))] for entry in table.values()]
             keys = np.array(list(table), np.int64)
             arrays[f"{name}_keys"] = keys.reshape(len(table), 1 if name == "token" else 2)
-            told = np.array(padded, np.float64).reshape(len(table), width, 2)
-            arrays[f"{name}_successors"], arrays[f"{name}_logits"] = told[..., 0].astype(np.int64), told[..., 1]
+            pairs = np.array(padded, np.float64).reshape(len(table), width, 2)
+            arrays[f"{name}_successors"], arrays[f"{name}_logits"] = pairs[..., 0].astype(np.int64), pairs[..., 1]
         with replacing(path) as file:
             np.savez(file, allow_pickle=False, **arrays)
 
@@ -62,8 +62,8 @@ class RecyclingMemory:
         """Read a file that ``save`` wrote.
 
         Raises:
-            RequestError: for a file that isn't there, is another one, or is damaged.
-            ModelError: for one that was learnt with another tokenizer.
+            RequestError: for a file that is missing, damaged, or no recycling memory.
+            ModelError: for a memory of another tokenizer.
         """
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -76,25 +76,26 @@ class RecyclingMemory:
         except OSError as error:
             reason = error.strerror or "it is damaged"
             raise RequestError(f"the recycling memory {path} can't be read ({reason}): {_REMEDY}") from error
-        except Exception as error:  # a damaged archive raises whatever its readers like
+        except Exception as error:  # a damaged archive raises anything
             raise RequestError(f"{path} is no recycling memory, or a damaged one: {_REMEDY}") from error
         made_with.check(tokenizer, f"the recycling memory {path}", _REMEDY)
-        greatest = max((token for told in (*of_token.values(), *of_pair.values()) for token, _ in told), default=0)
-        if greatest >= vocab_size:
+        entries = (*of_token.values(), *of_pair.values())
+        largest = max((token for successors in entries for token, _ in successors), default=0)
+        if largest >= vocab_size:
             raise ModelError(
-                f"the recycling memory {path} holds ids up to {greatest} and the model's vocabulary is {vocab_size}: "
+                f"the recycling memory {path} holds ids up to {largest} and the model's vocabulary is {vocab_size}: "
                 f"{_REMEDY}"
             )
-        return cls({key[0]: told for key, told in of_token.items()}, {(a, b): told for (a, b), told in of_pair.items()})
+        return cls({token: entry for (token,), entry in of_token.items()}, {(a, b): of_pair[a, b] for a, b in of_pair})
 
 
 def _table(arrays: Any, name: str) -> dict[tuple[int, ...], Successors]:
-    """The successors by key, as they were saved."""
+    """Return the saved successors by key."""
     keys, successors, logits = (arrays[f"{name}_{part}"] for part in ("keys", "successors", "logits"))
     if successors.shape != logits.shape or len(keys) != len(successors):
         raise ValueError("its arrays are of different lengths")
-    told = zip(keys.tolist(), successors.tolist(), logits.tolist(), strict=True)
+    entries = zip(keys.tolist(), successors.tolist(), logits.tolist(), strict=True)
     return {
         tuple(map(int, key)): tuple((int(token), float(logit)) for token, logit in zip(*row, strict=True) if token >= 0)
-        for key, *row in told
+        for key, *row in entries
     }

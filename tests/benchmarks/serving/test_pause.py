@@ -48,7 +48,7 @@ def test_one_chunk_at_most_lies_between_two_commits(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pause, "WARM_UP", 2)
     monkeypatch.setattr(pause, "OWN_STEPS", 3)
     generator = Generator(ToyModel.random(vocab_size=40), proposer=proposer)
-    with generator._attached.alone() as bound:
+    with generator._binding.alone() as bound:
         chunk = bound.target.shapes.chunk
         own, reading = beside(bound, [[1, 2], [3]], [7] * (3 * chunk + 5))
         assert not bound.target.rows
@@ -62,7 +62,7 @@ def test_one_chunk_at_most_lies_between_two_commits(monkeypatch: pytest.MonkeyPa
 
 def test_a_prompt_that_the_model_has_no_room_for_is_refused(built_in: tuple[Any, Any]) -> None:
     generator = Generator(built_in[0], proposer="autoregressive", numerics="fast")
-    with generator._attached.alone() as bound, pytest.raises(RequestError, match="positions"):
+    with generator._binding.alone() as bound, pytest.raises(RequestError, match="positions"):
         requests_of(bound, [[1] * 10**5], new_tokens=1)
 
 

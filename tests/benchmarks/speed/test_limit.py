@@ -1,4 +1,4 @@
-"""Steps beside the memory's limit: the bytes, the products and the arithmetic; no time is asserted."""
+"""Steps against the memory's limit: the bytes, the products and the arithmetic; no time is asserted."""
 
 import sys
 from collections.abc import Iterable
@@ -80,9 +80,9 @@ def test_products_are_every_layers_and_those_that_are_joined_are_one(family: str
 def test_rates_and_fractions() -> None:
     bare = Timed("a bare sum", 40 * 10**9, [1.0, 2.0, 4.0])
     step = Timed("whole step, fast", 10**9, [0.1, 0.05, 0.2])
-    assert (bare.rate, bare.greatest_rate, step.rate) == (20e9, 40e9, 10e9)
+    assert (bare.rate, bare.maximum_rate, step.rate) == (20e9, 40e9, 10e9)
     said, table = report(bare, [step]).split("\n\n")
-    assert said == "A sum over 38147 MiB reads 40.0 GB/s at the most, 20.0 in the median."
+    assert said == "A sum over 38147 MiB reads 40.0 GB/s at most, 20.0 in the median."
     assert table.splitlines()[2] == "| whole step, fast | 1000.0 | 100.00 [75.00, 150.00] | 10.0 | 25% | 50% |"
 
 

@@ -374,7 +374,7 @@ def chunked(target: Target, size: int) -> Target:
 def test_the_drafter_reads_a_prompt_as_the_target_does_chunk_by_chunk(length: int, drafters_chunk: int) -> None:
     model, drafter, fed = ToyModel(sharp, 5), ToyModel(sharp, 5), list[int]()
     generator = Generator(model, proposer=DraftModelProposer(model=drafter, num_tokens=2))
-    bound = generator._attached.bound
+    bound = generator._binding
     chunked(bound.target, 4)
     target = chunked(bound.strategies.own.targets[0], drafters_chunk)
     forward = target.backend.forward
@@ -400,7 +400,7 @@ def test_a_drafter_of_another_tokenizer_reads_along_too(vocabulary: str, built_i
     drafter = families.make("LlamaConfig", {**families.SMALL, "vocab_size": 340, "max_position_embeddings": 512})
     proposer = DraftModelProposer(model=drafter, tokenizer=trained(), vocabulary=vocabulary, num_tokens=3)
     generator = Generator(model, tokenizer, proposer=proposer, weights="stock")
-    bound = generator._attached.bound
+    bound = generator._binding
     chunked(bound.target, 16)
     drafting, lengths = chunked(bound.strategies.own.targets[0], 16), list[int]()
 

@@ -1,0 +1,149 @@
+"""The figures of README's first screen: its table and ``docs/speed.png``, both made from ``results/engines_*.json``.
+
+    python -m benchmarks first_screen
+
+There is one statistic, that of the tables of ``compare``: the tokens of all prompts over their seconds. Each file is
+one interleaved run. ``tests/benchmarks/documents/test_first_screen.py`` holds README, chart and files together.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.documents import picture
+from benchmarks.tables import table
+
+ROOT = Path(__file__).parents[2]
+README, CHART = ROOT / "README.md", ROOT / "docs" / "speed.png"
+RESULTS = tuple(ROOT / "benchmarks" / "results" / f"engines_{dtype}.json" for dtype in ("float32", "bfloat16"))
+BEGIN, END = "<!-- made by `python -m benchmarks first_screen` -->\n", "<!-- end -->\n"
+TITLE = "SmolLM2-135M-Instruct on two CPU cores"
+CAPTION = "14 chat prompts of 14 categories, 128 new tokens each, greedy, AMD EPYC, November 2026"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A contender, and the name that table and chart give it."""
+
+    contender: str
+    name: str
+
+    @property
+    def is_ours(self) -> bool:
+        """True for specdec's own rows."""
+        return self.contender.startswith("specdec:")
+
+
+BASELINE = Shown("transformers", "transformers' generate")
+WITHOUT_DRAFTS = Shown("specdec:autoregressive+backend=openvino+numerics=fast", "specdec on OpenVINO, without drafts")
+EXACT = Shown("specdec:auto+backend=openvino+numerics=exact", "specdec on OpenVINO, exact")
+FASTEST = Shown("specdec:auto+backend=openvino+numerics=fast", "specdec on OpenVINO, fast numerics")
+LLAMA_NGRAMS = "llamacpp:spec-type=ngram-simple,spec-ngram-simple-size-n=2,spec-ngram-simple-size-m=5"
+SHOWN = (
+    BASELINE,
+    Shown("specdec:auto+numerics=fast", "specdec alone, fast numerics"),
+    WITHOUT_DRAFTS,
+    EXACT,
+    FASTEST,
+    Shown("openvino", "OpenVINO GenAI"),
+    Shown("openvino:prompt_lookup=5,max_ngram_size=3", "OpenVINO GenAI, prompt lookup"),
+    Shown("llamacpp", "llama.cpp"),
+    Shown(
+        "llamacpp:spec-type=ngram-simple,spec-ngram-simple-size-n=2,spec-ngram-simple-size-m=5", "llama.cpp, n-grams"
+    ),
+    Shown("vllm", "vLLM"),
+    Shown("vllm:method=suffix", "vLLM, suffix decoding"),
+)
+
+
+def block(results: Sequence[Mapping[str, Any]]) -> str:
+    """README's table, and the sentence on what engine and drafts contribute."""
+    speeds = [picture.speeds(data) for data in results]
+    heading = [""]
+    for data in results:
+        heading += [f"{picture.dtype(data)}: tokens/s", "times transformers"]
+    lines = []
+    for shown in SHOWN:
+        cells = [shown.name]
+        for known in speeds:
+            speed = known[shown.contender]
+            cells += [f"{speed:.1f}", f"{speed / known[BASELINE.contender]:.1f}"]
+        lines.append([f"**{cell}**" if shown is FASTEST else cell for cell in cells])
+    parts = (_claim(results[0]), table(heading, lines), _contributions(speeds), _texts(results))
+    return "\n\n".join(parts) + "\n"
+
+
+def _claim(data: Mapping[str, Any]) -> str:
+    """One sentence: how many times as fast, in exact numerics, and whether for the same text."""
+    rows = {row["contender"]: row for row in data["rows"]}
+    ratio = rows[EXACT.contender]["tokens_per_second"] / rows[BASELINE.contender]["tokens_per_second"]
+    num_different, num_texts = rows[EXACT.contender]["num_different"], len(data["categories"])
+    text = f"another text in {num_different} of {num_texts}" if num_different else "the same text"
+    return (
+        f"**{ratio:.1f} times as fast as transformers' `generate`, {text}**: SmolLM2-135M-Instruct in "
+        f"{picture.dtype(data)} on two CPU cores.\nAll contenders, greedy, on chat prompts of {num_texts} categories; "
+        "for each dtype one interleaved run:"
+    )
+
+
+def _contributions(speeds: Sequence[Mapping[str, float]]) -> str:
+    """How much of the speed-up is the engine's and how much the drafts'."""
+    engine = [known[WITHOUT_DRAFTS.contender] / known[BASELINE.contender] for known in speeds]
+    drafts = [known[FASTEST.contender] / known[WITHOUT_DRAFTS.contender] for known in speeds]
+    first, second = (" and ".join(f"{ratio:.1f}" for ratio in ratios) for ratios in (engine, drafts))
+    return (
+        f"Without drafts, specdec on OpenVINO is {first} times as fast as transformers (float32 and bfloat16): that\n"
+        f"is the engine. Drafts make that {second} times as fast."
+    )
+
+
+def _texts(results: Sequence[Mapping[str, Any]]) -> str:
+    """How many texts differ from transformers', of specdec's rows and of the other engines'."""
+    ours = {shown.contender for shown in SHOWN if shown.is_ours}
+    others = {shown.contender for shown in SHOWN} - ours - {BASELINE.contender}
+    said = []
+    for data in results:
+        differ = {row["contender"]: row["num_different"] for row in data["rows"]}
+        most, of_others = (max(differ[name] for name in names) for names in (ours, others))
+        count = f"up to {most}" if most else "none"
+        said.append(f"{count} in {picture.dtype(data)} (of other engines' up to {of_others})")
+    return f"Of specdec's {len(results[0]['categories'])} texts these differ from transformers': {'; '.join(said)}."
+
+
+def chart(results: Sequence[Mapping[str, Any]]) -> tuple[list[picture.Bar], list[str]]:
+    """The chart's bars, and the headings of its panels."""
+    speeds = [picture.speeds(data) for data in results]
+    bars = [
+        picture.Bar(shown.name, shown.is_ours, tuple(known[shown.contender] for known in speeds)) for shown in SHOWN
+    ]
+    return bars, [picture.dtype(data) for data in results]
+
+
+def load() -> list[dict[str, Any]]:
+    """The results that both are made from."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS]
+
+
+def with_block(page: str, made: str, begin: str = BEGIN) -> str:
+    """A page with the block between its markers replaced."""
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(END)
+    if not after:
+        raise SystemExit(f"the page has no lines {begin.strip()} and {END.strip()}")
+    return f"{before}{begin}{made}{END}{after}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    results = load()
+    README.write_text(with_block(README.read_text(encoding="utf-8"), block(results)), encoding="utf-8")
+    picture.save(*chart(results), TITLE, CAPTION, CHART)
+    print(README, CHART)
+
+
+if __name__ == "__main__":
+    main()

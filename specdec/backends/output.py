@@ -1,0 +1,122 @@
+"""The output of one forward pass: logits and hidden states, copied to the host when they are read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from specdec.sampling.topk import greatest_of
+
+
+class Output:
+    """The logits and hidden states of one forward pass, for all of its rows.
+
+    Attributes:
+        logits: ``(rows, columns, vocab)``, on the model's device; the columns are the layout's.
+        hidden: by layer of the layout, ``(rows, width, size)``, on the model's device.
+        num_top: if set, ``top_id`` also copies this many top-k logits, for a later ``top_logits(num_top)``.
+    """
+
+    def __init__(
+        self, logits: torch.Tensor, columns: Sequence[int], hidden: Mapping[int, torch.Tensor] | None = None
+    ) -> None:
+        self.logits = logits
+        self.hidden = hidden or {}
+        self.column_of = {node: column for column, node in enumerate(columns)}
+        self.num_top = 0
+        self._ids: list[list[int]] | None = None
+        self._top: dict[int, tuple[list[Any], list[Any]]] = {}
+        self._top_logits: dict[int, tuple[list[Any], list[Any]]] = {}
+        self._fetched: dict[tuple[int, int], torch.Tensor] = {}
+
+    def top_id(self, row: int, node: int) -> int:
+        """The id of a node's largest logit, the lowest of equals; ``~id``, which is negative, if it isn't finite."""
+        if self._ids is None:  # the only copy to the host in a greedy step
+            largest, ids = greatest_of(self.logits, 1)
+            ids = torch.where(largest.isfinite(), ids, ~ids)
+            if self.num_top:
+                values, tokens = greatest_of(self.logits, self.num_top)
+                copied = torch.cat([part.double() for part in (ids, tokens, values)], -1).cpu()
+                ids, tokens, values = copied[..., :1], *copied[..., 1:].chunk(2, -1)
+                self._top_logits[self.num_top] = tokens.long().tolist(), values.tolist()
+            self._ids = ids[..., 0].long().tolist()
+        return self._ids[row][self.column_of[node]]
+
+    def top(self, k: int) -> tuple[list[Any], list[Any]]:
+        """The top-k ids and their probabilities, ``(rows, columns, k)`` each; copied to the host once a pass."""
+        if k not in self._top:
+            probs = self.logits.softmax(-1, dtype=torch.promote_types(self.logits.dtype, torch.float32))
+            self._top[k] = _copied(*greatest_of(probs, k))
+        return self._top[k]
+
+    def top_logits(self, k: int) -> tuple[list[Any], list[Any]]:
+        """The top-k ids and their logits, ``(rows, columns, k)`` each; copied to the host once a pass."""
+        if k not in self._top_logits:
+            self._top_logits[k] = _copied(*greatest_of(self.logits, k))
+        return self._top_logits[k]
+
+    def fetch(self, places: Sequence[tuple[int, int]]) -> None:
+        """Copy the logits of some (row, node) pairs to the host in one transfer; later reads use the copies."""
+        if self.logits.is_cpu or not places:
+            return
+        rows, nodes = zip(*places, strict=True)
+        copied = self.logits[list(rows), [self.column_of[node] for node in nodes]].cpu()
+        self._fetched.update(zip(places, copied, strict=True))
+
+    def at(self, row: int, node: int) -> torch.Tensor:
+        """The logits at a node, ``(vocab,)``: on the host if fetched, else on the model's device."""
+        fetched = self._fetched.get((row, node))
+        return self.logits[row, self.column_of[node]] if fetched is None else fetched
+
+
+def _copied(values: torch.Tensor, ids: torch.Tensor) -> tuple[list[Any], list[Any]]:
+    """Ids and values on the host, in one transfer."""
+    both = torch.stack([ids.double(), values.double()]).cpu()
+    return both[0].long().tolist(), both[1].tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class OutputRow:
+    """One row of an output, addressed by the nodes of the row's tree.
+
+    Attributes:
+        trunk: the number of tokens forwarded before the tree's root.
+    """
+
+    output: Output
+    row: int
+    trunk: int = 0
+
+    def argmax(self, node: int) -> int:
+        """The id of the largest logit at a node, the lowest of equals."""
+        found = self.output.top_id(self.row, node + self.trunk)
+        return found if found >= 0 else ~found
+
+    def is_finite(self, node: int) -> bool:
+        """Return True if the node's largest logit is finite."""
+        return self.output.top_id(self.row, node + self.trunk) >= 0
+
+    def logits(self, node: int) -> torch.Tensor:
+        """The raw logits at a node, ``(vocab,)``."""
+        return self.output.at(self.row, node + self.trunk)
+
+    def top_probs(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
+        """The top-k next tokens at a node by the raw logits, best first, as pairs of token and probability."""
+        ids, probs = self.output.top(k)
+        column = self.output.column_of[node + self.trunk]
+        return tuple(zip(ids[self.row][column], probs[self.row][column], strict=True))
+
+    def top_logits(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
+        """The top-k raw logits at a node, largest first, as pairs of token and logit."""
+        ids, logits = self.output.top_logits(k)
+        column = self.output.column_of[node + self.trunk]
+        return tuple(zip(ids[self.row][column], logits[self.row][column], strict=True))
+
+    def hidden(self, node: int, layers: Sequence[int]) -> torch.Tensor:
+        """The hidden states of some layers at a node, ``(layers, size)``, on the model's device."""
+        return torch.stack([self.output.hidden[layer][self.row, node + self.trunk] for layer in layers])
+
+    def hidden_alone(self) -> "OutputRow":
+        """The same row without logits, to be retained at less memory."""
+        return replace(self, output=Output(self.output.logits.new_empty(0), (), self.output.hidden))

@@ -1,0 +1,1 @@
+"""A comparison's figures, drawn with matplotlib."""

@@ -1,0 +1,58 @@
+"""A request enters the cache, and leaves it."""
+
+from collections.abc import Sequence
+
+from specdec.decoding.contexts import Contexts
+from specdec.decoding.failures import blame_backend, blame_proposer
+from specdec.decoding.request_state import RequestState
+from specdec.target import Target
+
+
+def begin(request: RequestState, target: Target, contexts: Contexts) -> None:
+    """Open a row for a request, or reuse its context's, and start its drafter."""
+    with blame_backend(target, [request]):
+        if request.context is not None or contexts.prefixes is not None:
+            contexts.check_model()
+        may_reuse = _may_reuse(request)
+        if request.context is not None and may_reuse:
+            request.row = contexts.row_for(request.context, request.tokens)
+        if request.row is None:
+            request.row = target.open(request.capacity)
+            if contexts.prefixes is not None and may_reuse:
+                contexts.prefixes.fill(request.row, request.tokens)
+        request.row.capacity = max(request.row.capacity, request.capacity)
+        request.stats.num_reused = request.row.length
+    if request.is_finished:
+        return
+    strategy = request.plan.strategy
+    with blame_proposer(strategy, [request]):
+        request.drafter = strategy.engine.start(request.for_drafter(target.shapes.vocab_size))
+
+
+def _may_reuse(request: RequestState) -> bool:
+    """Return False if the text depends on drafts, and these on signals about the whole prompt."""
+    return request.plan.verifier.is_keyed or not request.plan.strategy.about_prompts
+
+
+def leave(ended: Sequence[RequestState], target: Target, contexts: Contexts) -> int:
+    """Release the rows of ended requests and stop their drafters; return the bytes of each row.
+
+    A context or the prefix cache may retain a row's keys and values, unless the request failed.
+    """
+    row_bytes = 0
+    if ended:
+        with blame_backend(target, ended):
+            row_bytes = target.backend.row_bytes
+    for request in ended:
+        row, drafter = request.row, request.drafter
+        request.row = request.drafter = None
+        with blame_backend(target, [request]):
+            if row is not None and request.error is None:
+                contexts.take_row(row, request.tokens, request.context)
+            elif row is not None:
+                target.release(row)
+        if drafter is not None:
+            with blame_proposer(request.plan.strategy, [request]):
+                drafter.stop()
+            request.notes = drafter.notes
+    return row_bytes

@@ -1,0 +1,177 @@
+"""A request as the caller writes it, in the words of specdec or of transformers' ``generate``.
+
+Names of transformers are translated here; later code knows one name for each thing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from specdec.decoding.contexts import Context
+from specdec.errors import RequestError
+from specdec.requests import prompts
+
+_TEMPLATE = "tools", "documents", "chat_template", "enable_thinking"  # and those in chat_template_kwargs
+_SAMPLING_TOP_K = 50  # transformers' default when sampling
+_TRUNCATIONS = "top_k", "top_p", "min_p"
+_TOKEN_TYPES = "token_type_ids", "mm_token_type_ids"  # 0 for text
+# A tokenizer's or processor's output for text; models compute with ids and mask alone.
+_ENCODED = (
+    "input_ids", "attention_mask", *_TOKEN_TYPES, "special_tokens_mask", "offset_mapping", "length",
+    "num_truncated_tokens", "overflowing_tokens", "overflow_to_sample_mapping",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """Prompts and settings, translated but not yet checked against a model.
+
+    Attributes:
+        prompt: one prompt, or a list of prompts.
+        settings: by their names in ``Settings``; ``seed`` may be a list.
+        config: a transformers GenerationConfig; ``settings`` take precedence.
+        each: settings of single prompts, which take precedence over both.
+        contexts: one for each prompt, or none.
+        template: options of the chat template.
+        streamer: receives the prompt, each token and the end.
+    """
+
+    prompt: Any
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    config: Any | None = None
+    each: Sequence[Mapping[str, Any]] | None = None
+    contexts: Sequence[Context | None] = ()
+    template: Mapping[str, Any] = field(default_factory=dict)
+    streamer: Any | None = None
+
+    @classmethod
+    def of(
+        cls,
+        prompt: Any,
+        *,
+        generation_config: Any | None = None,
+        each: Sequence[Mapping[str, Any]] | None = None,
+        context: Context | Sequence[Context | None] | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Translate the arguments of ``Generator.generate``.
+
+        Args:
+            prompt: a prompt, prompts or a tokenizer's output; None if ``input_ids`` are given.
+
+        Raises:
+            RequestError: for arguments that contradict one another.
+        """
+        template = _template(settings)
+        prompt = _prompt(prompt, settings)
+        streamer = settings.pop("streamer", None)
+        if streamer is not None and prompts.as_list(prompt)[1]:
+            raise RequestError("a streamer receives one text, and a list was given: use Generator.stream")
+        _rename(settings, "stop_strings", "stop")
+        _sample(settings)
+        prompt = _repeated(prompt, settings)
+        contexts = [context] if isinstance(context, Context) else context or ()
+        return cls(prompt, settings, generation_config, each, contexts, template, streamer)
+
+    @property
+    def is_list(self) -> bool:
+        """True if results are returned as a list."""
+        return prompts.as_list(self.prompt)[1]
+
+
+def _template(settings: dict[str, Any]) -> dict[str, Any]:
+    template = {name: settings.pop(name) for name in _TEMPLATE if name in settings}
+    more = settings.pop("chat_template_kwargs", None) or {}
+    if not isinstance(more, Mapping):
+        raise RequestError(f"chat_template_kwargs={more!r}: give a mapping of the template's options")
+    return template | dict(more)
+
+
+def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
+    encoded: dict[str, Any] = {}
+    for name in ("input_ids", "attention_mask", *_TOKEN_TYPES):
+        if name in settings:
+            encoded[name] = settings.pop(name)
+    if isinstance(prompt, Mapping) and "input_ids" in prompt:
+        encoded, prompt = {**encoded, **prompt}, None
+    if not encoded:
+        if prompt is None:
+            raise RequestError("no prompt was given: generate(prompt), or generate(**tokenizer(text))")
+        return prompt
+    if prompt is not None:
+        raise RequestError(f"a prompt and {', '.join(encoded)} were given: give one of them")
+    if "input_ids" not in encoded:
+        raise RequestError(f"{', '.join(encoded)} were given without input_ids")
+    for name, value in encoded.items():
+        if value is not None and (name not in _ENCODED or (name in _TOKEN_TYPES and _has_others_than_zero(value))):
+            raise RequestError(f"specdec reads text alone, and {name} was given with input_ids: leave it out")
+    return _without_padding(encoded["input_ids"], encoded.get("attention_mask"))
+
+
+def _without_padding(ids: Any, mask: Any) -> Any:
+    """Return the ids of one prompt, (tokens,), or of each row, (batch, tokens), where the mask is 1."""
+    ids, mask = _as_lists(ids), _as_lists(mask)
+    if mask is None:
+        return ids
+    is_batch = bool(ids) and isinstance(ids[0], list)
+    rows, masks = (ids, mask) if is_batch else ([ids], [mask])
+    if [len(row) for row in rows] != [len(row) if isinstance(row, list) else -1 for row in masks]:
+        raise RequestError("attention_mask and input_ids have different shapes")
+    unpadded = [
+        [token for token, is_real in zip(row, mask, strict=True) if is_real]
+        for row, mask in zip(rows, masks, strict=True)
+    ]
+    return unpadded if is_batch else unpadded[0]
+
+
+def _has_others_than_zero(values: Any) -> bool:
+    values = _as_lists(values)
+    return any(map(_has_others_than_zero, values)) if isinstance(values, list) else bool(values)
+
+
+def _as_lists(values: Any) -> Any:
+    return values.tolist() if isinstance(values, torch.Tensor | np.ndarray) else values
+
+
+def _rename(settings: dict[str, Any], name: str, own: str) -> None:
+    if settings.get(name) is not None:
+        if settings.get(own) is not None:
+            raise RequestError(f"{own} and {name} were given, which are the same: give one of them")
+        settings[own] = settings[name]
+    settings.pop(name, None)
+
+
+def _sample(settings: dict[str, Any]) -> None:
+    """Apply ``do_sample``, with transformers' defaults: temperature 1 and top_k 50."""
+    samples = settings.pop("do_sample", None)
+    if samples is None:
+        return
+    if not samples:
+        for name in _TRUNCATIONS:
+            settings.pop(name, None)
+        settings["temperature"] = 0.0
+    elif settings.get("temperature") == 0:
+        raise RequestError("do_sample=True with temperature=0: leave one of them out")
+    else:
+        settings.setdefault("temperature", 1.0)
+        settings.setdefault("top_k", _SAMPLING_TOP_K)
+
+
+def _repeated(prompt: Any, settings: dict[str, Any]) -> Any:
+    """Return each prompt ``num_return_sequences`` times, with a seed for each."""
+    count = settings.pop("num_return_sequences", None)
+    if count is None or count == 1:
+        return prompt
+    if not isinstance(count, int) or count < 1:
+        raise RequestError(f"num_return_sequences={count!r}: it must be an integer of at least 1")
+    if not settings.get("temperature"):
+        raise RequestError(f"num_return_sequences={count}: greedy texts are all the same; set a temperature")
+    items = prompts.as_list(prompt)[0]
+    seed = settings.get("seed")
+    if seed is not None:
+        seeds: Sequence[Any] = seed if isinstance(seed, list | tuple) else [seed] * len(items)
+        settings["seed"] = [one + number for one in seeds for number in range(count)]
+    return [item for item in items for _ in range(count)]

@@ -1,0 +1,68 @@
+"""The keyword arguments of a request, for type checkers and editors."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from specdec.decoding.contexts import Context
+from specdec.record import StepRecord
+from specdec.settings import Criterion, Processor
+from specdec.strategies.base import Proposer
+
+ProposerChoice = Proposer | str | list[Proposer | str] | tuple[Proposer | str, ...] | None
+
+OnStep = Callable[[StepRecord], object] | None
+
+
+class RequestOptions(TypedDict, total=False):
+    """Settings by specdec's names (see ``Settings``) or transformers', and a tokenizer's output by its names."""
+
+    generation_config: Any
+    each: Sequence[Mapping[str, Any]] | None
+    context: Context | Sequence[Context | None] | None
+
+    max_new_tokens: int | None
+    max_length: int | None
+    min_new_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    logit_bias: Mapping[int, float] | Sequence[tuple[int, float]] | None
+    no_repeat_ngram_size: int | None
+    suppress_tokens: Sequence[int] | None
+    begin_suppress_tokens: Sequence[int] | None
+    bad_words_ids: Sequence[Sequence[int]] | None
+    eos_token_id: int | Sequence[int] | Any
+    stop: str | Sequence[str] | None
+    skip_special_tokens: bool
+    seed: int | Sequence[int] | None
+    logits_processor: Processor | Sequence[Processor] | None
+    stopping_criteria: Criterion | Sequence[Criterion] | None
+    max_time: float | None
+    keeps_scores: bool
+    keeps_logits: bool
+
+    do_sample: bool | None
+    stop_strings: str | Sequence[str] | None
+    num_return_sequences: int | None
+    streamer: Any
+
+    tools: Sequence[Any] | None
+    documents: Sequence[Any] | None
+    chat_template: str | None
+    chat_template_kwargs: Mapping[str, Any] | None
+    enable_thinking: bool
+
+    input_ids: Any
+    attention_mask: Any
+    token_type_ids: Any
+
+
+class GenerateOptions(RequestOptions, total=False):
+    """The keyword arguments of ``Generator.generate`` and ``stream``."""
+
+    proposer: ProposerChoice
+    on_step: OnStep

@@ -1,0 +1,158 @@
+"""Drive a model exactly, or else as fast as possible: try weight layouts and mask compilers until one serves."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from specdec.backends.base import Backend, Deviation
+from specdec.costs import Costs
+from specdec.errors import ModelError, RequestError, in_one_line
+from specdec.layout import Compiler
+from specdec.masks.dense import DenseCompiler
+from specdec.masks.exact.compiler import ExactCompiler
+from specdec.numerics import Mode, Numerics
+from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
+from specdec.probes.experts import remedy
+from specdec.probes.recall import recalled
+from specdec.probes.walk import walk
+from specdec.target import Target
+from specdec.weights.laying_out import Weights, stock_or_refuse
+from specdec.weights.lease import Holding
+
+Load = Callable[[Compiler], Backend]
+Layouts = Callable[[Mapping[str, str]], Iterable[Weights]]
+
+_COMPILERS: Mapping[Mode, tuple[type[ExactCompiler | DenseCompiler], ...]] = {
+    "exact": (ExactCompiler,),
+    "fast": (DenseCompiler,),
+    "auto": (ExactCompiler, DenseCompiler),
+}
+
+
+def drive(
+    load: Load, model: Any, mode: Mode, mask: Compiler | None, layouts: Layouts
+) -> tuple[Weights, Target, Numerics]:
+    """Return the first target that serves, with its weights and numerics.
+
+    Each compiler of the mode is tried with each layout of the weights, fastest first. Under an exact compiler, a layout
+    serves if a probe finds every pass bit-exact; under another compiler, or ``mask``, if the model can be driven.
+
+    Args:
+        layouts: lays out the weights in one way after another; receives the reasons against kernels tried so far.
+
+    Raises:
+        ModelError: if nothing serves, with the reason.
+    """
+    fault, why_inexact = ModelError("no layout of the weights was tried"), ""
+    for compiler in [kind() for kind in _COMPILERS[mode]] if mask is None else [mask]:
+        must_be_exact = mask is None and compiler.bit_exact
+        failed = dict[str, str]()  # by kernel
+        for weights in layouts(failed):
+            try:
+                target, numerics = drive_with(load, model, compiler)
+            except ModelError as error:
+                fault, failed[weights.kernel] = error, str(error)
+                continue
+            if numerics.is_bit_exact or not must_be_exact:
+                if why_inexact:
+                    numerics = replace(numerics, inexact=f"exact numerics are unavailable: {why_inexact}")
+                return weights, target, numerics
+            target.close()
+            failed[weights.kernel] = numerics.inexact
+        if must_be_exact:
+            reasons = list(failed.values())
+            why_inexact = reasons[0]
+            fault = ModelError(f"numerics='exact' is unavailable here: {reasons[-1]}; use numerics='auto' or 'fast'")
+    raise fault
+
+
+def layouts_of(model: Any, requested: str, lease: Holding, failed: Mapping[str, str]) -> Iterator[Weights]:
+    """Lay out a model's weights by one kernel after another, the fastest first, without those that failed.
+
+    Raises:
+        ModelError: if no kernel serves for "packed", or for a kernel by name.
+        RequestError: if another generator needs another layout.
+    """
+    while True:
+        why = "; ".join(f"not by {kernel}: {reason}" for kernel, reason in failed.items())
+        try:
+            weights = lease.lay_out(model, failed, why)
+        except ModelError:
+            if failed:
+                return
+            raise
+        yield weights
+        if not weights.kernel or requested not in {"auto", "packed"} or lease.is_shared(model):
+            return
+
+
+def stock_alone(requested: str, backend: str, failed: Mapping[str, str]) -> Iterator[Weights]:
+    """Leave the weights as they are, for a backend that runs no layers of torch.
+
+    Raises:
+        ModelError: if packed weights were requested.
+    """
+    if not failed:
+        yield stock_or_refuse(requested, 0, f"{backend} runs no layers of torch")
+
+
+def drive_with(load: Load, model: Any, compiler: Compiler) -> tuple[Target, Numerics]:
+    """Load a model for one compiler, and probe its numerics."""
+    target = Target(load(compiler), compiler)
+    try:
+        return target, _probed(load, model, target)
+    except BaseException:  # Ctrl-C too
+        target.close()
+        raise
+
+
+def _probed(load: Load, model: Any, target: Target) -> Numerics:
+    backend, compiler = target.backend, target.compiler
+    inexact, deviation = backend.inexact, backend.deviation
+    question = _key_of(target)
+    if deviation is None:
+        try:
+            deviation = recalled(model, f"walk {question}", Deviation, lambda: walk(target).deviation())
+        except Exception as fault:  # a third-party backend: decoding may not need what this pass needs
+            inexact, deviation = inexact or f"the probe's passes raised {in_one_line(fault)}", Deviation("", 0.0)
+    if deviation.where and not inexact:
+        inexact = f"logits have other bits in {deviation.where} than in plain steps"
+        if compiler.bit_exact:
+            inexact += recalled(
+                model, f"remedy {question}", str, lambda: remedy(model, lambda: _is_exact(load, compiler))
+            )
+    if compiler.bit_exact:
+        return Numerics("exact", inexact, deviation.noise)
+    return Numerics("fast", inexact or "fast numerics don't promise it", deviation.noise)
+
+
+def _is_exact(load: Load, compiler: Compiler) -> bool:
+    """Return True if the model, loaded anew since backends may retain graphs, has the same bits in every pass."""
+    backend = load(compiler)
+    with closing(Target(backend, compiler)) as target:
+        return not backend.inexact and not (backend.deviation or walk(target).deviation()).where
+
+
+def costs_of(target: Target, model: Any) -> Costs:
+    """Return the costs of a target's passes, measured once for a model, numerics and device.
+
+    Raises:
+        RequestError: while a request decodes.
+    """
+    if target.backend.costs is not None:
+        return target.backend.costs
+
+    def measured() -> Costs:
+        if target.is_decoding:
+            raise RequestError("costs can't be measured while a request decodes: bind the strategy before")
+        return measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD)
+
+    return recalled(model, f"costs {_key_of(target)}", Costs, measured, keeps=lambda costs: costs.is_clear)
+
+
+def _key_of(target: Target) -> str:
+    """Return what a finding about a target depends on, except for the model."""
+    backend = type(target.backend)
+    name = f"{backend.__module__}.{backend.__qualname__} {backend.version}".rstrip()
+    return f"{name} {target.backend.options!r} {target.compiler!r}"

@@ -1,0 +1,131 @@
+"""From a generator's arguments to its binding."""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import Any
+
+from specdec.errors import RequestError, refuse_unknown
+from specdec.models.loading import ModelSource, refuse_for_loaded
+from specdec.models.unwrapping import unwrapped
+from specdec.numerics import Mode, checked_mode
+from specdec.plugins.registry import Registry
+from specdec.runtime.binding import Binding, Choice
+from specdec.runtime.engines import backend_for, read_model, why_failed, why_torch
+from specdec.settings import Settings
+from specdec.strategies.base import Proposer
+from specdec.verifiers.base import Verifier
+from specdec.weights.lease import Holding
+from specdec.weights.modes import checked_weights
+
+_MAX_NAMED = 64  # proposers made from text that stay the same object
+_OPTIONS = (
+    "tokenizer", "proposer", "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size",
+    "max_cache_bytes",
+)  # fmt: skip
+_LOAD_IT = "load the model yourself, with AutoModelForCausalLM.from_pretrained, and give the object"
+# Arguments of other libraries, each with its name here or a remedy.
+_ELSEWHERE = {
+    "torch_dtype": "dtype",
+    "device_map": "device",
+    "strategy": "proposer",
+    "speculative_config": "proposer",
+    "assistant_model": "give proposer=DraftModelProposer(model=…)",
+    "draft_model": "give proposer=DraftModelProposer(model=…)",
+    "engine": "backend",
+    "max_num_seqs": "max_batch_size",
+    "gguf_file": "give the file's path as the model",
+    **dict.fromkeys(
+        ("trust_remote_code", "quantization_config", "load_in_8bit", "load_in_4bit", "revision", "attn_implementation"),
+        _LOAD_IT,
+    ),
+    **dict.fromkeys(
+        (*Settings.model_fields, "do_sample", "stop_strings"),
+        "it is a setting of generate: generator.generate(prompt, …)",
+    ),
+}
+
+
+def check_arguments(unknown: Mapping[str, Any], max_batch_size: object, max_cache_bytes: object) -> None:
+    """Raise RequestError for arguments that a generator doesn't have, or limits below 1."""
+    refuse_unknown("Generator", unknown, _OPTIONS, _ELSEWHERE)
+    limits = {"max_batch_size": max_batch_size, "max_cache_bytes": 1 if max_cache_bytes is None else max_cache_bytes}
+    for name, limit in limits.items():
+        if not isinstance(limit, int) or limit < 1:
+            raise RequestError(f"{name}={limit!r}: it must be an integer of at least 1")
+
+
+def choice_of(
+    registry: Registry,
+    proposer: Proposer | str,
+    verifier: Verifier | str,
+    numerics: Mode,
+    weights: str,
+    mask: Any,
+    backend: str,
+) -> Choice:
+    """Return a generator's options with plug-ins in place of their names.
+
+    Raises:
+        PluginError: for an unknown or misconfigured plug-in.
+        RequestError: for options that don't exist, or contradict one another.
+    """
+    make: Callable[[object], Proposer] = partial(registry.make, "proposers")
+    named = lru_cache(_MAX_NAMED)(make)
+
+    def resolve(proposer: Proposer | str) -> Proposer:
+        return named(proposer) if isinstance(proposer, str) else make(proposer)
+
+    compiler = None if mask is None else registry.make("masks", mask)
+    return Choice(
+        proposer=resolve(proposer),
+        verifier=registry.make("verifiers", verifier),
+        numerics=checked_mode(numerics, compiler),
+        compiler=compiler,
+        backend=backend,
+        weights=checked_weights(weights, registry.kernels()),
+        resolve=resolve,
+    )
+
+
+def open_model(
+    registry: Registry, choice: Choice, model: Any, tokenizer: Any | None, device: Any = None, dtype: Any = None
+) -> Binding:
+    """Bind a model, or read it by its name: with a backend that is preferred to torch, if one can drive it.
+
+    Raises:
+        ModelError: if the model or tokenizer can't be driven, with the reason.
+        PluginError: for an unknown backend, or a proposer that fails.
+        RequestError: for a device or dtype that is unavailable.
+
+    Warns:
+        UserWarning: if torch decodes because a preferred backend failed.
+    """
+    if choice.backend != "auto":
+        backend_for(registry, choice.backend, model)  # refuses an unknown name before seconds of loading
+    if not isinstance(model, str | os.PathLike):
+        refuse_for_loaded(model, device, dtype)
+        return Binding(unwrapped(model), tokenizer, choice, registry, Holding(choice.weights, registry.kernels()))
+    source = ModelSource.of(os.fspath(model), device, dtype)
+    why = why_torch(choice.weights, choice.compiler, [choice.proposer])
+    # A preferred backend without exact numerics loses to torch, which has them.
+    preferred = replace(choice, numerics="exact" if choice.numerics == "auto" else choice.numerics)
+    failed = dict[str, str]()
+    while True:
+        opened = read_model(registry, choice.backend, source, tokenizer, why, failed)
+        lease = Holding(choice.weights, registry.kernels())
+        if not opened.engine:
+            break
+        try:
+            return Binding(opened.model, opened.tokenizer, preferred, registry, lease, opened.note)
+        except RequestError:
+            raise
+        except Exception as error:  # a third party's code; torch is tried next
+            failed[opened.engine] = why_failed(error)
+    note = "" if opened.failed else opened.note
+    binding = Binding(opened.model, opened.tokenizer, choice, registry, lease, note)
+    if opened.failed:
+        warnings.warn(opened.note, stacklevel=3)
+    return binding

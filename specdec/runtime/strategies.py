@@ -1,0 +1,129 @@
+"""The proposers that are bound to a target, each with its engine and signals."""
+
+import warnings
+from collections.abc import Callable, Iterable, Set
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from specdec.decoding.plan import Strategy, layers_of
+from specdec.errors import PluginError, SpecdecError, failure
+from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, Signal, TopK, TopLogits, What
+from specdec.target import Target
+from specdec.verifiers.base import Verifier
+
+_MAX_STRATEGIES = 8  # bound in addition to the generator's own
+_MAX_WITH_MODELS = 2  # of those, with draft models
+
+
+class Strategies:
+    """Proposers bound to one target: each when first used; the last few stay bound.
+
+    Raises:
+        ModelError, PluginError: if the generator's own proposer can't be bound.
+    """
+
+    def __init__(self, host: Host, own: Proposer) -> None:
+        self._host = host
+        self._bound: list[tuple[Proposer, Host, Strategy]] = []
+        self.own = self.of(own)
+
+    def of(self, proposer: Proposer, verifier: Verifier | None = None) -> Strategy:
+        """Return the strategy of a proposer; an equal proposer has its own, since the state of either may change.
+
+        Args:
+            verifier: verifies the strategy's drafts; the generator's by default.
+        """
+        host = self._host
+        if verifier is not None:
+            host = replace(host, reads_q=verifier.reads_q, is_keyed=verifier.is_keyed)
+        for known, its_host, strategy in self._bound:
+            if known is proposer and (its_host.reads_q, its_host.is_keyed) == (host.reads_q, host.is_keyed):
+                return strategy
+        strategy = _bound_to(host, proposer)
+        self._bound.append((proposer, host, strategy))
+        return strategy
+
+    def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
+        """Prepare one engine after another; see ``Engine.prepare``."""
+        return all(strategy.engine.prepare(on_progress, seconds) for *_, strategy in self._bound)
+
+    def forget(self) -> None:
+        """Have every strategy forget the texts of earlier requests, while no request decodes."""
+        for *_, strategy in self._bound:
+            strategy.engine.forget()
+
+    def trim(self, in_use: Set[Strategy] = frozenset()) -> None:
+        """Close all strategies except the generator's own, the last few, and those ``in_use`` by requests."""
+        others = [strategy for *_, strategy in self._bound[1:] if strategy not in in_use]
+        with_models = [strategy for strategy in others if strategy.targets]
+        stale = {*others[:-_MAX_STRATEGIES], *with_models[:-_MAX_WITH_MODELS]}
+        self._bound = [bound for bound in self._bound if bound[-1] not in stale]
+        for strategy in stale:
+            try:
+                strategy.close()
+            except Exception as error:  # a third party's code; the results stay valid
+                warnings.warn(str(failure(f"closing proposer {strategy.name}", error)), stacklevel=2)
+
+    def close(self) -> None:
+        """Close all strategies."""
+        bound, self._bound = self._bound, []
+        _close(strategy for *_, strategy in bound)
+
+
+def _close(strategies: Iterable[Strategy]) -> None:
+    """Close every strategy, even if one raises."""
+    with ExitStack() as closing:
+        for strategy in strategies:
+            closing.callback(strategy.close)
+
+
+def _bound_to(host: Host, proposer: Proposer) -> Strategy:
+    """Bind a proposer, noting the draft models that it opens."""
+    opened: list[Target] = []
+
+    def open_target(model: Any) -> Target:
+        target = host.open(model)
+        opened.append(target)
+        return target
+
+    try:
+        return Strategy(*_parts(replace(host, open=open_target), proposer), opened)
+    except BaseException:  # Ctrl-C too
+        for target in reversed(opened):
+            target.close()
+        raise
+
+
+def _parts(host: Host, proposer: Proposer) -> tuple[str, Engine, frozenset[Signal]]:
+    """Return a proposer's name, engine and signals."""
+    name = type(proposer).__name__
+    try:
+        engine, wants = proposer.bind(host), frozenset(proposer.wants())
+    except SpecdecError:
+        raise
+    except Exception as error:  # a third party's code
+        raise failure(f"binding proposer {name}", error) from error
+    if not isinstance(engine, Engine):
+        raise PluginError(f"proposer {name}: bind returned {engine!r}, which is not an Engine")
+    most = host.num_layers
+    for wanted in wants:
+        if not _is_signal(wanted):
+            pair = "a pair such as (Nodes.PATH, What.ARGMAX) or (Nodes.ALL, TopK(8))"
+            raise PluginError(f"proposer {name}: wants returned {wanted!r}, which is not {pair}")
+        if most is not None and not layers_of([wanted]) <= {*range(-most - 1, most + 1)}:
+            has = f"layers 0 to {most}, or {-most - 1} to -1"
+            raise PluginError(f"proposer {name} wants {wanted[1]!r}; the model has {has}")
+    return name, engine, wants
+
+
+def _is_signal(wanted: object) -> bool:
+    match wanted:
+        case (Nodes(), What()):
+            return True
+        case (Nodes(), TopK(k) | TopLogits(k)):
+            return isinstance(k, int) and k > 0
+        case (Nodes(), Hidden(layers)):
+            return isinstance(layers, tuple) and bool(layers) and all(isinstance(layer, int) for layer in layers)
+        case _:
+            return False

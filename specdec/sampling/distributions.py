@@ -1,0 +1,207 @@
+"""Logits to probabilities to tokens: the target's distributions at the nodes of a draft tree."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import torch
+
+from specdec.errors import NumericsError, SpecdecError, failure
+from specdec.sampling.processors import Warper
+from specdec.sampling.randomness import Chances
+from specdec.sampling.topk import greatest_of
+from specdec.tree import DraftTree
+
+NO_TOKEN = -1
+
+
+class NodeOutputs(Protocol):
+    """The model's output at the nodes of one tree."""
+
+    def argmax(self, node: int) -> int:
+        """The id of the largest logit, the lowest of equals."""
+
+    def logits(self, node: int) -> torch.Tensor:
+        """The raw logits, ``(vocab,)``."""
+
+    def is_finite(self, node: int) -> bool:
+        """Return True if the largest logit is finite."""
+
+    def top_probs(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
+        """The top-k next tokens by the raw logits, best first, as pairs of token and probability."""
+
+    def top_logits(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
+        """The top-k raw logits, largest first, as pairs of token and logit."""
+
+    def hidden(self, node: int, layers: Sequence[int]) -> torch.Tensor:
+        """The hidden states of some layers, ``(layers, size)``."""
+
+
+class NodeDistributions:
+    """The target's distribution of the next token at each node of a draft tree, after every logits processor.
+
+    A verifier calls ``draw``, ``probs`` and ``position``. Each node is evaluated when it is first read, on the node's
+    own path, so the accepted path costs what plain decoding does.
+
+    Args:
+        outputs: the model's output at the tree's nodes.
+        committed: the text up to the tree's root.
+
+    Attributes:
+        faults: by node, why the node has no distribution.
+    """
+
+    def __init__(
+        self, tree: DraftTree, outputs: NodeOutputs, committed: Sequence[int], warper: Warper, chances: Chances
+    ) -> None:
+        self._tree = tree
+        self._outputs = outputs
+        self._committed = committed
+        self._length = len(committed)
+        self._warper = warper
+        self._chances = chances
+        self._drawn: dict[int, int] = {}
+        self._probs: dict[int, torch.Tensor | None] = {}
+        self._scores: dict[int, torch.Tensor] = {}
+        self.faults: dict[int, SpecdecError] = {}
+
+    def draw(self, node: int) -> int:
+        """The token that the target emits at a node: the argmax at temperature 0, else a draw keyed by position.
+
+        NO_TOKEN, which matches no child, if the node has no distribution.
+        """
+        if node not in self._drawn:
+            with self._noting_faults(node):
+                self._drawn[node] = self._draw(node)
+        return self._drawn.setdefault(node, NO_TOKEN)
+
+    def probs(self, node: int) -> torch.Tensor | None:
+        """The distribution p of the next token at a node, ``(vocab,)``, float32 or better; read-only.
+
+        None if the node has no distribution.
+        """
+        if node not in self._probs:
+            with self._noting_faults(node):
+                self._probs[node] = self._distribution(node)
+        return self._probs.setdefault(node, None)
+
+    def position(self, node: int) -> int:
+        """The absolute position of the next token at a node."""
+        return self._length + self._tree.depths[node]
+
+    def best_two(self, node: int, gumbel: Callable[[int, int], torch.Tensor]) -> torch.Tensor | None:
+        """The two largest scores at a node, in units of logits, ``(2,)``, on the model's device.
+
+        The scores are those whose argmax is the token: for a draw, with ``gumbel(position, count)`` added. None if a
+        processor of the caller's would run twice.
+        """
+        temperature = self._warper.temperature
+        if self._warper.is_plain_argmax:
+            scores = self._outputs.logits(node)
+        elif not self._warper.is_pure:
+            return None
+        elif temperature == 0.0:
+            scores = self._warped(node)
+        else:
+            probs = self._distribution(node)
+            scores = (probs.double().log() + gumbel(self.position(node), len(probs)).to(probs.device)) * temperature
+        return greatest_of(scores, 2)[0]
+
+    def has_logits(self, node: int) -> bool:
+        """Return True if the model's logits at a node are finite."""
+        return self._outputs.is_finite(node)
+
+    def logits(self, node: int) -> torch.Tensor:
+        """The raw logits at a node, ``(vocab,)``."""
+        return self._outputs.logits(node)
+
+    def scores(self, node: int) -> torch.Tensor | None:
+        """The scores at a node after its processors, before temperature and truncation, ``(vocab,)``.
+
+        None if they weren't computed yet and a processor of the caller's would run twice.
+        """
+        if node in self._scores:
+            return self._scores[node]
+        return self._processed(node) if self._warper.is_pure else None
+
+    def predictions(self, nodes: Sequence[int], wants_draws: bool) -> dict[int, int]:
+        """The next token at some nodes: the draw if ``wants_draws``, else the raw argmax.
+
+        Nodes without a possible token are left out. A processor of the caller's that isn't path-pure never runs on
+        paths that may not be written: the raw argmax replaces the draw.
+        """
+        found = {node: self._predict(node, wants_draws) for node in nodes}
+        return {node: token for node, token in found.items() if token is not None}
+
+    def _predict(self, node: int, wants_draw: bool) -> int | None:
+        if not self._outputs.is_finite(node):
+            return None
+        if not wants_draw or self._warper.is_plain_argmax or not self._warper.is_pure:
+            return self._outputs.argmax(node)
+        try:
+            token = self._drawn[node] if node in self._drawn else self._draw(node)
+        except Exception:  # a processor's, on a path that may never be written
+            return None
+        return None if token == NO_TOKEN else token
+
+    def top_probs(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, float], ...]]:
+        """The top-k next tokens with their probabilities, at those of some nodes whose logits are finite."""
+        return {node: self._outputs.top_probs(node, k) for node in nodes if self._outputs.is_finite(node)}
+
+    def top_logits(self, nodes: Sequence[int], k: int) -> dict[int, tuple[tuple[int, float], ...]]:
+        """The top-k raw logits, at those of some nodes whose logits are finite."""
+        return {node: self._outputs.top_logits(node, k) for node in nodes if self._outputs.is_finite(node)}
+
+    def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> dict[int, torch.Tensor]:
+        """The hidden states of some layers at some nodes, ``(layers, size)`` each."""
+        return {node: self._outputs.hidden(node, layers) for node in nodes}
+
+    @contextmanager
+    def _noting_faults(self, node: int) -> Iterator[None]:
+        try:
+            yield
+        except SpecdecError as error:
+            self.faults[node] = error
+        except Exception as error:  # a caller's own processor
+            self.faults[node] = failure("a logits processor", error)
+
+    def _draw(self, node: int) -> int:
+        if self._warper.is_plain_argmax:
+            self._check_logits(node)
+            return self._outputs.argmax(node)
+        if self._warper.temperature == 0.0:
+            return int(self._warped(node).argmax())
+        return self._chances.categorical(self._warped(node).softmax(-1), self.position(node))
+
+    def _distribution(self, node: int) -> torch.Tensor:
+        scores = self._warped(node)
+        if self._warper.temperature == 0.0:
+            return torch.zeros_like(scores).index_fill_(0, scores.argmax(), 1.0)
+        return scores.softmax(-1)
+
+    def _warped(self, node: int) -> torch.Tensor:
+        """The scores after temperature and truncation."""
+        self._check_logits(node)
+        scores = self._warper.warped(self._path(node), self._processed(node))
+        if not scores.max().isfinite():
+            raise NumericsError(
+                f"the logits processors leave no token possible at position {self.position(node)} (their largest "
+                f"score is {float(scores.max())}): loosen the constraints, or check your own processors"
+            )
+        return scores
+
+    def _processed(self, node: int) -> torch.Tensor:
+        self._scores[node] = self._warper.constrained(self._path(node), self._outputs.logits(node))
+        return self._scores[node]
+
+    def _path(self, node: int) -> list[int]:
+        """The text up to a node. ``committed`` may have grown since the tree was verified."""
+        is_read = self._warper.has_processors
+        return [*self._committed[: self._length], *self._tree.path(node)] if is_read else []
+
+    def _check_logits(self, node: int) -> None:
+        if not self._outputs.is_finite(node):
+            raise NumericsError(
+                f"the logits for position {self.position(node)} are NaN or infinite. Check the model's weights and "
+                "dtype (float16 overflows where bfloat16 and float32 do not)"
+            )

@@ -1,0 +1,128 @@
+"""The vocabulary prior of token recycling: what the target predicts after each token alone.
+
+The target computes it once, in idle time; a file in specdec's cache folder retains it for later loads.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specdec.errors import RequestError
+from specdec.machine.cache_folder import cache_folder
+from specdec.strategies.sources.successor_table import SuccessorTable
+from specdec.target import Row, Target
+from specdec.tree import ROOT, DraftTree
+
+NUM_SUCCESSORS = 8  # of each token
+_WIDTH = 128  # tokens of a pass
+_NUM_SAMPLED = 16  # tokens whose successors identify the model, and so its file
+_WORTH_SAVING = 0.5  # seconds of work
+
+
+class VocabularyPrior:
+    """A table of each token's most likely successors, extended while the target is idle.
+
+    A pass has many tokens below ``preceding``; no token sees another. Tokens are taken in the order of their ids, since
+    byte-pair vocabularies have the most frequent tokens first.
+
+    Args:
+        idle_target: see ``Host``.
+        preceding: the token before each token; models treat the first token of a text differently.
+        folder: has the files of all models; specdec's cache folder by default.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        idle_target: Callable[[], Target | None],
+        preceding: int,
+        folder: Path | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.table = SuccessorTable.unknown()
+        self._idle_target, self._preceding = idle_target, preceding
+        self._folder, self._clock = folder, clock
+        self._path: Path | None = None  # of the model's file, set by the first call of ``prepare``
+
+    def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
+        """Extend the table for some seconds, as ``Engine.prepare``; 0 seconds only read the file.
+
+        Raises:
+            RequestError: if ``seconds`` are infinite, for a model that doesn't support trees, or if the file can't be
+                written. With a limit, the table is computed again by the next load.
+        """
+        must_save, target = math.isinf(seconds), self._idle_target()
+        if target is None or (self._path is not None and self.table.is_whole and not must_save):
+            return True
+        if not target.shapes.takes_trees:
+            if must_save:
+                remedy = "" if target.backend.runs_layers else "; backend='hf' may support them"
+                raise RequestError(f"prepare() needs a model that supports tree drafts, and this one doesn't{remedy}")
+            return True
+        row = target.open(1)
+        try:
+            if self._path is None:
+                self._path = self._file(target, row)
+            self._extend(target, row, self._path, on_progress, seconds)
+        finally:
+            target.release(row)
+        return self.table.is_whole
+
+    def _file(self, target: Target, row: Row) -> Path:
+        """Return the model's file, named after the successors of some tokens."""
+        vocab_size = target.shapes.vocab_size
+        tokens, _ = self._ask(target, row, range(0, vocab_size, max(1, vocab_size // _NUM_SAMPLED)))
+        name = hashlib.sha256(repr((vocab_size, self._preceding, tokens.tolist())).encode()).hexdigest()[:32]
+        return (self._folder or cache_folder()) / "successors" / f"{name}.npz"
+
+    def _extend(
+        self, target: Target, row: Row, path: Path, on_progress: Callable[[int, int], object], seconds: float
+    ) -> None:
+        began, vocab_size, must_save = self._clock(), target.shapes.vocab_size, math.isinf(seconds)
+        saved = SuccessorTable.load(path, vocab_size, min(NUM_SUCCESSORS, vocab_size))
+        if saved.num_known >= self.table.num_known:
+            self.table = saved
+        try:
+            while seconds > 0 and not self.table.is_whole:
+                num_known = self.table.num_known
+                on_progress(num_known, vocab_size)
+                self.table.add(*self._ask(target, row, range(num_known, min(num_known + _WIDTH, vocab_size))))
+                if self._clock() - began >= seconds:
+                    break
+        finally:  # an interrupted call loses nothing
+            if must_save or self.table.is_whole or self._clock() - began > _WORTH_SAVING:
+                _save(self.table, path, must_save)
+
+    def _ask(self, target: Target, row: Row, tokens: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the successors of some tokens and their logits, ``(tokens, k)`` each."""
+        tree = DraftTree(self._preceding)
+        tree.wanted = [tree.add(ROOT, token) for token in tokens]
+        output = target.forward(target.compile({row: tree})).rows[row]
+        ids, logits = output.output.top_logits(min(NUM_SUCCESSORS, target.shapes.vocab_size))
+        return np.array(ids[0], np.int32), np.array(logits[0], np.float32)
+
+
+def _save(table: SuccessorTable, path: Path, must_save: bool) -> None:
+    """Write the table, unless another process has written one that knows as much."""
+    if SuccessorTable.load(path, *table.tokens.shape).num_known >= table.num_known:
+        return
+    try:
+        table.save(path)
+    except OSError as error:
+        if must_save:
+            raise RequestError(f"the likely successors of this model's tokens can't be saved: {error}") from None
+
+
+def preceding_token(tokenizer: Any | None) -> int:
+    """Return a token that most others may follow: the comma, or id 0 without a tokenizer."""
+    if tokenizer is None:
+        return 0
+    try:
+        return int(tokenizer.encode(",", add_special_tokens=False)[-1])
+    except Exception:  # a tokenizer of the caller's own
+        return 0
