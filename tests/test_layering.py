@@ -42,7 +42,6 @@ EXCEPTIONS = {
     ("specdec.models.gradients", "specdec.weights.layers"),
     ("specdec.models.state", "specdec.weights.layers"),
     ("specdec.models.state", "specdec.weights.tensor"),
-    ("specdec.record", "specdec.decoding.request_state"),
     ("specdec.strategies.merging.growth", "specdec.strategies.merging.source"),
     ("specdec.strategies.merging.drafter", "specdec.strategies.merging.merged"),
 }
