@@ -59,7 +59,7 @@ def _place(error: Exception) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """The kind of a foreign error, and the first line of what it says; pydantic's first only counts the faults."""
+    """Return the class of a foreign error and the first line of its message, or each fault of a pydantic error."""
     from pydantic import ValidationError  # the command line's start shouldn't wait for it
 
     lines = str(error).splitlines() or [""]
@@ -68,8 +68,15 @@ def in_one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}"
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for an error by which Python, torch or a C++ library reports that memory ran out."""
+    text = str(error).lower()
+    is_said = any(each in text for each in ("can't allocate memory", "out of memory", "std::bad_alloc"))
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and is_said)
+
+
 def nearest(name: str, known: Iterable[str], most: int = 1, likeness: float = _LIKENESS) -> list[str]:
-    """Return the known names that somebody may have meant, whatever their case.
+    """Return the known names that were probably meant, ignoring case.
 
     These are the names that begin with the given one, as ``temperature`` does with ``temp``; else those that are like
     it, the most similar first.

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError, RequestError
-from specdec.models import state as findings
+from specdec.models.state import lock_of, notes_of
 from tests.support import families
 from tests.support.plain import decode_model
 
@@ -82,7 +82,7 @@ def test_facts_of_former_states_are_dropped() -> None:
     for _ in range(10):
         swapped_layer(model)
         Generator(model.eval(), proposer="autoregressive")
-    assert len(findings.notes_of(model)._facts) <= 8
+    assert len(notes_of(model)._facts) <= 8
 
 
 @pytest.mark.parametrize("train", [lambda model: model.train(), lambda model: model.model.layers[1].train()])
@@ -124,10 +124,10 @@ def test_a_generator_says_why_it_cannot_be_copied_or_pickled(how: Callable[[Gene
 def test_a_model_that_was_driven_can_be_copied_and_the_copy_is_tried_anew() -> None:
     model = llama()
     Generator(model, proposer="autoregressive")
-    assert findings.notes_of(model)._facts
+    assert notes_of(model)._facts
     twin = copy.deepcopy(model)
-    assert not findings.notes_of(twin)._facts
-    assert findings.lock_of(twin) is not findings.lock_of(model)
+    assert not notes_of(twin)._facts
+    assert lock_of(twin) is not lock_of(model)
     assert Generator(twin).numerics.is_bit_exact
 
 

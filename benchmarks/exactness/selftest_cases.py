@@ -16,6 +16,7 @@ from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.split.compiler import SplitCompiler
+from specdec.probes.examination import examine
 from specdec.probes.selftest import probe
 from specdec.target import Target
 from tests.support import families, planted
@@ -76,7 +77,7 @@ def measure(case: Case) -> list[Outcome]:
 def _under(case: Case, model: PreTrainedModel, compiler: Compiler) -> Iterator[Outcome]:
     name, began = type(compiler).__name__, perf_counter()
     try:
-        right = HFBackend.load(model, compiler)
+        right = examine(HFBackend.load(model, compiler))
     except ModelError as error:
         yield Outcome(case, name, "", "refused", str(error), perf_counter() - began)
         return

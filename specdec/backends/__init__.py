@@ -1,1 +1,1 @@
-"""Stage 3: one forward pass over all nodes, and the cache of keys and values behind it."""
+"""Stage 3: one forward pass over all nodes, and its cache of keys and values."""

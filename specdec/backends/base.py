@@ -116,7 +116,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def load(cls, model: object, compiler: Compiler, options: Any) -> "Backend":
-        """A prepared backend of a model; the caller closes it.
+        """A loaded backend of a model; the caller closes it.
 
         Args:
             model: an object for which ``accepts`` is True.
@@ -127,20 +127,13 @@ class Backend(ABC):
             ModelError: with the reason, if the model is unsupported.
         """
 
-    def prepare(self) -> None:  # noqa: B027 - optional
-        """Find out how to drive the model, and set it up; called by ``load``.
-
-        Raises:
-            ModelError: with the reason, if the model is unsupported; it is then left unchanged.
-        """
-
     def refresh(self) -> None:  # noqa: B027 - optional
         """Check whether the model's owner has changed it; called before a request that reuses a row."""
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Undo all changes of ``prepare``, and free memory; called once, last.
+        """Undo what ``load`` changed in the model, and free memory; called once, and nothing else after it.
 
-        Backends of one model are closed in the reverse order of their preparation.
+        Backends of one model are closed in the opposite order to that in which they were loaded.
         """
 
     @abstractmethod

@@ -18,7 +18,7 @@ SPARE_SLOTS = 256
 class Placement:
     """The place where the next forward writes: rows ``first`` …, each from its own slot on, shared by all layers.
 
-    ``num_asked`` counts how often modelling code has asked for the number of slots in use.
+    ``num_asked`` counts how often modelling code has read the number of slots in use.
     """
 
     first: int = 0
@@ -36,13 +36,13 @@ class Placement:
     def lines(self, width: int, buffer: torch.Tensor) -> torch.Tensor:
         """The lines that ``width`` nodes of each row are written to, of a buffer as a matrix; rows, nodes, heads."""
         _, num_heads, num_slots, _ = buffer.shape
-        asked = width, num_heads, num_slots, buffer.device  # layers may lie on several devices
-        if asked not in self._lines:
+        key = width, num_heads, num_slots, buffer.device  # layers may lie on several devices
+        if key not in self._lines:
             rows = torch.arange(self.first, self.first + len(self.starts))[:, None, None]
             slots = torch.tensor(self.starts)[:, None, None] + torch.arange(width)[:, None]
             lines = (rows * num_heads + torch.arange(num_heads)) * num_slots + slots
-            self._lines[asked] = lines.flatten().to(buffer.device)
-        return self._lines[asked]
+            self._lines[key] = lines.flatten().to(buffer.device)
+        return self._lines[key]
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
@@ -70,7 +70,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write each row's nodes behind its committed slots; returns views of these rows up to the last slot."""
+        """Write each row's nodes after its committed slots; returns views of these rows up to the last slot."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         first, starts = self.placement.first, self.placement.starts
@@ -104,13 +104,13 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
     def gather(self, row: int, slots: torch.Tensor, to: int) -> None:
         """Copy slots to consecutive slots from ``to`` on.
 
-        No destination lies behind its source, so copying in place is safe.
+        No destination is after its source, so copying in place is safe.
         """
         for buffer in (self.keys, self.values):
             buffer[row, :, to : to + len(slots)] = buffer[row].index_select(1, slots)
 
     def shrink(self, num_rows: int, num_slots: int) -> None:
-        """Give back the room beyond so many rows and slots."""
+        """Free the memory beyond ``num_rows`` rows and ``num_slots`` slots."""
         self.keys = self.keys[:num_rows, :, :num_slots].clone()
         self.values = self.values[:num_rows, :, :num_slots].clone()
 
@@ -159,7 +159,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         super().__init__(layers=[layer(self.placement) for _ in range(num_layers)])
 
     def place(self, first: int, starts: Sequence[int], width: int) -> None:
-        """Say where the next forward writes so many nodes of each row."""
+        """Set where the next forward writes: ``width`` nodes of each row, from its start on."""
         self.placement.move(first, tuple(starts))
         for row, start in enumerate(starts, first):
             self.reached[row] = max(self.reached[row], start + width)
@@ -167,7 +167,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
     def keep(self, row: int, path: Sequence[int]) -> None:
         """Commit a path of the last forward, root first, in place; nothing moves where it is contiguous already."""
         start, self.lengths[row] = self.lengths[row], self.lengths[row] + len(path)
-        moved = [node for to, node in enumerate(path) if to != node]  # all those behind the first that moves
+        moved = [node for to, node in enumerate(path) if to != node]  # all nodes after the first that moves
         if moved:
             held = [layer for layer in self.layers if layer.is_initialized]
             slots = torch.tensor([start + node for node in moved], device=held[0].keys.device)
@@ -175,7 +175,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
                 layer.gather(row, slots, self.lengths[row] - len(moved))
 
     def open(self, capacity: int) -> None:
-        """Open the next row, and say how much room it will need; made when the next forward writes."""
+        """Open the next row; its memory is allocated when the next forward writes."""
         self.lengths.append(0)
         self.capacities.append(capacity)
         self.reached.append(0)
@@ -183,12 +183,12 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self.placement.num_slots = max(self.placement.num_slots, capacity)
 
     def expect(self, capacities: Sequence[int]) -> None:
-        """Say how much room rows will need together; made when the next forward writes."""
+        """Announce rows that will be open together; their memory is allocated when the next forward writes."""
         self.placement.num_rows = max(self.placement.num_rows, len(capacities))
         self.placement.num_slots = max(self.placement.num_slots, *capacities)
 
     def release(self, row: int) -> None:
-        """Close a row; the last takes its place, and the memory goes when none is left, unless it is to be kept."""
+        """Close a row; the last takes its place. Without rows the memory is freed, unless the cache keeps it."""
         last = len(self.lengths) - 1
         if last or self._keeps_memory:
             self._fill(row, last)
@@ -202,7 +202,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
                 layer.keys = layer.values = None
 
     def _fill(self, row: int, last: int) -> None:
-        """Move the last row to a free one, and clear whatever else either has, as far as there is room for them."""
+        """Move the last row to a free one, and clear the other slots of both."""
         held = self.lengths[last] if row != last else 0
         for layer in self.layers:
             num_rows = len(layer.keys) if layer.is_initialized else 0
@@ -214,7 +214,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
                 layer.clear(last, slice(0, self.reached[last]))
 
     def trim(self) -> bool:
-        """Give back the room that no open row needs; False where there is none, or it is to be kept."""
+        """Free the memory that no open row needs; False where there is none, or the cache keeps it."""
         held = [layer for layer in self.layers if layer.is_initialized]
         if self._keeps_memory or not self.lengths or not held:
             return False
@@ -240,7 +240,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         )
 
     def put(self, row: int, parts: Sequence[tuple[torch.Tensor, ...]]) -> None:
-        """Commit such copies, one behind another, behind a row's committed tokens."""
+        """Commit the copies that ``hold`` returned, in order, after a row's committed tokens."""
         start = self.lengths[row]
         end = start + sum(part[0].shape[1] for part in parts)
         for number, layer in enumerate(self.layers):
@@ -257,13 +257,13 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self.reached[row] = max(self.reached[row], end)
 
     def clear(self, row: int) -> None:
-        """Clear what lies behind a row's committed slots."""
+        """Clear the slots after a row's committed ones."""
         for layer in self.layers:
             if layer.is_initialized:
                 layer.clear(row, slice(self.lengths[row], self.reached[row]))
 
     def bytes_for(self, capacities: Sequence[int]) -> int:
-        """Bytes that are held once rows of these capacities are open; of none, those that are held now.
+        """Return the bytes allocated once rows of these capacities are open; without capacities, those allocated now.
 
         Buffers never shrink while a row is open, and all rows are as long as the longest. 0 before the first pass.
         """

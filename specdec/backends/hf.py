@@ -1,6 +1,7 @@
 """Any attention-based causal language model of transformers, driven through its public forward, cache and masks."""
 
 import inspect
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -17,11 +18,11 @@ from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
+from specdec.machine.forks import refuse_fork
 from specdec.models.architecture import cache_argument, name_of, shapes_of
-from specdec.models.attention_switch import switched
+from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.state import lock_of
-from specdec.probes.examination import examine, why_fixed
 from specdec.weights.layers import is_sharded
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
@@ -35,46 +36,48 @@ _CHAINS_ONLY = {
 
 
 class HFBackend(Backend):
-    """A transformers model with a cache of its own.
+    """A transformers model with its own cache.
+
+    ``load`` assumes that the model takes trees with exact bits; ``probes.examination.examine`` finds out.
 
     Attributes:
+        model: the model whose layers run.
+        compiler: the compiler of the layouts.
         reason: why the model takes chains only, or "" where it takes trees.
-        no_chains: the reason why this backend refuses models that take chains only, or "" where it drives them.
+        no_chains: why this backend refuses models that take chains only, or "" where it drives them.
+        no_exact: why this backend has no exact numerics, or "" where the examination decides.
         widths: padding widths in ascending order. Wider passes are not padded; an empty tuple disables padding.
-        is_alone: False where other processes run the same passes at the same time. Sharded models need that, and the
-            examination then goes by no clock.
+        is_alone: False where other processes run the same passes at the same time, as for sharded models; the
+            examination then ignores the clock.
     """
 
     runs_layers: ClassVar[bool] = True
     holds_prefixes: ClassVar[bool] = True
     no_chains: ClassVar[str] = ""
+    no_exact: ClassVar[str] = ""
     widths: ClassVar[tuple[int, ...]] = ()
     is_alone: ClassVar[bool] = True
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
         config = model.config.get_text_config()
-        self._model, self._config = model, config
+        self.model, self.compiler = model, compiler
+        self._config = config
         self._parameters = inspect.signature(model.forward).parameters
         self.shapes = replace(shapes_of(model, self.widths), chunk=PREFILL_CHUNK)
         self._cache_argument = cache_argument(model)
         self._cache = self._make_cache(config.num_hidden_layers)
         self._first = 0  # row of the last pass
+        self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
         self._replay = Replay(model)
-        self._compiler = compiler
-        self._has_fused_attention = False
-        self.reason = ""
-
-    def prepare(self) -> None:
+        self._has_fused_attention = grouped.is_for(config) and not why_fixed(model)
+        self.reason = _CHAINS_ONLY.get(config.model_type, "")
         grouped.register()
-        self._compiler.register()
-        self._has_fused_attention = grouped.is_for(self._config) and not why_fixed(self._model)
-        known = _CHAINS_ONLY.get(self._config.model_type, "")
-        self.reason = examine(self, self._model, self._compiler, known, self.no_chains, is_timed=self.is_alone)
+        compiler.register()
 
     def close(self) -> None:
         self._cache = self._make_cache(self._config.num_hidden_layers)
-        self._replay = Replay(self._model)
+        self._replay = Replay(self.model)
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         return RaggedCache(num_layers)
@@ -92,12 +95,12 @@ class HFBackend(Backend):
                 f"{name_of(model)} is sharded over processes, which must all run each pass: use backend='distributed', "
                 "and whole models for drafts"
             )
-        loaded = cls(model, compiler)
-        loaded.prepare()
-        return loaded
+        return cls(model, compiler)
 
     def refresh(self) -> None:
-        with lock_of(self._model):
+        if torch.get_num_threads() > 1:
+            refuse_fork(self._process, "call torch.set_num_threads(1) first")
+        with lock_of(self.model):
             self._replay.refresh()
 
     def open(self, capacity: int) -> None:
@@ -116,7 +119,7 @@ class HFBackend(Backend):
     def _pass(self, layout: Layout) -> Output:
         self._cache.place(layout.first, layout.lengths, layout.width)
         columns, wanted = layout.columns, None
-        if layout.width > 1:  # the head is a product too: its rows are made as many as a row's bits ask for
+        if layout.width > 1:  # the head is a product too: its rows are padded to the multiple that keeps their bits
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
@@ -178,7 +181,7 @@ class HFBackend(Backend):
         if layers:
             extra["output_hidden_states"] = True
         with without_gradients(self._is_inference):
-            output = self._model(input_ids, attention_mask=mask, use_cache=True, return_dict=True, **extra)
+            output = self.model(input_ids, attention_mask=mask, use_cache=True, return_dict=True, **extra)
             logits: torch.Tensor = output.logits
             hidden = {layer: output.hidden_states[layer] for layer in layers}
             return (logits if columns is None or keeps_columns else logits[:, columns]), hidden
@@ -192,7 +195,7 @@ class HFBackend(Backend):
         """
         if name is None and sees_all and self._has_fused_attention:
             name = grouped.NAME
-        with lock_of(self._model), nullcontext() if name is None else switched(self._config, name):
+        with lock_of(self.model), nullcontext() if name is None else switched(self._config, name):
             yield
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
@@ -201,7 +204,7 @@ class HFBackend(Backend):
                 self._cache.keep(row, path)
 
     def rollback(self, row: int, length: int) -> None:
-        self._cache.lengths[row] = length  # what lies behind is hidden by masks, and overwritten
+        self._cache.lengths[row] = length  # later slots are hidden by masks, and overwritten
 
     def release(self, row: int) -> None:
         with without_gradients(self._is_inference):

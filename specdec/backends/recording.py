@@ -24,7 +24,7 @@ from specdec.models.leaf_call import is_one_call
 from specdec.weights.tensor import PackedWeight
 
 _LINEAR = torch.nn.functional.linear
-# They tell of a tensor without reading its numbers.
+# Facts about a tensor that don't read its numbers.
 _FACTS = {"__get__", "size", "dim", "ndimension", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex"}
 _FACTS |= {"__len__", "__hash__", "element_size", "get_device", "is_inference"}
 _BY_VALUE = float, complex, str, torch.device, MethodType, MethodWrapperType
@@ -67,7 +67,7 @@ class Recording:
         rows, width, length: of the pass: its rows, nodes per row, and the longest row's committed tokens.
         lines: the calls; ``del`` is left out.
         integers: those in the lines, in their order.
-        constants: whatever else the lines name: functions, weights, modules.
+        constants: other objects in the lines: functions, weights, modules.
         returned: the name of the logits.
         fault: why the pass can't be recorded, or "".
     """
@@ -94,7 +94,7 @@ class Program:
     run: Run
 
     def is_for(self, rows: int, width: int) -> bool:
-        """True where it serves so many rows and nodes, as far as it knows."""
+        """Return True where the program may serve this number of rows and nodes."""
         return self.rows in {None, rows} and self.width in {None, width}
 
     def __call__(self, inputs: Inputs, layers: Sequence[RaggedLayer], length: int) -> torch.Tensor:
@@ -121,7 +121,7 @@ def record(
 
 
 def is_telling(first: Recording, rows: int, width: int, length: int) -> bool:
-    """True where a pass of such sizes differs from a recording so that each integer tells which size it follows."""
+    """True where a pass of such sizes differs from a recording so that each integer shows which size it follows."""
     pairs = (first.rows, rows), (first.width, width), (first.length, length)
     changed = [pair for pair in pairs if pair[0] != pair[1]]
     return first.length != length and len({*changed}) == len(changed)

@@ -56,12 +56,12 @@ def _is_between(tried: Collection[int], size: int) -> bool:
 class Replay:
     """The recorded passes of one model.
 
-    A program that is used for the first time with such a number of rows or nodes, or behind a context twice as long, is
-    held against the model's own forward, bit by bit. One that differs is never used again.
+    A program that is used for the first time with a number of rows or nodes, or after a context twice as long, is
+    compared with the model's own forward, bit by bit. A program that differs is never used again.
 
     Attributes:
-        is_settled: False after a pass that others like it will outrun: one of a kind that is yet to be recorded, or one
-            that was held against the model's own.
+        is_settled: False while passes like the last one are still warming up: the kind isn't recorded yet, or the
+            program was compared with the model's own forward.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -101,10 +101,9 @@ class Replay:
             length: the longest row's committed tokens.
         """
         rows, width = inputs.input_ids.shape
-        device = inputs.input_ids.device.type
         self.is_settled = True
         is_prompt = not length  # a text's first pass is its only one of that kind, and of any number of nodes
-        if not self._is_able or is_prompt or rows * width > _MOST_NODES or torch.is_autocast_enabled(device):
+        if not self._is_able or is_prompt or rows * width > _MOST_NODES:
             return forward()
         if len(self._kinds) > _MOST_KINDS:
             self._kinds.clear()

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
+from transformers import PreTrainedModel
 
 from specdec.backends.cache import SPARE_SLOTS, Placement, RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
 from specdec.backends.output import Output
 from specdec.errors import ModelError
-from specdec.layout import Layout
+from specdec.layout import Compiler, Layout
 
 _LEAST_SLOTS, _SLOTS = 256, 1024
 _MOST_GRAPHS = 64
@@ -101,6 +102,7 @@ class StaticBackend(HFBackend):
     """A transformers model driven with fixed shapes; refuses models and masks that don't allow them."""
 
     no_chains: ClassVar[str] = "the static backend has no chains of varying length"
+    no_exact: ClassVar[str] = "the static backend has dense masks only"  # exact attention's shapes follow the text
     widths: ClassVar[tuple[int, ...]] = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
@@ -111,13 +113,10 @@ class StaticBackend(HFBackend):
         self._captured: torch.Tensor | None = None  # the buffer that they read
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
-    def prepare(self) -> None:
-        if self._compiler.bit_exact:
-            self.inexact = "the static backend has dense masks only"  # exact attention's shapes follow the text
-            return
-        if self._compiler.attention is not None:
+    def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
+        if compiler.attention is not None and not compiler.bit_exact:
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
-        super().prepare()
+        super().__init__(model, compiler)
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         if not capacities:
@@ -179,7 +178,7 @@ class StaticBackend(HFBackend):
             if layout.masks:
                 given = layout.masks[kind]
                 mask[..., : given.shape[3]] = given
-            else:  # one node behind everything, or a chain from the start: slots are positions
+            else:  # one node after all slots, or a chain from the start: slots are positions
                 mask.masked_fill_(torch.arange(visible, device=device) <= layout.positions[:, None, :, None], 0.0)
             masks[kind] = mask
         first, columns = layout.first, layout.columns

@@ -18,7 +18,7 @@ def stretches_of(ends: Sequence[int], slot_size: int) -> list[tuple[slice, int]]
         The rows of each stretch, and the slots that are read of each.
     """
     call = _CALL / slot_size
-    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # of so many rows: cost, start and slots of the last stretch
+    best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # by number of rows: cost, start and slots of the last stretch
     for stop in range(1, len(ends) + 1):
         choices, longest = [], 0
         for start in reversed(range(stop)):
@@ -36,6 +36,6 @@ def stretches_of(ends: Sequence[int], slot_size: int) -> list[tuple[slice, int]]
 def ends_of(mask: torch.Tensor) -> list[int]:
     """By row, the slots up to the last that any node sees under an additive mask, (rows, heads, width, slots)."""
     seen = (mask > torch.finfo(mask.dtype).min).any(1).any(1)
-    behind = seen.flip(1).to(torch.uint8).argmax(1)
-    ends: list[int] = (seen.shape[1] - behind).tolist()
+    unseen = seen.flip(1).to(torch.uint8).argmax(1)
+    ends: list[int] = (seen.shape[1] - unseen).tolist()
     return ends

@@ -69,7 +69,7 @@ def check_request(
     strategies = [registry.make("proposers", proposer) for proposer in proposers]
     rule = registry.make("verifiers", verifier)
     checked_mode(numerics)
-    checked_weights(weights, registry)
+    checked_weights(weights, registry.kernels())
     if backend != "auto":
         registry.backend(backend)
     Settings.make(settings)

@@ -45,7 +45,7 @@ def check_options(
     checked_mode(numerics)
     registry = load_plugins()
     registry.make("verifiers", verifier)
-    checked_weights(weights, registry)
+    checked_weights(weights, registry.kernels())
     if backend != "auto":
         registry.backend(backend)
     return Settings.make({"max_new_tokens": MAX_NEW_TOKENS, "seed": seed, **settings})

@@ -11,6 +11,7 @@ from specdec.distributed.ranks import Ranks
 from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.models.architecture import name_of
 from specdec.models.loading import load_pretrained
+from specdec.probes.examination import examine
 from specdec.weights.layers import is_sharded
 from specdec.weights.lease import kernel_of
 
@@ -61,7 +62,7 @@ def load(
     try:
         _check_heads(ranks, model)
         pack(model)
-        backend = RankBackend.load(model, compiler)
+        backend = examine(RankBackend.load(model, compiler))
     except SpecdecError as error:
         refusal = str(error)
     except Exception as error:  # the other ranks wait for this rank's findings

@@ -1,4 +1,4 @@
-"""Files that outlive a process: measured choices and findings, each valid as a whole or made anew.
+"""Files with cached results, such as measured choices and findings: each is valid as a whole, or reads as None.
 
 Derive a frozen model from ``Remembered`` and pass its class to ``read``, ``write`` and ``update``. A damaged file,
 another model's file, and one that a version with other fields has written all read as None. ``machine.key_of`` makes a
@@ -22,7 +22,7 @@ _TRIES, _PAUSE = 100, 0.01  # for the lock; its holder writes one small file
 
 
 class Remembered(BaseModel):
-    """Base of what is remembered: frozen, strict about types, with finite numbers only. Sets have no order: use tuples.
+    """Base of the models of cached files: frozen, strict types, finite numbers. Use tuples, as sets have no order.
 
     Validators of the derived model check what its fields say together; ``read`` runs them.
     """

@@ -1,4 +1,4 @@
-"""The facts of a machine that belong beside every figure."""
+"""Facts about the machine, for reports and for keys of cached results."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ def machine_facts() -> dict[str, str]:
 
 
 def model_facts(model: Any) -> dict[str, str]:
-    """Return a model's name, size, accelerator, dtype and device, as far as it tells them."""
+    """Return a model's name, size, accelerator, dtype and device, as far as it has them."""
     facts = {"model": getattr(model, "name_or_path", "") or type(model).__name__}
     if hasattr(model, "num_parameters"):
         facts["parameters"] = f"{model.num_parameters() / 1e6:.4g} million parameters"
@@ -87,7 +87,7 @@ def waits_by_thread() -> dict[str, float]:
 
 
 def _left_in_container() -> Iterator[int]:
-    """Yield what the limits of control groups leave, of version 2 and 1; files that are kept in memory can go."""
+    """Yield what the limits of control groups leave, of version 2 and 1; cached files count as free."""
     for limit, used, stat in _LIMITS:
         paths = [_CGROUP / name for name in (limit, used, stat)]
         if all(path.exists() for path in paths):

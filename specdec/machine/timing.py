@@ -13,8 +13,8 @@ from specdec.machine.facts import waits_by_thread
 
 Clock = Callable[[], float]
 Taken = TypeVar("Taken")
-_LEAST_ROUNDS = 2  # whatever they cost, and of undisturbed ones before they count alone
-_MOST_TIMES = 3  # as many rounds as were asked for, where some are disturbed
+_LEAST_ROUNDS = 2  # always run; and the undisturbed rounds that suffice without the others
+_MOST_TIMES = 3  # the requested rounds, where some are disturbed
 _WAITED = 0.05  # of a time: a thread that waits longer for a processor makes the time useless
 _SAME = 1.03  # contenders whose times differ by less are equals
 _WIDTH = 0.65  # of the interval of the median ratio, by the square root of the rounds: it holds 4 times in 5
@@ -22,7 +22,7 @@ _WIDTH = 0.65  # of the interval of the median ratio, by the square root of the 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """Times calls, and notices whether other programs kept the processor meanwhile.
+    """Times calls, and reports whether other programs used the processor meanwhile.
 
     Attributes:
         clock: gives seconds.

@@ -2,13 +2,13 @@
 
 A compiler turns draft trees and cache lengths into a layout: node ids, positions, visibility and the columns whose
 logits are wanted. Row b of a batch keeps its committed tokens in cache slots 0 … lengths[b] - 1, slot = position, and
-its nodes come behind them: node i in slot lengths[b] + i.
+its nodes follow: node i in slot lengths[b] + i.
 
 Laws:
 - Visibility equals the ancestor closure: a node sees all committed slots of its row, its ancestors and itself, and
   nothing else; windows are decided on positions, never on slots.
 - Every compiler gives the logits of ``dense``, to rounding.
-- Padding nodes see themselves alone, and nobody sees them.
+- Padding nodes see only themselves, and no other node sees them.
 - A compiler that is ``bit_exact`` promises more, where the machine's libraries allow it: a node's logits have the same
   bits in every layout.
 """
@@ -44,7 +44,7 @@ class MaskCompiler(BaseModel, ABC):
     max_depth: ClassVar[int | None] = None
 
     def register(self) -> None:
-        """Make ``attention`` known to transformers; called by backends that run transformers' layers."""
+        """Register ``attention`` with transformers; called by backends that run transformers' layers."""
 
     def refuses(self, dtype: torch.dtype) -> str:
         """Return the reason why its attention doesn't serve a dtype, or "" where it does."""
@@ -54,10 +54,10 @@ class MaskCompiler(BaseModel, ABC):
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
     ) -> dict[str, torch.Tensor]:
-        """A mask per kind of attention layer, as ``Layout.masks`` says; ``positions``: (rows, width)."""
+        """Return a mask per kind of attention layer, as in ``Layout.masks``; ``positions`` are (rows, width)."""
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
-        """Lay out one forward pass over a tree per row."""
+        """Return the layout of one forward pass over a tree per row; called once a pass."""
         width = shapes.padded(max(map(len, trees)))
         padded = [(tree, length, width - len(tree)) for tree, length in zip(trees, lengths, strict=True)]
         input_ids = torch.tensor([tree.tokens + [_PADDING_ID] * padding for tree, _, padding in padded])
@@ -77,5 +77,5 @@ class MaskCompiler(BaseModel, ABC):
 
 
 def _wanted(trees: Sequence[DraftTree]) -> tuple[int, ...]:
-    """The nodes of any row whose logits are read; nothing else's are computed."""
+    """Return the nodes of any row whose logits are read; only their logits are computed."""
     return tuple(sorted(set().union(*(tree.nodes_wanted() for tree in trees))))

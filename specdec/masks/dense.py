@@ -8,7 +8,7 @@ from pydantic import PrivateAttr
 
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
-from specdec.masks.mask_cache import KeptMasks, Marks
+from specdec.masks.mask_cache import Marks, MaskCache
 from specdec.masks.visibility import needs_no_mask, visibility, within
 from specdec.tree import DraftTree
 
@@ -16,7 +16,7 @@ from specdec.tree import DraftTree
 class DenseCompiler(MaskCompiler):
     """Masks of shape (rows, 1, width, slots) in the model's dtype: 0 where visible, its lowest value elsewhere."""
 
-    _kept: KeptMasks = PrivateAttr(default_factory=KeptMasks)
+    _cache: MaskCache = PrivateAttr(default_factory=MaskCache)
 
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
@@ -26,7 +26,7 @@ class DenseCompiler(MaskCompiler):
             return {}
         marks = Marks(0.0, torch.finfo(shapes.dtype).min, shapes.dtype, shapes.device)
         if len(trees) == 1 and not any(shapes.attention.values()):
-            mask = self._kept.behind(lengths[0], trees[0], width, marks)
+            mask = self._cache.after_prefix(lengths[0], trees[0], width, marks)
             return dict.fromkeys(shapes.attention, mask[None, None])
         visible = visibility(trees, lengths, width)
         masks = {}

@@ -11,7 +11,7 @@ from specdec.tree import DraftTree
 def needs_no_mask(trees: Sequence[DraftTree], lengths: Sequence[int], width: int, shapes: Shapes) -> bool:
     """Return True if the model's own causal mask serves a pass.
 
-    It serves a single row in a model without windows: one node behind everything, or a chain with nothing before it.
+    It serves a single row in a model without windows: one node after the committed slots, or a chain at the start.
     """
     is_plain = len(trees) == 1 and (width == 1 or (trees[0].is_chain and lengths[0] == 0))
     return is_plain and not any(shapes.attention.values())

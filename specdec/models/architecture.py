@@ -10,16 +10,14 @@ from specdec.errors import ModelError, plural
 from specdec.layout import Shapes, Window
 from specdec.weights.layers import is_quantised
 
-# The self-test walks shorter texts, too, but tells less of a model the fewer positions there are.
+# The self-test also walks shorter texts, but finds fewer mistakes in them.
 _LEAST_POSITIONS = 11
 _WINDOWED: dict[str, Literal["sliding", "chunked"]] = {"sliding_attention": "sliding", "chunked_attention": "chunked"}
 _KEEP_NOTHING = {"moe", "mlp"}
 _COMPRESSED = (
     "attention to blocks of tokens that are compressed as they fill, which a rejected draft can't be taken out of"
 )
-_SELECTED = (
-    "sparse attention: an indexer selects each query's keys in the pass, by keys of its own that drafts aren't kept in"
-)
+_SELECTED = "sparse attention: an indexer selects each query's keys in the pass, by keys that have no place for drafts"
 _FOREIGN = {
     "linear_attention": "a recurrent state, which a rejected draft can't be taken out of",
     "hybrid": "a recurrent or convolutional state beside attention, which a rejected draft can't be taken out of",

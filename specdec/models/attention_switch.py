@@ -1,15 +1,85 @@
-"""A model's configuration with another attention for a time."""
+"""Exchanging a model's attention for a pass, and whether its code allows that.
+
+Configuration says nothing reliable: some modelling code doesn't call transformers' ``AttentionInterface``, and accepts
+any name for its own attention. So one token is run under another attention, and the calls are watched.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from specdec.errors import in_one_line
+from specdec.models.architecture import cache_argument
+from specdec.models.gradients import runs_in_inference_mode, without_gradients
+from specdec.models.state import remembered
+
+_NAME = "specdec_watched"
 
 
 @contextmanager
 def switched(config: Any, name: str) -> Iterator[None]:
-    """Set the attention of a text configuration by name, and put the former one back, also after an error."""
+    """Temporarily set the attention of a text configuration by name; the former one is restored after an error too."""
     before, config._attn_implementation = config._attn_implementation, name
     try:
         yield
     finally:
         config._attn_implementation = before
+
+
+def why_fixed(model: PreTrainedModel) -> str:
+    """Return why another attention can't replace the model's own, "" where it can; tried once for a model."""
+    return remembered(model, "attention switch", lambda: why_not_switchable(model))
+
+
+class _WatchedCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped here
+    """An ordinary cache that notes each write in ``events``."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self._events = events
+
+    def update(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        self._events.append("written")
+        written: tuple[torch.Tensor, torch.Tensor] = super().update(*args, **kwargs)
+        return written
+
+
+def why_not_switchable(model: PreTrainedModel) -> str:
+    """Return why some layer's attention can't be exchanged, or ""; runs the model once for one token."""
+    events: list[str] = []
+
+    def watched(
+        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, None]:
+        """A lone token attends to itself alone, so the result is its value, for each head of a group."""
+        events.append("attended")
+        return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
+
+    fault = _forward(model, watched, _WatchedCache(events))
+    # Layers that share another's keys attend without having written any.
+    followers = [after for event, after in pairwise([*events, ""]) if event == "written"]
+    if "attended" not in events or any(after != "attended" for after in followers):
+        return "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
+    return f"its attention can't be switched: with another its forward raised {fault}" if fault else ""
+
+
+def _forward(model: PreTrainedModel, attention: Any, cache: DynamicCache) -> str:
+    """Run one token under another attention; return the error that it raised, or "". The model is left unchanged."""
+    config, is_inference = model.config.get_text_config(), runs_in_inference_mode(model)
+    name = f"{_NAME}_{id(attention)}"  # other models may be tried in other threads
+    ALL_ATTENTION_FUNCTIONS[name] = attention
+    try:
+        with switched(config, name), without_gradients(is_inference):
+            ids = torch.ones(1, 1, dtype=torch.long, device=model.device)
+            model(ids, use_cache=True, **{cache_argument(model): cache})
+    except Exception as error:  # third-party modelling code
+        return in_one_line(error)
+    finally:
+        del ALL_ATTENTION_FUNCTIONS[name]
+    return ""

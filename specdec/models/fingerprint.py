@@ -1,15 +1,15 @@
-"""What a model computes just now, as a short value: the one notion of "the same model".
+"""A short value for what a model computes now: the only notion of "the same model".
 
-Whatever was computed with a model and is kept, such as keys and values, a converted graph or a probe's findings, is
-kept with a fingerprint, and used only while the model has the same one. A fingerprint is made of three things, of which
-any change to what a model computes changes one:
+Everything cached that a model computed, such as keys and values, a converted graph or a probe's findings, is cached
+with a fingerprint, and used only while the model has the same one. A fingerprint has three parts; any change to what a
+model computes changes one:
 
 - its structure: classes and attributes of all modules, names, shapes and dtypes of all tensors;
 - its numbers: a checksum of each tensor's bits;
-- its answers: the bits of the logits of its own forward for a fixed text. They tell what stands outside of its
-  modules: a hook's closure, a function that was patched, a library or a number of threads that rounds otherwise.
+- its answers: the bits of its own forward's logits for a fixed text. They change with everything outside its modules:
+  a hook's closure, a patched function, a library or a number of threads that rounds otherwise.
 
-It costs about as much as a plain decoding step or two.
+It costs about as much as one or two plain decoding steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from specdec.models import state as findings
 from specdec.models.own_forward import own_logits
 from specdec.models.sharding import is_sharded_tensor
+from specdec.models.state import facts_of as tensor_facts
 from specdec.models.state import lock_of, notes_of
 from specdec.models.structure import described, facts_of
 from specdec.weights.checksum import checksum_of
@@ -31,14 +31,14 @@ from specdec.weights.layers import is_sharded
 from specdec.weights.tensor import PackedWeight
 
 _TEXT = 17, 5, 11, 2, 7, 13, 3, 19  # token ids, taken modulo the vocabulary
-_SEED = 1203  # of a model in training mode, whose dropout shall drop the same
+_SEED = 1203  # of dropout, for a model in training mode
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Digests of a model's structure, numbers and answers; equal ones mean that it computes the same.
+    """Digests of a model's structure, numbers and answers; equal fingerprints mean that it computes the same.
 
-    Processes that hold shards of a model would have to answer together, so those have no answers.
+    A sharded model has no answers, as all of its processes would have to run the pass.
     """
 
     structure: str
@@ -46,23 +46,23 @@ class Fingerprint:
     answers: str
 
     @property
-    def tells(self) -> bool:
-        """False for an object that doesn't say what it stands for."""
+    def is_known(self) -> bool:
+        """False for an object without a fingerprint, about which nothing is cached on disk."""
         return bool(self.structure)
 
 
 def fingerprint_of(model: object) -> Fingerprint:
-    """Return a model's present fingerprint; while it is ``unchanging``, one that was made before for its structure.
+    """Return a model's present fingerprint; while the model is ``unchanging``, computed once for each structure.
 
-    An object that is no torch module can't change. One that stands for a checkpoint says which by a text in its
-    attribute ``fingerprint``, such as a digest of its files.
+    An object that is no torch module can't change; its fingerprint is the text in its attribute ``fingerprint``, such
+    as a digest of a checkpoint's files.
     """
     if not isinstance(model, torch.nn.Module):
         return Fingerprint(str(getattr(model, "fingerprint", "")), "", "")
     with lock_of(model):  # passes set the configured attention
         facts = facts_of([*model.modules()])
         structure = _digest(chain(map(described, facts), _names(model)))
-        known = notes_of(model).fingerprints
+        known = notes_of(model).while_unchanging
         if known is not None and (structure, torch.get_num_threads()) in known:
             made: Fingerprint = known[structure, torch.get_num_threads()]
             return made
@@ -74,22 +74,23 @@ def fingerprint_of(model: object) -> Fingerprint:
 
 @contextmanager
 def unchanging(model: object) -> Iterator[None]:
-    """Promise that nobody writes to the model meanwhile, as while a generator is made: its numbers are read once."""
+    """Assume that the model's numbers don't change meanwhile, as while a generator is made: they are read once."""
     notes = notes_of(model)
-    before, notes.fingerprints = notes.fingerprints, {} if notes.fingerprints is None else notes.fingerprints
+    before = notes.while_unchanging
+    notes.while_unchanging = {} if before is None else before
     try:
         yield
     finally:
-        notes.fingerprints = before
+        notes.while_unchanging = before
 
 
 def _names(model: torch.nn.Module) -> Iterator[str]:
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
-        yield f"{name} {type(tensor).__name__} {findings.facts_of(tensor)}"
+        yield f"{name} {type(tensor).__name__} {tensor_facts(tensor)}"
 
 
 def _numbers(model: torch.nn.Module, facts: Sequence[object]) -> Iterator[str]:
-    """Yield each tensor's checksum, those of attributes that are no buffers as well."""
+    """Yield the checksum of each tensor, including attributes that are no buffers."""
     others = (fact for fact in facts if isinstance(fact, torch.Tensor))
     for tensor in chain(model.parameters(), model.buffers(), others):
         yield from _checksums(tensor)

@@ -1,7 +1,7 @@
-"""Running a model without gradients: in inference mode, unless one of its quantised layers can't be run in that."""
+"""Running a model in its own dtype without gradients: in inference mode, unless a quantised layer forbids that."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +14,18 @@ if TYPE_CHECKING:
 
 
 @contextmanager
+def without_autocast() -> Iterator[None]:
+    """Compute in the tensors' own dtypes, also where the caller has entered ``torch.autocast``."""
+    with ExitStack() as disabled:
+        for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
+            disabled.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
 def without_gradients(is_inference: bool = True) -> Iterator[None]:
-    """Record nothing for gradients, whatever surrounds it; inference mode is faster by a twentieth of a step."""
-    with torch.inference_mode(is_inference), torch.no_grad():
+    """Disable gradients and autocast around a pass; inference mode makes a step 5 % faster."""
+    with torch.inference_mode(is_inference), torch.no_grad(), without_autocast():
         yield
 
 

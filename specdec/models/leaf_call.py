@@ -1,4 +1,4 @@
-"""Functions that torch's function modes are handed as one call, like torch's own, and don't see the inside of."""
+"""Functions that torch's function modes see as one call, like torch's own functions."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,5 +22,5 @@ def is_one_call(function: Any) -> bool:
 
 
 def _first_tensor(module: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor]:
-    """Give torch one argument to look at: a mode is asked whatever its class is."""
+    """Return one tensor for torch to inspect: a function mode is called for any class."""
     return (tensor,)

@@ -25,7 +25,7 @@ class ModelSource:
 
     Attributes:
         name: a folder, a GGUF file, or a hub name.
-        device: a torch device; "" where none was asked for.
+        device: a torch device; "" for the default.
         dtype: the name of a torch dtype; "auto" for the checkpoint's own.
     """
 
@@ -97,7 +97,7 @@ def checked_device(given: object) -> str:
     if given is None or given == "auto":
         return ""
     try:
-        device = torch.device(given)  # type: ignore[call-overload]  # whatever it takes
+        device = torch.device(given)  # type: ignore[call-overload]  # any type that torch takes
         torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError, TypeError, ValueError) as error:  # by the kind of device
         raise RequestError(f"device={given!r} can't be used here: {str(error).splitlines()[0][:200]}") from error
@@ -141,7 +141,7 @@ def is_gguf(name: str) -> bool:
 def must_be_cached(name: str) -> bool:
     """Return True for a hub's name whose files have to come from the hub's cache, as the hub doesn't answer.
 
-    Asked first, since transformers would try again for half a minute.
+    Called first, since transformers would try again for half a minute.
 
     Raises:
         ModelError: for one that isn't there, either.
@@ -153,9 +153,9 @@ def must_be_cached(name: str) -> bool:
 
     try:
         HfApi().model_info(name, timeout=_SECONDS_TO_ANSWER)
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled):  # an answer, which loading tells in full
+    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled):  # an answer, which loading reports in full
         return False
-    except Exception as error:  # of whatever library makes the connection
+    except Exception as error:  # of any library that makes the connection
         from transformers.utils import cached_file
 
         if cached_file(name, "config.json", local_files_only=True, _raise_exceptions_for_missing_entries=False):
@@ -194,7 +194,7 @@ def load_pretrained(
         loaded = _read_tokenizer(name) if tokenizer is None else tokenizer
     except ModelError:
         raise
-    except Exception as error:  # damaged files raise whatever their readers like
+    except Exception as error:  # damaged files raise errors of any kind
         if _is_adapter(Path(name)) and find_spec("peft") is None:
             raise ModelError(f"can't load {name!r}: it is an adapter, which needs peft: pip install peft") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
@@ -224,7 +224,7 @@ def _read_tokenizer(name: str) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(place, **where)
-    except Exception as error:  # damaged files raise whatever their readers like
+    except Exception as error:  # damaged files raise errors of any kind
         folder = Path(name)
         if folder.is_dir() and not any(_OF_TOKENIZERS.search(file.name) for file in folder.iterdir()):
             whose = "its base model's" if _is_adapter(folder) else "the model's"

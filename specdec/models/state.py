@@ -1,4 +1,4 @@
-"""Facts that were found out about a model, kept with the model object, and the lock under which it runs."""
+"""Notes on a model object: cheap facts, cached for its last few states, and the lock under which it runs."""
 
 import threading
 from collections import OrderedDict
@@ -15,25 +15,25 @@ from specdec.weights.tensor import PackedWeight
 
 Finding = TypeVar("Finding")
 _WHERE = "_specdec_notes"
-_MOST_STATES = 8  # the self-test hides layers and switches attention for a time, which are states of their own
+_MOST_STATES = 8  # the self-test hides layers and switches attention, which are states of their own
 
 
 class Notes:
     """Facts about one model object in its last few states, and the lock that a thread holds while it runs the model.
 
-    A pass sets the model's attention and puts it back, so two threads must not run one model at once. A deep copy of
-    the model starts with no facts and a lock of its own.
+    A pass switches the model's attention and restores it, so two threads must not run one model at once. A deep copy of
+    the model starts without facts and with its own lock.
     """
 
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
         self.lock = lock or threading.RLock()
-        self.told: set[str] = set()
-        self.fingerprints: dict[Hashable, Any] | None = None  # by structure, while the model is unchanging
-        self.shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # by backends, while one holds it
+        self.reported: set[str] = set()
+        self.while_unchanging: dict[Hashable, Any] | None = None  # digests and keys, while the model is unchanging
+        self.shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()  # by backends, while one refers to it
         self._facts: OrderedDict[Hashable, dict[Hashable, Any]] = OrderedDict()
 
     def facts_in(self, state: Hashable) -> dict[Hashable, Any]:
-        """Return what is known of a state, to be added to."""
+        """Return the cached facts of a state, a dictionary to add to."""
         facts = self._facts.setdefault(state, {})
         self._facts.move_to_end(state)
         while len(self._facts) > _MOST_STATES:
@@ -45,14 +45,14 @@ class Notes:
 
 
 def notes_of(model: object) -> Notes:
-    """Return the model's notes, made when first asked for; an object that can't carry any gets new ones each time."""
+    """Return the model's notes, made at the first call; an object without attributes gets new ones at each call."""
     held = getattr(model, "__dict__", None)
     notes: Notes = Notes() if held is None else held.setdefault(_WHERE, Notes())
     return notes
 
 
 def share_lock(model: object, view: object) -> None:
-    """Let a shallow copy of a model, which runs the same layers, have facts of its own under the model's lock."""
+    """Give a shallow copy of a model, which runs the same layers, its own facts under the model's lock."""
     vars(view)[_WHERE] = Notes(lock_of(model))
 
 
@@ -62,11 +62,10 @@ def lock_of(model: object) -> AbstractContextManager[Any]:
 
 
 def state_of(model: object) -> Hashable:
-    """Return what a model's passes are laid out for: modules, modes, dtypes, devices, shapes, kernels, configuration.
+    """Return what a model's passes depend on: modules, modes, dtypes, devices, shapes, kernels, configuration.
 
-    Equal states mean that a generator's parts still fit the model. What it computes may have changed all the same, as
-    numbers may: ``fingerprint_of`` tells. The answer waits for the model's lock, since passes set the configured
-    attention.
+    Equal states mean that a generator's parts still fit the model. Its numbers may have changed all the same:
+    ``fingerprint_of`` compares those. Waits for the model's lock, since passes switch the configured attention.
     """
     if not isinstance(model, torch.nn.Module):
         return ()
@@ -79,31 +78,31 @@ def state_of(model: object) -> Hashable:
 
 
 def facts_of(tensor: torch.Tensor) -> Hashable:
-    """Return what products with a tensor depend on, besides its numbers."""
+    """Return what products with a tensor depend on, except its numbers."""
     if not isinstance(tensor, PackedWeight):
         return tensor.dtype, tensor.device, tensor.shape
     return tensor.matrix.kind, tensor.plain_dtype, tensor.device, tensor.shape
 
 
-def first_time(model: object, told: str) -> bool:
-    """Return True once for a model and a text that its user is to be told."""
+def first_time(model: object, message: str) -> bool:
+    """Return True at the first call for a model and a message; call it before a warning."""
     notes = notes_of(model)
     with notes.lock:
-        is_first = told not in notes.told
-        notes.told.add(told)
+        is_first = message not in notes.reported
+        notes.reported.add(message)
         return is_first
 
 
 def remembered(model: object, question: Hashable, find: Callable[[], Finding]) -> Finding:
-    """Return the answer to a cheap question about a model, found once for its state and torch's number of threads.
+    """Return a fact about a model; ``find`` is called once for the model's state and torch's number of threads.
 
-    ``recalled`` is for what takes a while, and depends on the model's numbers.
+    ``probes.recall.recalled`` is for facts that take seconds to find, and depend on the model's numbers.
     """
     notes = notes_of(model)
     with notes.lock:
-        state, asked = state_of(model), (question, torch.get_num_threads())
+        state, key = state_of(model), (question, torch.get_num_threads())
         known = notes.facts_in(state)
-        if asked not in known:
-            known[asked] = find()
-        found: Finding = known[asked]
+        if key not in known:
+            known[key] = find()
+        found: Finding = known[key]
         return found

@@ -78,7 +78,7 @@ def _without_peft(model: Any) -> Any:
         if getattr(config, "is_prompt_learning", False):
             raise ModelError(f"{name}: its virtual tokens are outside of the transformers model; {_OWN_GENERATE}")
         if getattr(config, "alora_invocation_tokens", None):
-            raise ModelError(f"{name}: it is active behind its invocation tokens alone; {_OWN_GENERATE}")
+            raise ModelError(f"{name}: it is active after its invocation tokens alone; {_OWN_GENERATE}")
     inner = tuner.model
     if why := _why_other(model, inner):
         raise ModelError(f"{name}: {why}; {_OWN_GENERATE}")
@@ -86,7 +86,7 @@ def _without_peft(model: Any) -> Any:
 
 
 def _why_other(wrapper: torch.nn.Module, inner: torch.nn.Module) -> str:
-    """Return why a wrapper doesn't compute what the model inside does, or ""; one in training mode isn't asked."""
+    """Return why a wrapper doesn't compute what the model inside does, or ""; not compared in training mode."""
     if wrapper.training:
         return ""
     ids = torch.arange(1, 1 + _PROBE, device=next(inner.parameters()).device)[None]

@@ -84,7 +84,7 @@ class Registry:
         return sorted(self._plugins, key=lambda plugin: distributions.index(plugin.distribution))
 
     def register(self, module: object, distribution: str) -> None:
-        """Take a module's hook implementations; for backends it is asked when one is needed.
+        """Take a module's hook implementations; the hook for backends is called when one is needed.
 
         Raises:
             PluginError: for an unknown hook, a wrong signature, something that is no implementation of its contract, or
@@ -160,7 +160,7 @@ class Registry:
         return plugin.name if is_found else plugin.full_name
 
     def find(self, kind: str, name: str) -> type:
-        """The class behind a name, or behind ``distribution/name``.
+        """Return the class of a name, or of ``distribution/name``.
 
         Raises:
             PluginError: with the nearest names, where there is none; with the longer names, where there are several.
@@ -231,7 +231,7 @@ class Registry:
         return cls, _configured(cls.Options, "backends", given)
 
     def _parts(self, given: str) -> list[str]:
-        """The proposers that a string joins by ``+``; one that no name stands behind belongs to an option's value."""
+        """The proposers that a string joins by ``+``; a part that is no name belongs to an option's value."""
         names = {plugin.name for plugin in self.of_kind("proposers")}
         first, *others = given.split("+")
         parts = [first]
@@ -256,13 +256,13 @@ def _configured(cls: type[Configured], kind: str, given: str) -> Configured:
 
 
 def _sources(proposer: Proposer) -> Sequence[Proposer]:
-    """The sources that a merge within a merge stands for: each is asked for candidates by itself."""
+    """The sources that a merge within a merge stands for: each proposes candidates by itself."""
     merged = proposer.merged() if isinstance(proposer, AutoProposer) else proposer
     return merged.proposers if isinstance(merged, MergedProposer) else [merged]
 
 
 def load_plugins() -> Registry:
-    """The built-ins and whatever is installed under the entry-point group ``specdec``.
+    """Return the built-ins and all plug-ins installed under the entry-point group ``specdec``.
 
     A third-party distribution that fails is listed under ``broken`` and doesn't stop the others.
     """
@@ -272,7 +272,7 @@ def load_plugins() -> Registry:
         distribution = _distribution(entry_point)
         try:
             registry.register(entry_point.load(), distribution)
-        except Exception as error:  # a third party's import: whatever it raises must not stop the others
+        except Exception as error:  # a third party's import must not stop the others
             registry.broken.append(Broken.by(error, distribution))
     return registry
 

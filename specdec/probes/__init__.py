@@ -1,1 +1,1 @@
-"""Facts about a model that loading finds out by trying it: bounded in time, and remembered with the model."""
+"""Facts about a model that are found by running it at load: bounded in time, and cached with the model."""

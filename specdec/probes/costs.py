@@ -38,8 +38,8 @@ def measure_costs(
     """Time passes of several sizes after a context, in rounds of one pass of each size and an ordinary plain one.
 
     Half of a size's nodes are a chain and the others hang below the root, so that a mask is needed, as for most drafts.
-    A size costs what the plain pass of the same rounds does, times their ratio: whatever else the machine does in these
-    rounds hits both. ``plain`` drives the model as ordinary plain decoding does, where ``target`` has other numerics.
+    A size costs what the plain pass of the same rounds does, times their ratio: other programs slow down both.
+    ``plain`` drives the model as ordinary plain decoding does, where ``target`` has other numerics.
 
     First come passes that aren't timed, for ``seconds`` of each target at most, until they are as fast as they will be.
     Then, when half of ``seconds`` are over no further size is tried, and when all are no round begins but the first
@@ -98,7 +98,7 @@ class _Driver:
         return self.timer.time(lambda: self._run(tree))
 
     def settle(self, trees: Iterable[DraftTree], seconds: float) -> None:
-        """Run passes over trees until others like them won't be faster, behind contexts of two lengths by turns."""
+        """Run passes over trees until the backend is warm, after contexts of two alternating lengths."""
         length, end, pending = self.row.length, self.timer.clock() + seconds, list(trees)
         for index in range(_MOST_ROUNDS):
             waiting, pending = pending, []
@@ -160,7 +160,7 @@ class _Passes:
 
 
 def _split(length: int, num: int) -> list[range]:
-    """Return the places of so many stretches, the first ones longer by one where they can't be equal."""
+    """Divide ``length`` rounds into ``num`` stretches of nearly equal length."""
     ends = [length * index // num for index in range(num + 1)]
     return [range(begin, end) for begin, end in pairwise(ends) if end > begin]
 

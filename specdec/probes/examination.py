@@ -1,81 +1,90 @@
 """The examination of a transformers model at load: is it driven with trees, with chains or not at all, and how exactly?
 
-Findings are kept for the same model on the same machine, in the cache folder as well: other weights, an adapter, a cast
-or another number of threads is examined anew.
+Findings are cached for the same model on the same machine, also on disk: other weights, an adapter, a cast or another
+number of threads is examined anew.
 """
 
 import math
 from dataclasses import replace
+from typing import TypeVar
 
 from transformers import PreTrainedModel
 
 from specdec.backends.base import Backend
+from specdec.backends.hf import HFBackend
 from specdec.errors import ModelError
-from specdec.layout import Compiler
 from specdec.models.architecture import name_of
-from specdec.models.state import lock_of, remembered
+from specdec.models.attention_switch import why_fixed
+from specdec.models.state import lock_of
 from specdec.probes.causality import why_no_decoder
 from specdec.probes.products import Products, probe_products
 from specdec.probes.recall import recalled
 from specdec.probes.selftest import Tried, probe
-from specdec.probes.switching import why_not_switchable
 from specdec.target import Target
 
 _PROBE_SECONDS = 0.5
+Loaded = TypeVar("Loaded", bound=Backend)
 
 
-def examine(
-    backend: Backend,
-    model: PreTrainedModel,
-    compiler: Compiler,
-    why_chains: str = "",
-    no_chains: str = "",
-    is_timed: bool = True,
-) -> str:
-    """Set a backend's shapes, ``inexact`` and ``deviation`` by what its model and this machine's libraries do.
+def examine(backend: Loaded) -> Loaded:
+    """Find out how a loaded ``HFBackend`` can drive its model; call it once, before a row is opened.
 
-    Args:
-        why_chains: a reason, known beforehand, why the model takes chains only.
-        no_chains: the refusal of a backend that has no chains.
-        is_timed: what takes long here is cut short; otherwise any two processes do the same.
-
-    Returns:
-        The reason why the model takes chains only, "" where it takes trees.
+    Sets ``shapes``, ``inexact``, ``deviation`` and ``reason``. Other backends, which know this of themselves, are
+    returned unchanged.
 
     Raises:
-        ModelError: for a model that can't be driven losslessly, or not under the compiler's attention.
+        ModelError: for a model that can't be driven losslessly, or not under the compiler's attention; the backend is
+            closed.
     """
+    if isinstance(backend, HFBackend):
+        try:
+            _examine(backend)
+        except BaseException:  # Ctrl-C too
+            backend.close()
+            raise
+    return backend
+
+
+def _examine(backend: HFBackend) -> None:
+    model, compiler = backend.model, backend.compiler
+    if compiler.bit_exact and backend.no_exact:
+        backend.inexact = backend.no_exact
+        return
     if compiler.bit_exact:
-        products = products_of(model, _PROBE_SECONDS if is_timed else math.inf)
+        products = products_of(model, _PROBE_SECONDS if backend.is_alone else math.inf)
         backend.inexact = products.inexact
-        # A prompt's last pass has a tree behind less than a chunk.
+        # A prompt's last pass has a tree after less than a chunk.
         chunk = min(backend.shapes.chunk, products.most_rows // 2)
         backend.shapes = replace(backend.shapes, row_multiple=products.row_multiple, chunk=chunk)
     if compiler.attention is not None:
         fixed = why_fixed(model)
         if fixed and not compiler.bit_exact:
             raise ModelError(f"mask={compiler!r} can't be used with {name_of(model)}: {fixed}; leave out mask=")
-        why_chains = why_chains or fixed  # chains alone, on the model's own attention
-    tried = None if why_chains else _try_out(backend, model, compiler, is_timed)
-    why_chains = why_chains or (tried.fault if tried is not None else "")
-    if why_chains:
-        if no_chains:
-            raise ModelError(f"{no_chains}: {why_chains}; use backend='hf'")
-        backend.shapes = replace(backend.shapes, takes_trees=False)
-        tried = _try_out(backend, model, compiler, is_timed)
-        if tried.fault:
-            raise ModelError(_refusal(model, why_chains, tried.fault))
-        if compiler.bit_exact:
-            no_trees = f"it can't be given trees under exact attention ({why_chains})"
-            backend.inexact = compiler.refuses(model.dtype) or no_trees
+        backend.reason = backend.reason or fixed  # chains alone, on the model's own attention
+    tried = None if backend.reason else _try_out(backend)
+    backend.reason = backend.reason or (tried.fault if tried is not None else "")
+    if backend.reason:
+        tried = _try_out_chains(backend)
     assert tried is not None, "with trees or chains, it was tried"
     backend.deviation = tried.deviation
-    return why_chains
 
 
-def why_fixed(model: PreTrainedModel) -> str:
-    """Return the reason why another attention can't take the place of the model's own, "" where it can."""
-    return remembered(model, "switching", lambda: why_not_switchable(model))
+def _try_out_chains(backend: HFBackend) -> Tried:
+    """Set the backend to chains only, for its ``reason``, and try those out.
+
+    Raises:
+        ModelError: where the backend has no chains, or the model can't be driven with them.
+    """
+    if backend.no_chains:
+        raise ModelError(f"{backend.no_chains}: {backend.reason}; use backend='hf'")
+    backend.shapes = replace(backend.shapes, takes_trees=False)
+    tried = _try_out(backend)
+    if tried.fault:
+        raise ModelError(_refusal(backend.model, backend.reason, tried.fault))
+    if backend.compiler.bit_exact:
+        no_trees = f"it can't be given trees under exact attention ({backend.reason})"
+        backend.inexact = backend.compiler.refuses(backend.model.dtype) or no_trees
+    return tried
 
 
 def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Products:
@@ -83,14 +92,16 @@ def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Prod
     return recalled(model, "products", Products, lambda: probe_products(model, seconds), math.isinf(seconds))
 
 
-def _try_out(backend: Backend, model: PreTrainedModel, compiler: Compiler, is_timed: bool) -> Tried:
-    """Return what the self-test finds, once for a model and all backends of this kind."""
-    shapes = backend.shapes
+def _try_out(backend: HFBackend) -> Tried:
+    """Return the self-test's result, found out once for a model and all backends of this class."""
+    model, compiler, shapes = backend.model, backend.compiler, backend.shapes
     driven_by = type(backend).__qualname__, repr(compiler), shapes.takes_trees, shapes.row_multiple, shapes.chunk
     question = " ".join(map(str, ("self-test", *driven_by)))
-    return recalled(
-        model, question, Tried, lambda: probe(Target(backend, compiler), model, is_timed=is_timed), not is_timed
-    )
+
+    def tried() -> Tried:
+        return probe(Target(backend, compiler), model, is_timed=backend.is_alone)
+
+    return recalled(model, question, Tried, tried, not backend.is_alone)
 
 
 def _refusal(model: PreTrainedModel, with_trees: str, with_chains: str) -> str:

@@ -17,7 +17,7 @@ _BATCHED = "batched_mm"
 
 @contextmanager
 def batched_experts(model: Any) -> Iterator[bool]:
-    """Batched products for a time; gives back if anything in the model has changed by that."""
+    """Temporarily use batched products for experts; yields True if that changes the model."""
     before = model.get_experts_implementation()
     model.set_experts_implementation(_BATCHED)
     try:

@@ -1,4 +1,4 @@
-"""The independence of rows: whether a row of a layer has the same bits whatever number of rows goes with it.
+"""The independence of rows: whether a row of a layer has the same bits with any number of other rows.
 
 Libraries choose other ways for few rows: on CPUs one to three rows of a float32 product commonly differ from the same
 rows among more, and with several threads up to eleven. Padding to a multiple helps there, and this finds the multiple.
@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2CLS
 from transformers.pytorch_utils import Conv1D
 
-from specdec.errors import in_one_line
+from specdec.errors import in_one_line, is_out_of_memory
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.sharding import is_sharded_tensor
 from specdec.models.state import facts_of
@@ -40,11 +40,13 @@ class Products:
 
 
 def probe_products(model: PreTrainedModel, seconds: float) -> Products:
-    """Try every shape of layer in the model. Where ``seconds`` are short, fewer numbers of rows are tried."""
+    """Try every shape of layer in the model; called at load for exact numerics. Few ``seconds`` mean fewer rows."""
     try:
         with without_gradients(runs_in_inference_mode(model)):
             return _probe(model, seconds)
     except Exception as error:  # a third party's layers
+        if is_out_of_memory(error):
+            raise
         return Products(1, most_rows(False), f"its layers can't be tried one by one: {in_one_line(error)}")
 
 
@@ -82,7 +84,7 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
             own, bias = _own(module.weight), _own(module.bias)
             weight = own.unpacked() if isinstance(own, PackedWeight) else own
             size = " by ".join(map(str, weight.shape))
-            # A router, say, is a product with something behind it, and gives back more than a tensor. Sharded layers
+            # A router, say, does more than a product, and returns more than a tensor. Sharded layers
             # talk to other processes.
             is_plain = type(module).forward in {torch.nn.Linear.forward, Conv1D.forward}
             is_plain = is_plain and own is module.weight

@@ -1,8 +1,9 @@
-"""Findings about a model that took a while: kept in memory and in the cache folder, for the same model on this machine.
+"""Findings about a model that take seconds to find: cached in memory and on disk, per fingerprint and machine.
 
-A file holds what was found out about one fingerprint. Its name changes with the machine, torch's threads, versions and
-specdec's own source files, and the fingerprint has the bits of the model's answers, so findings are valid as long as
-the file is found.
+Cheap facts are cached by ``models/state.py`` in memory alone; ``machine/cache_files.py`` is the format on disk. A file
+has the findings about one fingerprint, in the folder ``findings``. Its name changes with the machine, torch's threads,
+versions and specdec's own source files, and the fingerprint has the bits of the model's answers, so a finding is valid
+as long as its file is found.
 """
 
 from collections.abc import Callable
@@ -10,14 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 import specdec
 from specdec.machine.cache_files import Remembered, read, update
 from specdec.machine.cache_folder import cache_folder
 from specdec.machine.facts import key_of
-from specdec.models.fingerprint import fingerprint_of
-from specdec.models.state import notes_of
+from specdec.models.fingerprint import Fingerprint, fingerprint_of
+from specdec.models.state import Notes, notes_of
 
 Finding = TypeVar("Finding")
 _FOLDER = "findings"
@@ -25,7 +27,7 @@ _MOST_FILES = 256  # a few kilobytes each
 
 
 class _Found(Remembered):
-    """Findings by question, as JSON."""
+    """A file's findings by question, as JSON."""
 
     answers: dict[str, str]
 
@@ -38,21 +40,22 @@ def recalled(
     is_shared: bool = False,
     keeps: Callable[[Finding], bool] = lambda _: True,
 ) -> Finding:
-    """Return a finding about the model as it is now: from memory, from the cache folder, or found out and kept there.
+    """Return a finding about the model as it is now: from memory, from the cache folder, or from ``find``.
 
     Args:
         question: everything that the finding depends on besides the model, as text.
         kind: the finding's class, such as a frozen dataclass.
-        is_shared: other processes find it out at the same time, and must do the same passes: the folder isn't read.
-        keeps: returns False for a finding that later processes shouldn't rely on.
+        find: called where the finding isn't cached; the result is cached.
+        is_shared: other processes call ``find`` at the same time, and must run the same passes: the folder isn't read.
+        keeps: returns False for a finding that isn't written to the folder.
     """
     notes = notes_of(model)
     with notes.lock:
         fingerprint = fingerprint_of(model)
-        key = key_of(fingerprint, _source_files())
+        key = _key_of(notes, fingerprint)
         facts = notes.facts_in(key)
         if question not in facts:
-            path = None if is_shared or not fingerprint.tells else _path(key)
+            path = None if is_shared or not fingerprint.is_known else _path(key)
             known = None if path is None else _read(path, question, kind)
             facts[question] = find() if known is None else known
             if path is not None and known is None and keeps(facts[question]):
@@ -61,8 +64,18 @@ def recalled(
         return found
 
 
+def _key_of(notes: Notes, fingerprint: Fingerprint) -> str:
+    """Return the key of the findings about a fingerprint; computed once for it while the model is ``unchanging``."""
+    known, question = notes.while_unchanging, (fingerprint, torch.get_num_threads())
+    if known is None:
+        return key_of(fingerprint, _source_files())
+    if question not in known:
+        known[question] = key_of(fingerprint, _source_files())
+    return str(known[question])
+
+
 def _source_files() -> tuple[int, int, int]:
-    """Return the number, the size and the last change of specdec's files: who edits a probe gets its new findings."""
+    """Return the number, the size and the last change of specdec's files: an edited probe gets new findings."""
     facts = [path.stat() for path in Path(specdec.__file__).parent.rglob("*.py")]
     return len(facts), sum(each.st_size for each in facts), max(each.st_mtime_ns for each in facts)
 
@@ -80,7 +93,7 @@ def _read(path: Path, question: str, kind: type[Finding]) -> Finding | None:
 
 
 def _keep(path: Path, question: str, answer: str) -> None:
-    """Add an answer to a file; where that can't be written, it is found out again next time."""
+    """Add an answer to a file; if that can't be written, the next process finds it again."""
 
     def added(found: _Found | None) -> _Found:
         return _Found(answers={**(found.answers if found else {}), question: answer})

@@ -1,8 +1,8 @@
 """A test at load: do draft passes give what the model's own forward gives?
 
-Layouts are held against the law as they are made (``walk.py``). Logits tell what layouts don't show: slots of the
-cache, and what modelling code makes of masks and positions. The reference is the model's own forward without a cache:
-nothing of specdec takes part in it.
+Layouts are checked as they are made (``walk.py``). Logits show what layouts don't: slots of the cache, and what the
+modelling code makes of masks and positions. The reference is the model's own forward without a cache, in which specdec
+takes no part.
 
 No fixed tolerance serves all models. The model itself sets the bound on a pass's error: a few times the change of its
 own logits when its embeddings are off by their last bit. So far does rounding reach through its layers, and where a
@@ -22,7 +22,8 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.backends.base import Deviation
-from specdec.errors import in_one_line
+from specdec.errors import ModelError, in_one_line, is_out_of_memory
+from specdec.models.architecture import name_of
 from specdec.models.own_forward import own_logits
 from specdec.probes.walk import Walk, WrongLayout, walk
 from specdec.target import Target
@@ -49,11 +50,14 @@ class Tried:
 
 
 def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = True, is_timed: bool = True) -> Tried:
-    """Walk a text, and hold the logits of every pass against the model's own forward.
+    """Walk a text, and compare the logits of every pass with the model's own forward; called at load.
 
     Args:
         tries_first_layers: the target's passes are those of the model as it is at the time, with fewer layers too.
         is_timed: large trees are left out where the others have taken long.
+
+    Raises:
+        ModelError: where memory runs out.
     """
     try:
         fault = ""
@@ -65,12 +69,15 @@ def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = Tru
         return Tried(_judge(model, walked) or fault, walked.deviation())
     except WrongLayout as fault:
         return Tried(str(fault), Deviation("", 0.0))
-    except Exception as error:  # third-party modelling code: whatever it raises means that it can't be driven so
+    except Exception as error:  # third-party modelling code: any error means that it can't be driven so
+        if is_out_of_memory(error):  # says nothing about the model, and mustn't be remembered
+            remedy = "free some, or load it in a shorter dtype"
+            raise ModelError(f"{name_of(model)} can't be tried out: memory ran out; {remedy}") from error
         return Tried(f"its forward raised {in_one_line(error)}", Deviation("", 0.0))
 
 
 def _walk(target: Target, model: PreTrainedModel, is_timed: bool) -> Walk:
-    # A model may have ids that nobody uses, with anything for a vector: NaN was seen.
+    # A model may have unused ids with arbitrary vectors: NaN was seen.
     return walk(target, lambda ids: _vectors(model, ids).isfinite().all(-1).tolist(), is_timed)
 
 
@@ -82,7 +89,7 @@ def _vectors(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
 
 @contextmanager
 def _first_layers(model: PreTrainedModel) -> Iterator[bool]:
-    """Leave the model its first layers for a time, one of each kind among them; gives back if it has more and runs."""
+    """Temporarily reduce the model to its first layers, one of each kind; yields True if it had more and runs."""
     config = model.config.get_text_config()
     kinds = list(getattr(config, "layer_types", None) or ())
     count = max(_FIRST_LAYERS, *(1 + kinds.index(kind) for kind in kinds), 0)
@@ -113,27 +120,27 @@ def _judge(model: PreTrainedModel, walked: Walk) -> str:
     reference = own_logits(model, [tokens])[0]
     bounds = _bounds(model, tokens, reference).tolist()
     far = min((position for position in walked.plain if position >= len(reference)), default=len(walked.tokens))
-    behind = own_logits(model, [walked.tokens], len(walked.tokens) - far)[0]
-    fault = _fault(walked, reference, bounds, behind, max(bounds))
+    far_logits = own_logits(model, [walked.tokens], len(walked.tokens) - far)[0]
+    fault = _fault(walked, reference, bounds, far_logits, max(bounds))
     if fault and any(map(rounds_rows, model.modules())):
         # Layers that round their input turn a number now and then, which reaches far: a few tokens may have none.
-        bound = max(*bounds, *_bounds(model, walked.tokens, behind).tolist())
-        fault = _fault(walked, reference, bounds, behind, bound)
+        bound = max(*bounds, *_bounds(model, walked.tokens, far_logits).tolist())
+        fault = _fault(walked, reference, bounds, far_logits, bound)
     return fault
 
 
 def _fault(
-    walked: Walk, reference: torch.Tensor, bounds: Sequence[float], behind: torch.Tensor, bound_behind: float
+    walked: Walk, reference: torch.Tensor, bounds: Sequence[float], far_logits: torch.Tensor, far_bound: float
 ) -> str:
     """Return the first kind of pass that is off from the model's logits, of the first tokens and the last, or ""."""
     errors: dict[str, list[_Error]] = {}
-    far, spread = len(walked.tokens) - len(behind), _spread(reference)
+    far, spread = len(walked.tokens) - len(far_logits), _spread(reference)
     for kind, position, logits in _passes(walked):
         is_near = position < len(reference)
-        expected = reference[position] if is_near else behind[position - far]
-        bound = bounds[position] if is_near else bound_behind
+        expected = reference[position] if is_near else far_logits[position - far]
+        bound = bounds[position] if is_near else far_bound
         error = float(_distances(logits.float(), expected)) / spread
-        where = kind if is_near else f"{kind} behind a long context"
+        where = kind if is_near else f"{kind} after a long context"
         errors.setdefault(where, []).append((error / bound if math.isfinite(error) else math.inf, error, bound))
     for where, found in errors.items():
         # A mistake shows in half of the positions or more; rounding may turn the choice between experts at one or two.
@@ -151,7 +158,7 @@ def _passes(walked: Walk) -> Iterator[tuple[str, int, torch.Tensor]]:
 
 
 def _bounds(model: PreTrainedModel, tokens: Sequence[int], reference: torch.Tensor) -> torch.Tensor:
-    """Return the largest error of a right pass at the last positions, as many as in ``reference``.
+    """Return the largest error of a correct pass at the last ``len(reference)`` positions.
 
     It is relative to the logits' spread.
     """
@@ -164,7 +171,7 @@ def _bounds(model: PreTrainedModel, tokens: Sequence[int], reference: torch.Tens
 
 @contextmanager
 def _rounded_otherwise(model: PreTrainedModel) -> Iterator[None]:
-    """Embeddings that are off by their last bit, up or down, for a time."""
+    """Temporarily change the last bit of embeddings, up or down."""
 
     def shift(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> torch.Tensor:
         generator = torch.Generator().manual_seed(_SEED)

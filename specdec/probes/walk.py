@@ -1,8 +1,8 @@
 """The same text walked in every way that decoding knows, on the very model that is to decode.
 
-Plain steps, trees of several sizes that keep a path and go on behind it, prompts with a tree behind them, and ragged
-batches give the logits of the same positions. The self-test holds them against the model's own forward, and how much
-they differ from one another is the numerical noise of a mode: none at all where decoding is bit-exact.
+Plain steps, trees of several sizes that commit a path and continue, prompts followed by a tree, and ragged batches give
+the logits of the same positions. The self-test compares these with the model's own forward. Their differences from one
+another are the numerical noise of a mode: none where decoding is bit-exact.
 """
 
 import math
@@ -22,12 +22,11 @@ from specdec.target import Pass, Row, Target
 from specdec.tree import ROOT, DraftTree, Role
 
 _SEED = 2402
-# Tokens of context: few, and so many that some of the positions behind have closed regions, and a prefix apart from
-# their tail.
+# Tokens of context: few, and enough that some later positions have closed regions, and a prefix apart from their tail.
 CONTEXTS = 6, 160
-_NUM_PLAIN = 6, 2  # positions behind each context
-_SIZES = (6, 13), (33, 100)  # of the trees behind each context
-_NUM_IDS = 256  # in the text and beside it
+_NUM_PLAIN = 6, 2  # positions after each context
+_SIZES = (6, 13), (33, 100)  # of the trees after each context
+_NUM_IDS = 256  # in the text and in other branches
 _LONGEST_PATH = 4
 _KEPT = 2
 _SECONDS = 0.1  # after which no larger trees are tried: large models on slow devices
@@ -55,7 +54,7 @@ class Walk:
     others: list[Found] = field(default_factory=list)
 
     def deviation(self) -> Deviation:
-        """Return the first kind of pass whose bits differ from plain steps', and the greatest difference of a logit.
+        """Return the first kind of pass whose bits differ from plain steps', and the largest difference of a logit.
 
         A logit that is not a number counts as different.
         """
@@ -70,9 +69,9 @@ class Walk:
 
 
 def walk(target: Target, is_usable: Callable[[list[int]], Sequence[bool]] | None = None, is_timed: bool = True) -> Walk:
-    """Walk a random text; the target has no open rows, nor has it afterwards.
+    """Walk a random text and return all logits; the target has no open rows before or after.
 
-    Models of few positions are walked to their end. ``is_usable`` tells which ids a text may have. One that
+    Models of few positions are walked to their end. ``is_usable`` says which ids a text may have. One that
     ``is_timed`` leaves out the largest trees where the others have taken long.
 
     Raises:
@@ -104,7 +103,7 @@ class _Walker:
     seconds: float
 
     def walk(self, context: int, num_plain: int, sizes: Sequence[int]) -> None:
-        """Walk the positions behind a context in every way, in a row that is closed again."""
+        """Walk the positions after a context in every way, in a row that is closed again."""
         stop = context - 1 + num_plain
         row = self._begun(context - 1, sizes[0], stop, num_kept=0)
         self._plain(row, stop)
@@ -115,14 +114,14 @@ class _Walker:
             self.target.release(each)
 
     def _begun(self, length: int, size: int, stop: int, num_kept: int) -> Row:
-        """A row of the text's first tokens, with the beginning of the path of a tree that goes along with the last."""
+        """Return a row of the text's first tokens; a tree is forwarded with the last, and part of its path is kept."""
         row = self.target.open(len(self.done.tokens))
         while chunk := self.target.chunk_behind(row, self.done.tokens[: length + 1]):
             self.target.read(row, chunk)
         tree, path = self._tree(length, size, stop)
         planned = self.target.compile({row: tree}, {row: self.done.tokens[row.length : length]})
         answers = self.target.forward(planned).rows[row]
-        self._note("a tree that goes along with the prompt", length, answers, path)
+        self._note("a tree in the prompt's last pass", length, answers, path)
         self.target.keep(planned, {row: path[:num_kept]})
         return row
 
@@ -136,7 +135,7 @@ class _Walker:
         self.target.rollback(row, start)
 
     def _trees(self, row: Row, stop: int, sizes: Sequence[int]) -> None:
-        """Trees one behind the other, each behind the path that the one before kept."""
+        """Forward trees one after the other, each after the path that the previous one kept."""
         began = time.perf_counter()
         for size in sizes:
             if size > _SIZES[1][0] and time.perf_counter() - began > self.seconds:
@@ -147,7 +146,7 @@ class _Walker:
             self.target.keep(planned, {row: path[:_KEPT] if row.length + _KEPT < stop else ()})
 
     def _batch(self, first: Row, stop: int) -> None:
-        """A second, shorter row beside the first, with a tree of another size."""
+        """Forward a second, shorter row together with the first, with a tree of another size."""
         end = CONTEXTS[0] - 1 + _NUM_PLAIN[0]
         second = self._begun(CONTEXTS[0] - 1, _SIZES[0][1], end, num_kept=_KEPT)
         grown = {
@@ -169,7 +168,7 @@ class _Walker:
         self.done.others += [Found(kind, position + depth, row.logits(node)) for depth, node in enumerate(path)]
 
     def _tree(self, position: int, size: int, stop: int) -> tuple[DraftTree, list[int]]:
-        """Return a tree of about so many nodes with the text from a position on among them, and the text's path.
+        """Return a tree of about ``size`` nodes that contains the text from a position on, and the text's path.
 
         The path ends before ``stop``. Where the model takes chains only, the path is all there is.
         """
@@ -214,7 +213,7 @@ def fault_of(layout: Layout, trees: Sequence[DraftTree], lengths: Sequence[int],
 
 
 def _masks(layout: Layout, shapes: Shapes) -> Iterator[tuple[Window | None, torch.Tensor]]:
-    """Yield each kind's window and what its nodes see, twice where regions say it beside the mask."""
+    """Yield each kind's window and what its nodes see, twice where regions say it as well."""
     for kind, mask in layout.masks.items():
         yield shapes.attention[kind], layout.visible(kind).cpu()
         if hasattr(mask, "regions"):

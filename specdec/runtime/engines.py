@@ -11,6 +11,7 @@ from specdec.layout import Compiler
 from specdec.models.loading import ModelSource, load_pretrained, must_be_cached
 from specdec.models.unwrapping import remedy_for
 from specdec.plugins.registry import Plugin, Registry
+from specdec.probes.examination import examine
 from specdec.strategies.base import Hidden, Proposer
 
 NOTHING_FAILED: Mapping[str, str] = {}
@@ -24,8 +25,8 @@ class ChosenBackend:
     options: BackendOptions
 
     def load(self, model: object, compiler: Compiler) -> Backend:
-        """Load a model for a compiler's layouts."""
-        backend = self.cls.load(model, compiler, self.options)
+        """Load a model for a compiler's layouts, and examine it."""
+        backend = examine(self.cls.load(model, compiler, self.options))
         backend.options = self.options
         return backend
 

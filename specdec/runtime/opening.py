@@ -85,7 +85,7 @@ def choice_of(
         numerics=checked_mode(numerics, compiler),
         compiler=compiler,
         backend=backend,
-        weights=checked_weights(weights, registry),
+        weights=checked_weights(weights, registry.kernels()),
         resolve=resolve,
     )
 

@@ -31,9 +31,9 @@ def check_backend(
 
     Args:
         backend: one without open rows; it has none afterwards.
-        plain: the model's logits behind a text, ``(vocab,)``, by another way than the backend.
+        plain: the model's logits after a text, ``(vocab,)``, by another way than the backend.
         compiler: the backend's; ``DenseCompiler()`` where it is left out.
-        tolerance: the greatest difference of a logit that rounding makes.
+        tolerance: the largest difference of a logit that rounding makes.
         seed: of the texts, trees and choices.
     """
     case = _Case(Target(backend, compiler or DenseCompiler()), plain, tolerance, np.random.default_rng(seed))
@@ -64,34 +64,34 @@ class _Case:
     texts: dict[Row, list[int]] = field(default_factory=dict)
 
     def begin(self, length: int) -> None:
-        """A row comes: its prompt in chunks, the last pass with a tree behind it, of which a path is kept."""
+        """Open a row: its prompt in chunks, the last pass followed by a tree, of which a path is kept."""
         *prompt, root = self._tokens(length)
         row, tree = self.target.open(capacity=1), self._tree(root)  # too small on purpose: buffers must grow
         self.texts[row] = []
         while chunk := self.target.chunk_behind(row, [*prompt, root]):
             self.target.read(row, chunk)
         planned = self.target.compile({row: tree}, {row: prompt[row.length :]})
-        self._hold(prompt, tree, self.target.forward(planned).rows[row], "behind a prompt")
+        self._hold(prompt, tree, self.target.forward(planned).rows[row], "after a prompt")
         self.texts[row] += prompt
         self._keep(planned, {row: tree}, [row])
 
     def decode(self) -> None:
-        """A pass over some rows, of which some keep nothing."""
+        """Run a pass over some rows, of which some keep nothing."""
         chosen = self._some(self.texts) or [self._one()]
         trees = {row: self._tree(self._tokens(1)[0]) for row in chosen}
         planned = self.target.compile(trees)
         for row, answers in self.target.forward(planned).rows.items():
-            self._hold(self.texts[row], trees[row], answers, "beside other rows")
+            self._hold(self.texts[row], trees[row], answers, "with other rows")
         self._keep(planned, trees, self._some(chosen))
 
     def take_back(self) -> None:
-        """A row forgets its end, or everything."""
+        """Roll a row back, perhaps to nothing."""
         row = self._one()
         del self.texts[row][int(self.rng.integers(len(self.texts[row]) + 1)) :]
         self.target.rollback(row, len(self.texts[row]))
 
     def leave(self) -> None:
-        """A row is closed."""
+        """Close a row."""
         row = self._one()
         self.target.release(row)
         del self.texts[row]
@@ -111,29 +111,29 @@ class _Case:
         self.texts[row] = self.texts[source][:length]
         tree = self._tree(self._tokens(1)[0])
         planned = self.target.compile({row: tree})
-        self._hold(self.texts[row], tree, self.target.forward(planned).rows[row], "behind a copied prefix")
+        self._hold(self.texts[row], tree, self.target.forward(planned).rows[row], "after a copied prefix")
         self._keep(planned, {row: tree}, [row])
 
     def renumber(self) -> None:
         """Passes by the backend's own numbers, with the first row and without: the last takes a closed one's."""
         backend, texts = self.target.backend, [self.texts[row] for row in self.target.rows]
         for first in (0, 1):
-            behind = texts[first:]
-            trees = [self._tree(self._tokens(1)[0]) for _ in behind]
-            layout = self.target.compiler.compile(trees, list(map(len, behind)), backend.shapes)
+            later = texts[first:]
+            trees = [self._tree(self._tokens(1)[0]) for _ in later]
+            layout = self.target.compiler.compile(trees, list(map(len, later)), backend.shapes)
             output = backend.forward(replace(layout, first=first, trees=tuple(trees)))
-            for number, (text, tree) in enumerate(zip(behind, trees, strict=True)):
+            for number, (text, tree) in enumerate(zip(later, trees, strict=True)):
                 self._hold(text, tree, OutputRow(output, number), f"in a pass from row {first} on")
-            backend.keep([[]] * len(behind))
+            backend.keep([[]] * len(later))
 
     def _hold(self, text: Sequence[int], tree: DraftTree, answers: OutputRow, where: str) -> None:
-        """Every node's logits are those behind the text along its path."""
+        """Check that every node's logits are those after the text and its path."""
         for node in range(len(tree)):
-            behind = [*text, tree.tokens[ROOT], *tree.path(node)]
-            found, expected = answers.logits(node).float().cpu(), self.plain(behind).float().cpu()
+            whole = [*text, tree.tokens[ROOT], *tree.path(node)]
+            found, expected = answers.logits(node).float().cpu(), self.plain(whole).float().cpu()
             error = float((found - expected).abs().max())
             assert error <= self.tolerance, (
-                f"{where}, node {node} of the tree {tree.parents} behind {len(text)} tokens is off by {error:.2g}; "
+                f"{where}, node {node} of the tree {tree.parents} after {len(text)} tokens is off by {error:.2g}; "
                 f"allowed {self.tolerance:.2g}"
             )
 

@@ -20,7 +20,7 @@ class Shape:
     """The shape of what is drawn below a node: each draw's kind, and the shape below its child.
 
     ``sampled`` draws come from the drafter's distribution at the node, renormalised without earlier tokens if
-    ``replaces`` is False; the j-th ``chosen`` one is the j-th likeliest token there.
+    ``replaces`` is False; the j-th ``chosen`` one is the j-th most likely token there.
     """
 
     draws: tuple[tuple[Literal["sampled", "chosen"], "Shape"], ...] = ()

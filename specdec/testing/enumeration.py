@@ -42,7 +42,7 @@ class _Script:
 def outcomes(run: Callable[[Chances], T]) -> dict[T, float]:
     """The exact distribution of what ``run`` returns, over all outcomes of the two random primitives that it is given.
 
-    The function is run once per outcome, so it must be a function of its chances alone.
+    The function is run once per outcome, so it must depend on its random source alone.
     """
     law: dict[T, float] = {}
     waiting: list[list[int]] = [[]]
@@ -58,5 +58,5 @@ def outcomes(run: Callable[[Chances], T]) -> dict[T, float]:
 
 
 def total_variation(law: dict[T, float], other: dict[T, float]) -> float:
-    """Half the sum of absolute differences: the greatest difference in probability of any event."""
+    """Half the sum of absolute differences: the largest difference in probability of any event."""
     return sum(abs(law.get(key, 0.0) - other.get(key, 0.0)) for key in law.keys() | other.keys()) / 2

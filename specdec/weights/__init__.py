@@ -1,1 +1,1 @@
-"""Matrices laid out in memory for products of a few rows, in layers that stay what they are to everybody else."""
+"""Weight matrices packed for products of a few rows; their layers stay ordinary layers to all other code."""

@@ -1,6 +1,6 @@
 """A checksum of a tensor's bits, at about the speed of memory: two sums, along the rows and columns of a square.
 
-The bits are read as 64-bit integers and laid out in rows of 64 KiB. A single changed number changes its row's sum, for
+The bits are read as 64-bit integers, in rows of 64 KiB. A single changed number changes its row's sum, for
 certain. Exchanging two numbers, rows or columns of a matrix changes a sum along one direction or the other. Sums are
 exact integers, so they don't depend on the number of threads.
 """

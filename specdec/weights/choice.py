@@ -1,6 +1,6 @@
-"""The kernel for a model: measured on the model's own shapes, and remembered for the machine.
+"""The choice of a kernel for a model: measured on the model's own shapes, cached for the machine.
 
-A choice that is remembered also keeps the low bits of a model's logits the same from one process to the next.
+A cached choice also keeps the low bits of a model's logits the same in all processes.
 """
 
 import time
@@ -110,6 +110,6 @@ def _row_multiples(groups: Iterable[Sequence[ProductLayer]], kernel: Kernel) -> 
             run = partial(kernel.multiply, packed=packed, bias=None)
             is_other = bool(kernel.lossy)  # than the matrix that it was given
             rows = RowFunction(run, matrix.shape[1], matrix.dtype, matrix.device, matrix, is_opaque=is_other)
-            multiple = rows.multiple()
+            multiple = rows.multiple(is_quick=False)  # the probe of products tries more numbers of rows, in any case
             if multiple is not None and multiple > 1:
                 yield (matrix.shape[0], matrix.shape[1]), multiple

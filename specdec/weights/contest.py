@@ -60,9 +60,10 @@ class Contest:
         Stock products win by a clear verdict only: on a busy processor they look better than they are, as some of them
         use one thread. ``on_shape`` is called for each of the ``num_shapes`` once it has been measured.
         """
-        shapes, told = by_shape([layer] for layer in self.layers), [on_shape]
+        shapes, callbacks = by_shape([layer] for layer in self.layers), [on_shape]
         verdict = self._settled(
-            lambda seconds: self._parts(shapes, _ROUNDS, seconds, told.pop() if told else lambda: None), self.names
+            lambda seconds: self._parts(shapes, _ROUNDS, seconds, callbacks.pop() if callbacks else lambda: None),
+            self.names,
         )
         if verdict.winner == STOCK and verdict.runner_up is not None and not verdict.is_clear:
             return Verdict(verdict.runner_up, STOCK, is_clear=False)
@@ -154,7 +155,7 @@ class Contest:
         return timed
 
     def _is_hopeless(self, parts: Sequence[Rounds], end: float) -> bool:
-        """Return True when time is out on a machine that is too busy to tell: the rest would take long for nothing."""
+        """Return True when time is out on a machine too busy for a verdict: the remaining rounds would be useless."""
         return self.timer.clock() > end and not all(part.is_quiet for part in parts)
 
     def _handicap(self, name: str) -> float:
@@ -211,9 +212,7 @@ def _products(kernel: Kernel | None, matrices: Sequence[torch.Tensor]) -> list[_
     try:
         packed = [kernel.pack(matrix) for matrix in matrices]
         kernel.multiply(matrices[0][:1], packed[0], None)
-    except (
-        Exception
-    ):  # a third party's code, and torch's private operations: whoever asks for it by name sees the error
+    except Exception:  # a third party's code: the error is reported where the kernel is requested by name
         return None
     if any(each is None for each in packed):
         return None

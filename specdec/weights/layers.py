@@ -66,7 +66,7 @@ def is_sharded(model: torch.nn.Module) -> bool:
 def is_hooked_part(module: torch.nn.Module) -> bool:
     """Return True for a layer whose weight is packed as one with others', and that has hooks, which may write to rows.
 
-    In inference mode nobody can tell that rows were written to since the others multiplied by them.
+    In inference mode torch doesn't record whether rows were written to since the others multiplied by them.
     """
     weight = getattr(module, "weight", None)
     is_part = isinstance(weight, PackedWeight) and isinstance(weight.matrix, PartMatrix)

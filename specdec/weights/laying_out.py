@@ -1,4 +1,4 @@
-"""A model's weights laid out in memory: by the fastest kernel that serves, or as they are, with the reason."""
+"""Packing a model's weights by the fastest kernel that serves, or leaving them stock, with the reason."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,17 +21,17 @@ _LEAST_BYTES = 2**23  # smaller models stay in a processor's caches, where the l
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """The layout of a model's weight matrices in memory.
+    """How a model's weight matrices are stored.
 
     Attributes:
-        kernel: the name of the kernel that multiplies by those that are packed; "" where none are.
-        num_packed, num_layers: of the linear layers, those that are packed, and all.
-        twice: bytes that are held twice: of matrices whose rows are looked up as well, and of all where it is lossy.
+        kernel: the name of the kernel of the packed matrices; "" where none are packed.
+        num_packed, num_layers: numbers of packed and of all linear layers.
+        twice: bytes stored twice: of matrices that are embeddings too, and of all matrices where the kernel is lossy.
         lossy: what is rounded, or "".
-        loss: the largest difference between a weight and what is multiplied in its place.
-        why: why they aren't packed, or not by the fastest kernel, or "".
-        tried: the kernels that serve the model's dtype and device, where none was taken.
-        num_quantised: linear layers beside those, which stay as they are: their products are their own.
+        loss: the largest difference between a weight and the number that is multiplied instead.
+        why: why the weights aren't packed, or not by the fastest kernel, or "".
+        tried: the kernels that serve the model's dtype and device, where none is used.
+        num_quantised: number of quantised linear layers, which aren't counted in ``num_layers`` and stay unchanged.
     """
 
     kernel: str = ""
@@ -58,25 +58,25 @@ class Weights:
 
     @property
     def is_worth_a_note(self) -> bool:
-        """True where they are packed, or might have been."""
+        """True where weights are packed, or a kernel was tried."""
         return bool(self.kernel or self.tried)
 
 
-def lay_out(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str) -> Weights:
-    """Pack a model's weights in place, or leave them; the model is whole whatever happens.
+def pack_model(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str) -> Weights:
+    """Pack a model's weights in place, or leave them stock; after an error, the model is unpacked.
 
-    ``requested`` is a mode or a kernel's name; ``why`` is why ``kernels`` aren't all that are installed, or "".
+    ``requested`` is a mode or a kernel's name; ``why`` says why some installed kernels are excluded, or "".
 
     Raises:
-        ModelError: where "packed" or a kernel was asked for and no kernel serves.
+        ModelError: where "packed" or a kernel was requested and no kernel serves.
     """
     if any(map(is_quantised, model.modules())):
-        _runs(model)  # some rebuild their layers then, which must not happen in inference mode
+        _runs(model)  # some layers are rebuilt in the first pass, which must not happen in inference mode
     num_quantised = sum(map(is_quantised, model.modules()))
-    return replace(_lay_out(model, requested, kernels, why, num_quantised), num_quantised=num_quantised)
+    return replace(_packed_or_stock(model, requested, kernels, why, num_quantised), num_quantised=num_quantised)
 
 
-def _lay_out(
+def _packed_or_stock(
     model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str, num_quantised: int
 ) -> Weights:
     every = list(product_layers(model))
@@ -93,7 +93,7 @@ def _lay_out(
     if requested == "auto" and sum(layer.weight.nbytes for layer in layers) < _LEAST_BYTES:
         what = "what isn't quantised" if num_quantised else "the model"
         return stock_or_refuse(requested, len(every), f"{what} is so small that it stays in the processor's caches")
-    # What is an exception among the layers, such as a router in float32, stays as it is.
+    # Layers of a rarer dtype or device, such as a router in float32, stay stock.
     kinds = {(layer.weight.dtype, layer.weight.device) for layer in layers}
     dtype, device = max(kinds, key=lambda kind: sum(_sizes(layers, *kind)))
     layers = [layer for layer in layers if (layer.weight.dtype, layer.weight.device) == (dtype, device)]
@@ -111,9 +111,9 @@ def _packed_by(
     requested: str,
     why: str,
 ) -> Weights:
-    """Pack by the fastest of the kernels that serve, unless stock products are faster and "auto" was asked for.
+    """Pack by the fastest kernel that serves, unless stock products are faster and "auto" was requested.
 
-    ``reasons`` are those of kernels that don't serve, to be added to.
+    ``reasons`` says why kernels don't serve, by name; it is extended.
     """
     tried = tuple(name for name in kernels if name not in reasons)
     groups = _joinable(model, layers) if tried else []
@@ -164,7 +164,7 @@ def _pack_by(
 
 
 def _joinable(model: torch.nn.Module, layers: Sequence[ProductLayer]) -> list[list[ProductLayer]]:
-    """Return the groups of layers that one product could serve; it takes a pass of the model."""
+    """Return the groups of layers that one product could replace; runs the model once."""
     groups = given_the_same_rows(model, [layer for layer in layers if not (layer.is_looked_up or layer.is_transposed)])
     return [group for group in groups if len({layer.bias is None for layer in group}) == 1]
 
@@ -185,7 +185,7 @@ def _pack(
 
 @contextmanager
 def _progress(task: str, total: int) -> Iterator[Callable[[], object]]:
-    """Show a bar if the task takes long, and give what is to be called for each part of it."""
+    """Show a progress bar if the task takes long; yields the function to call after each part."""
     from transformers.utils.logging import tqdm
 
     with tqdm(total=total, desc=task, delay=_QUIET_SECONDS, leave=False) as progress:
@@ -201,10 +201,10 @@ def _runs(model: torch.nn.Module) -> bool:
 
 
 def stock_or_refuse(requested: str, num_layers: int, why: str, layer: ProductLayer | None = None) -> Weights:
-    """Return the weights as they are, with the reason.
+    """Return stock weights with the reason.
 
     Raises:
-        ModelError: where "packed" or a kernel was asked for.
+        ModelError: where "packed" or a kernel was requested.
     """
     if requested not in {"auto", "stock"}:
         where = "" if layer is None else f" on {processor_name()} for {layer.name} in {_name(layer.weight.dtype)}"

@@ -1,4 +1,4 @@
-"""The weights that a generator decodes with: shared by all generators of a model, and given back by the last."""
+"""The lease of a model's weights: all generators of a model share one packing, which the last release undoes."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from specdec.errors import RequestError
 from specdec.models.state import notes_of
 from specdec.weights.base import Kernel
 from specdec.weights.layers import is_hooked_part
-from specdec.weights.laying_out import Weights, lay_out
+from specdec.weights.laying_out import Weights, pack_model
 from specdec.weights.packing import packed_weights, unpack
 
 _WHERE = "_specdec_packing"
@@ -19,33 +19,33 @@ _WHERE = "_specdec_packing"
 
 @dataclass(slots=True)
 class _Packing:
-    """A model's packing, kept with the model, and the generators that decode with it."""
+    """A model's packing, stored on the model, and the leases on it."""
 
     weights: Weights
     holders: "WeakSet[Holding]" = field(default_factory=WeakSet)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
-        """A copy of the model is nobody's yet."""
+        """A copy of the model has no packing."""
         return type(None), ()
 
 
 def kernel_of(model: object) -> str:
-    """The name of the kernel that a model's weights are packed by just now; "" where they aren't."""
+    """Return the name of the kernel that a model's weights are packed by now; "" where they aren't packed."""
     packing: _Packing | None = getattr(model, "__dict__", {}).get(_WHERE)
     return "" if packing is None else packing.weights.kernel
 
 
 class Holding:
-    """The weights that one generator decodes with: its target's, and its draft models'.
+    """One generator's lease of the weights of its target and its draft models.
 
-    Models are changed in place. A model's weights stay packed until the last generator that holds them gives them back.
+    Models are changed in place. A model's weights stay packed until the last lease is released.
 
     Args:
         requested: a mode, or a kernel's name.
         kernels: the installed ones by name.
 
     Attributes:
-        is_decoding: True while the generator decodes, when nobody else may lay the weights out anew.
+        is_decoding: True while the generator decodes, when no other lease may repack the weights.
     """
 
     def __init__(self, requested: str, kernels: Mapping[str, Kernel]) -> None:
@@ -56,13 +56,13 @@ class Holding:
     def lay_out(
         self, model: torch.nn.Module, without: Collection[str] = (), why: str = "", requested: str = ""
     ) -> Weights:
-        """Pack a target's weights, or leave them, as asked for; the model is left whole whatever happens.
+        """Pack a target's weights, or leave them stock, as requested; after an error the model is unpacked.
 
-        ``without``: kernels that are not to be used, and ``why``. ``requested``: in place of the holding's own.
+        ``without``: kernels to exclude, and ``why``. ``requested``: overrides the lease's own request.
 
         Raises:
-            ModelError: where "packed" or a kernel was asked for and no kernel serves.
-            RequestError: where another generator needs the weights laid out otherwise.
+            ModelError: where "packed" or a kernel was requested and no kernel serves.
+            RequestError: where another generator needs the weights packed otherwise.
         """
         requested = requested or self._requested
         with _alone(model):
@@ -79,15 +79,15 @@ class Holding:
                     )
             _restore(model)
             kernels = {name: kernel for name, kernel in self._kernels.items() if name not in without}
-            packing = _Packing(lay_out(model, requested, kernels, why))
+            packing = _Packing(pack_model(model, requested, kernels, why))
             packing.holders.update(others)
             vars(model)[_WHERE] = packing
             return self._hold(model, packing)
 
     def lay_out_draft(self, model: torch.nn.Module) -> Callable[[], None]:
-        """Do the same for a draft model, unless it is laid out already; what is returned gives it back.
+        """Do the same for a draft model, unless it is packed already; returns the function that releases it.
 
-        Nothing is done to one that is made of the target's own layers, and says so by the packing that it shares.
+        A model made of the target's own layers shares the target's packing, and isn't changed.
         """
         if not isinstance(model, torch.nn.Module):
             return lambda: None
@@ -104,18 +104,18 @@ class Holding:
         return lambda: self._give_back(model)
 
     def is_shared(self, model: torch.nn.Module) -> bool:
-        """Return True where another generator holds the model's weights, too."""
+        """Return True where another generator has a lease on the model's weights."""
         return bool(self._others(model))
 
     def give_back(self) -> None:
-        """Give all of it back; weights that nobody else holds are ordinary parameters again."""
+        """Release all models; weights without another lease become ordinary parameters again."""
         while self._models:
             self._give_back(self._models[-1])
 
     def _give_back(self, model: torch.nn.Module) -> None:
-        """Give a model back once; as often as it was laid out, where it serves several."""
+        """Release a model once; it is released for good after as many releases as acquisitions."""
         number = next((number for number, held in enumerate(self._models) if held is model), None)
-        if number is None:  # all were given back
+        if number is None:  # all were released
             return
         del self._models[number]
         if any(model is held for held in self._models):
@@ -140,7 +140,7 @@ class Holding:
 
 @contextmanager
 def _alone(model: torch.nn.Module) -> Iterator[None]:
-    """Hold the model's lock, outside of inference mode: what is made in it can't be trained any more."""
+    """Hold the model's lock, outside of inference mode, whose tensors can't be trained."""
     with notes_of(model).lock, torch.inference_mode(False), torch.no_grad():
         yield
 
@@ -160,7 +160,7 @@ def _is_served_by(requested: str, weights: Weights) -> bool:
 
 
 def _is_intact(model: torch.nn.Module, weights: Weights) -> bool:
-    """True while nobody has replaced, cast, moved or hooked what was packed; a stock model always is what it was."""
+    """True while no packed weight has been replaced, cast, moved or hooked; always for a stock model."""
     if not weights.kernel:
         return True
     return len(packed_weights(model)) == weights.num_packed and not any(map(is_hooked_part, model.modules()))

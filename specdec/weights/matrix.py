@@ -37,7 +37,7 @@ class Matrix(ABC):
 
     @abstractmethod
     def dense(self) -> torch.Tensor:
-        """Return the dense matrix, not to be written to: a copy where it is packed, else the one that is kept."""
+        """Return the dense matrix, read-only: a copy where it is packed, else the stored one."""
 
     @abstractmethod
     def make_dense(self, is_transposed: bool) -> torch.Tensor:
@@ -88,7 +88,7 @@ class WholeMatrix(Matrix):
 
 @dataclass(slots=True)
 class _Ready:
-    """The parts of a joined product that nobody has asked for yet, and the rows that they are of."""
+    """The parts of a joined product that no layer has taken yet, and the rows that were multiplied."""
 
     rows: torch.Tensor
     version: int | None

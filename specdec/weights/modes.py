@@ -1,18 +1,19 @@
 """The values that ``weights=`` may have: modes, and the names of kernels."""
 
+from collections.abc import Iterable
+
 from specdec.errors import RequestError
-from specdec.plugins.registry import Registry
 
 MODES = "auto", "packed", "stock"
 
 
-def checked_weights(requested: object, registry: Registry) -> str:
-    """Return the mode, or the name of a kernel, that was asked for.
+def checked_weights(requested: object, kernels: Iterable[str]) -> str:
+    """Return the requested mode, or the name of one of the installed ``kernels``.
 
     Raises:
         RequestError: for one that doesn't exist.
     """
-    names = [*MODES, *sorted(registry.name_of(plugin) for plugin in registry.of_kind("kernels"))]
+    names = [*MODES, *sorted(kernels)]
     if requested not in names:
         raise RequestError(f"weights={requested!r}: it must be one of {', '.join(names)}")
     return str(requested)

@@ -1,4 +1,4 @@
-"""oneDNN's products with a matrix that was laid out once, in blocks as its kernels read them.
+"""oneDNN's products with a matrix that is packed once, in the blocks that its kernels read.
 
 The operations are those that torch's inductor makes of frozen models. Their names are private, so they are looked up
 when they are needed, and a torch without them has no such kernel.

@@ -1,4 +1,4 @@
-"""Packing a model's weights where they are, and giving them back."""
+"""Packing a model's weights in place, and unpacking them."""
 
 import ctypes
 import mmap
@@ -14,7 +14,7 @@ from specdec.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
 from specdec.weights.tensor import PackedWeight
 
 _MOST_KEPT = 2**26  # bytes that were freed, before they are returned
-_PAGE_OUT = 21  # madvise's MADV_PAGEOUT: Linux drops pages of a file, which are read again if they are asked for
+_PAGE_OUT = 21  # madvise's MADV_PAGEOUT: Linux drops a file's pages and reads them again on access
 _OWN = {"matrix", "is_transposed", "plain_dtype", "_is_param"}  # attributes of packed weights
 
 
@@ -24,12 +24,12 @@ def pack(
     row_multiples: Mapping[tuple[int, int], int] | None = None,
     on_group: Callable[[], object] = lambda: None,
 ) -> None:
-    """Pack the weights of some layers, those of a group as one matrix, a group after the other.
+    """Pack the weights of some layers, each group as one matrix, group by group.
 
-    ``row_multiples``: by the ``(outputs, inputs)`` of what is multiplied as one, where rows are to be padded.
-    Beside the model a group's weights are in memory at the most, joined and packed. A weight stays as it is where the
-    kernel can't hold it, and where something else refers to it: a view, a weak reference, or a profiler's record. A
-    graph of gradients that was made before can't be run backward afterwards.
+    ``row_multiples``: by ``(outputs, inputs)`` of a group's matrix, the multiple that rows are padded to.
+    At most one group's weights are in memory twice. A weight stays stock where the kernel can't pack it, and where
+    something else refers to it: a view, a weak reference, or a profiler's record. A graph of gradients made before
+    can't be run backward afterwards.
     """
     freed = 0
     for group in groups:
@@ -105,7 +105,7 @@ def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:
 
 
 def _replace(parameter: torch.Tensor, by: torch.Tensor) -> bool:
-    """Give a parameter the contents and the class of another tensor; whoever holds it holds the same object.
+    """Give a parameter the contents and the class of another tensor; references to it stay valid.
 
     False where something refers to the parameter, or hooks hang on it: it stays as it was.
     """

@@ -8,7 +8,7 @@ import torch
 _MULTIPLES = (1, 2, 4, 8, 16, 32)
 _FEW = tuple(range(1, 13))  # rows: where libraries choose among their ways
 _MORE = (14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 160, 256)
-_LEAST = (16, 32, 64, 160)  # tried whatever it costs: most trees
+_LEAST = (16, 32, 64, 160)  # always tried: most trees
 _MOST_SLICES = 4  # the sums of a single row agree by chance in one case of seven
 _NUM_CORRECTED = 3
 _NUM_INPUTS = 32  # of which those that count most are corrected
@@ -20,7 +20,7 @@ NUM_TRIED = len(_FEW) + len(_MORE)  # of numbers of rows, where it is quick
 
 
 def most_rows(is_quick: bool) -> int:
-    """Return the greatest number of rows that is tried."""
+    """Return the largest number of rows that is tried."""
     return (_MORE if is_quick else _LEAST)[-1]
 
 
@@ -78,7 +78,7 @@ class RowFunction:
         return self._cancelling(self.weight, rows.mul_(_SCALE).to(self.device, self.dtype))
 
     def _cancelling(self, weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        stride = max(7, len(weight) // len(rows))  # over all columns, and not one row's beside the next one's
+        stride = max(7, len(weight) // len(rows))  # over all columns, not neighbouring columns for neighbouring rows
         columns = torch.arange(len(rows), device=rows.device) * stride % len(weight)
         factors = weight[columns].double()
         target = 0.0 if self.bias is None else -self.bias[columns].double()
@@ -107,7 +107,7 @@ class RowFunction:
         return rows
 
     def _deviating(self, counts: Sequence[int], rows: torch.Tensor, whole: torch.Tensor) -> Iterator[int]:
-        """Yield the numbers of rows that give some row other bits than ``whole``, the greatest number, does."""
+        """Yield the numbers of rows that give some row other bits than ``whole``, the largest number, does."""
         for count in counts:
             for index in range(max(1, _MOST_SLICES // count)):
                 start = (count + index) * 7 % (len(rows) - count)  # a row's place must not matter either

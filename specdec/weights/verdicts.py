@@ -84,7 +84,7 @@ class Verdicts:
         Args:
             question: the contest's name among those about these layers.
             check: called when a remembered verdict is due. False, where it is contradicted, forgets it and measures
-                anew; None, where a few rounds can't tell, leaves it as it is.
+                anew; None, where a few rounds are unclear, leaves it unchanged.
         """
         key = " ".join((self.key, question, *names))
         known = self._contents().verdicts.get(key)

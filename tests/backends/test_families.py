@@ -13,6 +13,7 @@ from specdec.backends.output import OutputRow
 from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.split.compiler import SplitCompiler
+from specdec.probes.examination import examine
 from specdec.target import Target
 from tests.support import families
 from tests.support.generators import end_of_prompt, open_row, path_to, random_tree
@@ -25,7 +26,7 @@ compiler = DenseCompiler()
 @pytest.fixture(params=families.TREES, scope="module")
 def backend(request: pytest.FixtureRequest) -> HFBackend:
     model = families.make(*families.TREES[request.param])
-    loaded = HFBackend.load(model, compiler)
+    loaded = examine(HFBackend.load(model, compiler))
     loaded.model_under_test = model  # type: ignore[attr-defined]
     return loaded
 
@@ -113,7 +114,7 @@ def test_split_attention_gives_the_logits_of_dense_masks(name: str, monkeypatch:
     monkeypatch.setattr(hf_module, "PREFILL_CHUNK", 8)  # so that prompts come in several
     model, rng = families.make(*SPLIT[name]), np.random.default_rng(5)
     split = SplitCompiler(least_prefix=int(rng.integers(1, 12)))
-    loaded = [HFBackend.load(model, compiler), HFBackend.load(model, split)]
+    loaded = [examine(HFBackend.load(model, compiler)), examine(HFBackend.load(model, split))]
     batch = prompts(4)
     trees = [random_tree(rng, families.VOCAB, int(rng.integers(1, 13))) for _ in batch]
     logits = []
@@ -178,7 +179,7 @@ def test_a_wrong_cache_slot_shows(backend: HFBackend) -> None:
 def test_recurrent_models_are_refused_with_the_reason(name: str) -> None:
     config_class, arguments, reason = families.REFUSED[name]
     with pytest.raises(ModelError, match=reason):
-        HFBackend.load(families.make(config_class, arguments), compiler)
+        examine(HFBackend.load(families.make(config_class, arguments), compiler))
 
 
 @pytest.mark.parametrize("name", families.CHAINS)
@@ -209,6 +210,6 @@ def test_a_model_in_training_mode_is_refused() -> None:
 
 
 def test_shapes_say_what_the_configuration_says() -> None:
-    loaded = HFBackend.load(families.make("LlamaConfig", families.SMALL), compiler)
+    loaded = examine(HFBackend.load(families.make("LlamaConfig", families.SMALL), compiler))
     kinds, device = {"full_attention": None}, torch.device("cpu")
     assert loaded.shapes == Shapes(96, 256, True, kinds, torch.float32, device, num_layers=2)

@@ -17,8 +17,9 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.replay import Replay
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
-from specdec.models import state as findings
+from specdec.models.state import notes_of
 from specdec.probes.costs import measure_costs
+from specdec.probes.examination import examine
 from specdec.target import Row, Target
 from specdec.tree import ROOT
 from tests.support import families
@@ -40,7 +41,7 @@ def kinds(replay: Replay) -> list[Any]:
 
 
 def target_of(model: PreTrainedModel, compiler: Any) -> Target:
-    return Target(HFBackend.load(model, compiler), compiler)
+    return Target(examine(HFBackend.load(model, compiler)), compiler)
 
 
 def tree(width: int) -> DraftTree:
@@ -218,7 +219,7 @@ def test_a_branch_by_the_number_of_nodes_is_found_out_where_it_is_taken(differs:
 def test_numbers_of_nodes_are_tried_unless_they_lie_between_others_with_one_of_the_same_remainder() -> None:
     target = target_of(families.make(*families.TREES["llama"]), DenseCompiler())
     num_own = [0]
-    own_forward = target.backend._model.model.embed_tokens.forward
+    own_forward = target.backend.model.model.embed_tokens.forward
 
     def counted(ids: torch.Tensor) -> torch.Tensor:
         num_own[0] += 1
@@ -226,7 +227,7 @@ def test_numbers_of_nodes_are_tried_unless_they_lie_between_others_with_one_of_t
 
     row = opened(target)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(type(target.backend._model.model.embed_tokens), "forward", lambda _, ids: counted(ids))
+        patched.setattr(type(target.backend.model.model.embed_tokens), "forward", lambda _, ids: counted(ids))
         runs, unsettled = [], []
         for width in [2, 2, 2, 4, 6, 20, 2, 4, 12, 10, 18, 13, 22, 3]:
             before = num_own[0]
@@ -357,7 +358,7 @@ def test_an_open_stream_goes_on_while_another_generator_is_made() -> None:
     generator = Generator(model, proposer="autoregressive", numerics="fast")
     stream = generator.stream(PROMPT, max_new_tokens=60, eos_token_id=())
     tokens = [*next(stream).token_ids, *next(stream).token_ids]
-    findings.notes_of(model)._facts.clear()  # so that its first layers are tried again
+    notes_of(model)._facts.clear()  # so that its first layers are tried again
     Generator(model, proposer="jacobi", numerics="fast")
     for chunk in stream:
         tokens += chunk.token_ids

@@ -8,6 +8,7 @@ import torch
 from specdec import Generator, ModelError
 from specdec.backends.static import Inputs, StaticBackend
 from specdec.masks.dense import DenseCompiler
+from specdec.probes.examination import examine
 from specdec.target import Target
 from tests.support import families
 from tests.support.generators import open_row
@@ -53,7 +54,7 @@ def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_buffers_stay_where_they_are_from_one_request_to_the_next() -> None:
-    backend = StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler())
+    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     target = Target(backend, DenseCompiler())
     row = open_row(target, PROMPTS[0])
     buffer = backend._cache.layers[0].keys

@@ -18,6 +18,7 @@ from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout
 from specdec.masks.dense import DenseCompiler
 from specdec.plugins.registry import load_plugins
+from specdec.probes.examination import examine
 from specdec.testing import check_backend
 from tests.support import families
 
@@ -32,12 +33,12 @@ def toy() -> tuple[Backend, Plain]:
 
 def hf() -> tuple[Backend, Plain]:
     model = families.make(*families.TREES["gemma3"])  # windowed and full layers together
-    return HFBackend.load(model, compiler), lambda tokens: families.plain_logits(model, tokens)[-1]
+    return examine(HFBackend.load(model, compiler)), lambda tokens: families.plain_logits(model, tokens)[-1]
 
 
 def static() -> tuple[Backend, Plain]:
     model = families.make(*families.TREES["gemma3"])
-    return StaticBackend.load(model, compiler), lambda tokens: families.plain_logits(model, tokens)[-1]
+    return examine(StaticBackend.load(model, compiler)), lambda tokens: families.plain_logits(model, tokens)[-1]
 
 
 MAKERS = {"toy": toy, "hf": hf, "static": static}

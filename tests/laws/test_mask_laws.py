@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specdec import DraftTree, Role
 from specdec.layout import Shapes, Window
-from specdec.masks.mask_cache import KeptMasks, Marks
+from specdec.masks.mask_cache import Marks, MaskCache
 from specdec.plugins.registry import load_plugins
 from specdec.testing import trees
 from tests.support.generators import MASKS, path_to
@@ -76,9 +76,9 @@ def test_what_a_compiler_keeps_changes_nothing(mask: str, shapes: list[DraftTree
 
 
 def test_a_mask_too_large_to_be_kept_leaves_the_others() -> None:
-    kept, marks = KeptMasks(), Marks(0.0, -1.0, torch.float32, torch.device("cpu"))
+    kept, marks = MaskCache(), Marks(0.0, -1.0, torch.float32, torch.device("cpu"))
     small, large = DraftTree(0), DraftTree(0)
     large.add_chain(0, range(1, 100))
-    first = kept.behind(10, small, 1, marks)
-    assert kept.behind(20_000, large, 100, marks).shape == (100, 20_100)
-    assert kept.behind(11, small, 1, marks).untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+    first = kept.after_prefix(10, small, 1, marks)
+    assert kept.after_prefix(20_000, large, 100, marks).shape == (100, 20_100)
+    assert kept.after_prefix(11, small, 1, marks).untyped_storage().data_ptr() == first.untyped_storage().data_ptr()

@@ -3,11 +3,15 @@
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +169,26 @@ def test_an_interrupted_writer_leaves_nothing_and_a_killed_ones_file_goes_after_
     os.utime(old, (0, 0))
     assert write(path, FINDING)
     assert {each.name for each in path.parent.iterdir()} == {path.name, new.name}
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.05])
+def test_a_process_that_is_killed_while_it_writes_leaves_a_whole_file_and_no_lock(
+    tmp_path: Path, seconds: float
+) -> None:
+    path = written(tmp_path)
+    child = os.fork()
+    if not child:
+        for number in count():  # until it is killed
+            update(path, Finding, partial(counting, str(number)))
+    while read(path, Finding) == FINDING:
+        time.sleep(0.001)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = read(path, Finding)
+    assert found is not None
+    assert found.counts == FINDING.counts | {str(number): 1 for number in range(len(found.counts) - 2)}
+    assert update(path, Finding, partial(counting, "after"))
 
 
 def counting(name: str, value: Finding | None) -> Finding:

@@ -143,7 +143,7 @@ class Adapted(torch.nn.Module):
 Adapted.__module__ = "peft.peft_model"
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"is_prompt_learning": True}, "its virtual tokens are outside of the transformers model"),
-    ({"alora_invocation_tokens": [3, 4]}, "it is active behind its invocation tokens alone"),
+    ({"alora_invocation_tokens": [3, 4]}, "it is active after its invocation tokens alone"),
     ({"shift": 1.0}, "it computes something else than the transformers model inside"),
 ]
 

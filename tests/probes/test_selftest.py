@@ -11,6 +11,7 @@ from specdec.backends import hf
 from specdec.backends.hf import HFBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
+from specdec.probes.examination import examine
 from specdec.probes.selftest import probe
 from specdec.target import Target
 from tests.support import families, planted
@@ -28,7 +29,7 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
 
 @pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler()], ids=repr)
 def test_a_right_model_with_large_activations_is_taken_with_trees(model: PreTrainedModel, compiler: Any) -> None:
-    backend = HFBackend.load(model, compiler)
+    backend = examine(HFBackend.load(model, compiler))
     assert backend.shapes.takes_trees, backend.reason
 
 
@@ -41,7 +42,7 @@ def test_a_mistake_in_the_slots_of_the_cache_is_found(model: PreTrainedModel, mi
 
 def test_mistakes_of_deep_mixtures_in_half_precision_are_found_and_the_model_keeps_its_layers() -> None:
     model, compiler = families.deep("deepseek_v3", 12, has_spikes=True).to(torch.bfloat16), DenseCompiler()
-    assert HFBackend.load(model, compiler).shapes.takes_trees
+    assert examine(HFBackend.load(model, compiler)).shapes.takes_trees
     backend = planted.KeepsAnotherBranch(model, compiler)
     assert probe(Target(backend, compiler), model).fault
     layers = dict(model.named_modules())
@@ -58,7 +59,7 @@ def test_a_mistake_in_a_layout_is_refused_with_the_compilers_name(mistake: str) 
 
 def test_a_model_that_is_not_causal_is_refused() -> None:
     with pytest.raises(ModelError, match="it isn't causal"):
-        HFBackend.load(families.make("BertConfig", {**families.MHA}), DenseCompiler())
+        examine(HFBackend.load(families.make("BertConfig", {**families.MHA}), DenseCompiler()))
 
 
 @pytest.mark.parametrize(("layers", "dtype"), [(2, torch.float32), (2, torch.bfloat16), (16, torch.float32)])
@@ -66,7 +67,7 @@ def test_a_bias_by_slots_refuses_trees_and_takes_chains(
     layers: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hf, "_CHAINS_ONLY", {})
-    backend = HFBackend.load(families.deep("mpt", layers).to(dtype), DenseCompiler())
+    backend = examine(HFBackend.load(families.deep("mpt", layers).to(dtype), DenseCompiler()))
     assert not backend.shapes.takes_trees
     assert "of the logits' spread; allowed" in backend.reason
 
@@ -75,7 +76,7 @@ def test_logits_that_are_no_numbers_are_refused() -> None:
     model: Any = families.make(*families.TREES["llama"])
     model.lm_head.register_forward_hook(lambda *called: called[2].masked_fill(called[2] > 3.0, torch.nan))
     with pytest.raises(ModelError, match="is off from plain forward passes by nan"):
-        HFBackend.load(model, DenseCompiler())
+        examine(HFBackend.load(model, DenseCompiler()))
 
 
 def test_the_same_rounding_is_tried_each_time_and_the_model_is_left_as_it_was() -> None:
@@ -86,3 +87,17 @@ def test_the_same_rounding_is_tried_each_time_and_the_model_is_left_as_it_was() 
     assert dict(model.named_modules()) == before
     assert not model.get_input_embeddings()._forward_hooks
     assert torch.equal(families.plain_logits(model, [1, 2]), families.plain_logits(model, [1, 2]))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 12")])
+def test_a_lack_of_memory_is_no_finding_about_the_model(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    model = families.make(*families.TREES["llama"])
+
+    def fail(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HFBackend, "forward", fail)
+        with pytest.raises(ModelError, match="can't be tried out: memory ran out; free some"):
+            examine(HFBackend.load(model, DenseCompiler()))
+    assert not examine(HFBackend.load(model, DenseCompiler())).reason

@@ -16,6 +16,7 @@ from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
 from specdec.masks.exact.regions import Region, with_regions
 from specdec.masks.split.compiler import SplitCompiler
+from specdec.probes.examination import examine
 from specdec.probes.walk import WrongLayout, fault_of, walk
 from specdec.target import Target
 from tests.support import families, planted
@@ -62,7 +63,7 @@ def law(window: Window | None = None) -> list[list[int]]:
 
 
 def target_of(model: PreTrainedModel, compiler: Any) -> Target:
-    return Target(HFBackend.load(model, compiler), compiler)
+    return Target(examine(HFBackend.load(model, compiler)), compiler)
 
 
 WINDOWS = [None, Window("sliding", 3), Window("chunked", 4)]
@@ -132,7 +133,7 @@ def test_the_walk_compares_every_kind_of_pass_near_the_start_and_behind_a_long_c
     walked = walk(target_of(model, ExactCompiler()))
     kinds = {found.kind for found in walked.others}
     near = {"a tree of 6 nodes", "a tree of 13 nodes"}
-    everywhere = {"a tree that goes along with the prompt", "a ragged batch"}
+    everywhere = {"a tree in the prompt's last pass", "a ragged batch"}
     assert kinds - {"a tree of 100 nodes"} == {*near, *everywhere, "a tree of 33 nodes"}
     for kind in kinds:
         places = [found.position for found in walked.others if found.kind == kind]

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from specdec import DraftModelProposer, Engine, Generator, ModelError, PluginError
 from specdec.backends.hf import HFBackend
 from specdec.masks.exact.compiler import ExactCompiler
+from specdec.probes.examination import examine
 from specdec.runtime import binding
 from specdec.runtime.driving import _is_exact
 from specdec.weights.packing import packed_weights
@@ -30,7 +31,7 @@ class Journal:
 
     def begin(self, backend: HFBackend) -> None:
         self.open.append(backend)
-        self.most = max(self.most, sum(each._model is backend._model for each in self.open))
+        self.most = max(self.most, sum(each.model is backend.model for each in self.open))
 
     def end(self, backend: HFBackend) -> None:
         self.open = [each for each in self.open if each is not backend]
@@ -39,18 +40,18 @@ class Journal:
 @pytest.fixture
 def journal(monkeypatch: pytest.MonkeyPatch) -> Journal:
     journal = Journal()
-    prepare, close = HFBackend.prepare, HFBackend.close
+    made, close = HFBackend.__init__, HFBackend.close
 
-    def noting_prepare(self: HFBackend) -> None:
-        prepare(self)
+    def noting_made(self: HFBackend, *given: Any) -> None:
+        made(self, *given)
         journal.begin(self)
 
     def noting_close(self: HFBackend) -> None:
-        assert any(each is self for each in journal.open), "closed twice, or never prepared"
+        assert any(each is self for each in journal.open), "closed twice, or never made"
         close(self)
         journal.end(self)
 
-    monkeypatch.setattr(HFBackend, "prepare", noting_prepare)
+    monkeypatch.setattr(HFBackend, "__init__", noting_made)
     monkeypatch.setattr(HFBackend, "close", noting_close)
     return journal
 
@@ -123,7 +124,7 @@ def interrupted(*given: object) -> Any:
 
 def test_what_is_tried_in_search_of_a_remedy_is_closed(journal: Journal) -> None:
     model = llama()
-    assert _is_exact(lambda compiler: HFBackend.load(model, compiler), ExactCompiler())
+    assert _is_exact(lambda compiler: examine(HFBackend.load(model, compiler)), ExactCompiler())
     assert not journal.open
 
 

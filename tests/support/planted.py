@@ -163,12 +163,12 @@ REGIONS: dict[str, Any] = {
 
 
 class Untested(HFBackend):
-    """A backend that takes trees without a self-test, prepared otherwise."""
+    """A backend that takes trees without a self-test, examined otherwise."""
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
         super().__init__(model, compiler)
         with patch.object(examination, "_try_out", lambda *_: Tried("", Deviation("", 0.0))):
-            self.prepare()
+            examination.examine(self)
 
 
 class _ShiftedLayer(RaggedLayer):

@@ -7,7 +7,7 @@ from specdec.testing import check_proposer
 
 
 def cycle(context: tuple[int, ...]) -> list[float]:
-    """A law that counts 0, 1, 2, 3, 0, … with a little noise."""
+    """A distribution that counts 0, 1, 2, 3, 0, … with a little noise."""
     return [0.91 if token == (context[-1] + 1) % 4 else 0.03 for token in range(4)]
 
 

@@ -1,6 +1,6 @@
 """Paged attention as transformers' layers call it while a model is traced, and as OpenVINO computes it.
 
-A pass has the nodes of all its rows one behind another, (tokens, 1). Each row's keys and values are in blocks of 32
+A pass has the nodes of all its rows in order, (tokens, 1). Each row's keys and values are in blocks of 32
 slots, which OpenVINO's ``PagedAttentionExtension`` writes and reads by the row's table of blocks. Among the nodes of a
 row, a matrix says which sees which (``qq_bias``, made for draft trees); without one they are a chain.
 """

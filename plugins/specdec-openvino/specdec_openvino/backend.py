@@ -1,5 +1,6 @@
 """The backend: specdec's rows and layouts, passed on to a compiled OpenVINO graph with a paged cache."""
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -12,6 +13,7 @@ from specdec import ModelError
 from specdec.backends.base import Backend, BackendOptions
 from specdec.backends.output import Output
 from specdec.layout import Compiler, Layout, Shapes
+from specdec.machine.forks import refuse_fork
 from specdec.masks.dense import DenseCompiler
 from specdec.models.architecture import attention_kinds, name_of, position_limit, shapes_of
 from specdec.models.loading import ModelSource
@@ -76,6 +78,7 @@ class OpenVINOBackend(Backend):
         self._passes = Passes(compiled, self._blocks, self._filling)
         self._with_hidden: Passes | None = None
         self._first = 0
+        self._process = os.getpid()
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -109,6 +112,7 @@ class OpenVINOBackend(Backend):
         del self._passes, self._with_hidden, self._blocks, self._engine
 
     def open(self, capacity: int) -> None:
+        refuse_fork(self._process, "use backend='hf'")
         self._blocks.open()
 
     def forward(self, layout: Layout) -> Output:
@@ -159,7 +163,7 @@ class OpenVINOBackend(Backend):
 
 
 def _prover(options: OpenVINOOptions) -> Callable[[PreTrainedModel, Graphs], None]:
-    """A function that holds a conversion, in the model's own precision, against the model's own forward.
+    """Return a function that compares a conversion, in the model's own precision, with the model's own forward.
 
     It raises a ModelError where they differ by more than rounding does.
     """

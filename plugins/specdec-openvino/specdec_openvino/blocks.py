@@ -49,7 +49,7 @@ class Blocks:
         self.rows.append(BlockRow())
 
     def reserve(self, row: int, num_slots: int) -> None:
-        """Give a row blocks for so many slots."""
+        """Allocate blocks for ``num_slots`` slots of a row."""
         held = self.rows[row].blocks
         missing = -(-num_slots // self.size) - len(held)
         if missing > len(self._free):
@@ -57,7 +57,7 @@ class Blocks:
         held += [self._free.pop() for _ in range(missing)]
 
     def keep(self, row: int, path: Sequence[int]) -> None:
-        """Commit a path of the nodes behind a row's committed slots, in place."""
+        """Commit a path of the nodes after a row's committed slots, in place."""
         own = self.rows[row]
         moved = [(own.length + node, own.length + to) for to, node in enumerate(path) if to != node]
         own.length += len(path)
@@ -67,7 +67,7 @@ class Blocks:
                 buffer[:, destinations[0], :, destinations[1]] = buffer[:, sources[0], :, sources[1]]
 
     def rollback(self, row: int, length: int) -> None:
-        """Take a row back to so many slots; its blocks stay its own."""
+        """Roll a row back to ``length`` slots; its blocks stay its own."""
         self.rows[row].length = length
 
     def release(self, row: int) -> None:
@@ -88,7 +88,7 @@ class Blocks:
         return not self._buffers
 
     def clear(self, row: int) -> None:
-        """Overwrite what lies behind a row's committed slots."""
+        """Overwrite the slots after a row's committed ones."""
         own = self.rows[row]
         slots = range(own.length, len(own.blocks) * self.size)
         if slots:
@@ -98,8 +98,8 @@ class Blocks:
 
     def bytes_for(self, capacities: Sequence[int]) -> int:
         """Bytes held once rows of these capacities are open; of none, those that are held now."""
-        asked = sum(-(-capacity // self.size) + 1 for capacity in capacities)
-        return max(asked, self._num_blocks) * self.block_bytes
+        needed = sum(-(-capacity // self.size) + 1 for capacity in capacities)
+        return max(needed, self._num_blocks) * self.block_bytes
 
     @property
     def block_bytes(self) -> int:
@@ -117,7 +117,7 @@ class Blocks:
         return {shape: list(numbers) for shape, numbers in groupby(numbered, key=lambda number: self._shapes[number])}
 
     def _grow(self, least: int) -> None:
-        """Move to buffers of at least so many blocks, by half more than before so that this is rare."""
+        """Move to buffers of at least ``least`` blocks, growing by half so that this is rare."""
         held = self._num_blocks
         grown = max(least, _LEAST, held + held // 2)
         buffers = []

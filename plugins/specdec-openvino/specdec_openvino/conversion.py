@@ -20,6 +20,7 @@ from transformers.utils import logging
 from specdec import ModelError
 from specdec.errors import in_one_line
 from specdec.models.architecture import name_of
+from specdec.models.gradients import without_autocast
 from specdec.models.state import lock_of
 from specdec.probes.experts import batched_experts
 from specdec.weights.packing import packed_weights, unpack
@@ -90,11 +91,11 @@ def convert(model: PreTrainedModel) -> Converted:
     with _CONVERTING:
         library = attention.define()
         try:
-            with lock_of(model), _traced(model, tracing), torch.no_grad():
+            with lock_of(model), _traced(model, tracing), torch.no_grad(), without_autocast():
                 graph = _translated(_pass_of(model, tracing), _example(num_layers))
             widen(graph)
             _name(graph, tracing.layers, num_layers)
-        except Exception as error:  # modelling code and translators: whatever they raise means that it can't be had
+        except Exception as error:  # modelling code and translators: any error means that there is no conversion
             raise refusal(model, _reason(error)) from error
         finally:
             library._destroy()
@@ -134,10 +135,10 @@ def _example(num_layers: int) -> tuple[torch.Tensor, ...]:
 
 @contextmanager
 def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
-    """The model with the tracing's attention for a time, and with experts whose products no loop makes, quietly."""
+    """Temporarily set the tracing's attention and experts without a loop, and silence warnings."""
     attention.register(tracing)
     config = model.config.get_text_config()
-    before, told = config._attn_implementation, logging.get_verbosity()
+    before, verbosity = config._attn_implementation, logging.get_verbosity()
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     config._attn_implementation = attention.NAME
     logging.set_verbosity_error()  # tracing reads every property, and that of the loss warns
@@ -151,7 +152,7 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
         for weight in trained:
             weight.requires_grad_()
         config._attn_implementation = before
-        logging.set_verbosity(told)
+        logging.set_verbosity(verbosity)
 
 
 def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) -> None:

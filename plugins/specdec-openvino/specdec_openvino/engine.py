@@ -9,6 +9,7 @@ import openvino as ov
 import torch
 
 from specdec import ModelError
+from specdec.errors import is_out_of_memory
 from specdec.layout import Layout
 from specdec_openvino.attention import describe
 from specdec_openvino.blocks import Blocks
@@ -51,7 +52,8 @@ class Compiled:
                     graph.remove_result(result)
             self.model = core.compile_model(graph, options.device, options.properties(dtype))
         except (RuntimeError, MemoryError) as error:
-            raise ModelError(f"OpenVINO can't compile the model for {options.device}: {_reason(error)}") from error
+            reason = "memory ran out; free some, or use backend='hf'" if is_out_of_memory(error) else _reason(error)
+            raise ModelError(f"OpenVINO can't compile the model for {options.device}: {reason}") from error
         self.cache_dtype = options.of_cache(dtype)
         self.cache_shapes = [
             self._cache_shape(f"{kind}.{number}") for number in range(len(layers)) for kind in ("keys", "values")
@@ -69,7 +71,7 @@ class Compiled:
 class Graphs:
     """A conversion with the weights of a model, and what was compiled of them.
 
-    The last graph that was asked for stays; another one, with hidden states or for other options, while it is in use.
+    The last compiled graph stays; others, with hidden states or other options, are freed when no backend uses them.
 
     Args:
         let_go: called when a graph was compiled, which has most weights in another layout then.

@@ -6,7 +6,7 @@ worked out anew, while the engine's kernels take hardly longer for six tokens th
 
 from collections.abc import Sequence
 
-_PATIENCE = 4  # passes of a single token, one behind another, until one is fed alone
+_PATIENCE = 4  # consecutive passes of a single token before one is fed alone
 
 
 class Filling:

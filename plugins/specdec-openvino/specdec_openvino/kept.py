@@ -105,7 +105,7 @@ class Conversion:
         return cls(facts, graph.tobytes(), constants.tobytes(), dict(zip(header["own"], own, strict=True)))
 
     def save(self, path: Path) -> None:
-        """Write it to a file, in one step for whoever reads: another process, or this one after an interruption.
+        """Write it to a file atomically: readers see the former conversion or this one, also after an interruption.
 
         Warns:
             UserWarning: where it can't be written, with the remedy.
@@ -116,17 +116,17 @@ class Conversion:
             number, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         except OSError as error:
             return _warn(path, error)
-        beside = Path(name)
+        unfinished = Path(name)
         try:
             with os.fdopen(number, "w+b") as file:
                 self._write(file)
                 file.flush()
                 os.fsync(file.fileno())  # else a crash may leave the name, and zeros
-            os.replace(beside, path)
+            os.replace(unfinished, path)
         except OSError as error:
             return _warn(path, error)
         finally:
-            beside.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
 
     def _write(self, file: Any) -> None:
         parts = [np.frombuffer(self.graph, np.uint8), np.frombuffer(self.constants, np.uint8), *self.own.values()]

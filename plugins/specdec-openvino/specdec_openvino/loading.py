@@ -1,4 +1,4 @@
-"""From a model, a folder or a hub's name to graphs that were held against the model on the device at hand."""
+"""From a model, a folder or a hub's name to graphs that were compared with the model on this device."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,10 +15,10 @@ from transformers.utils.logging import tqdm
 from specdec import ModelError
 from specdec.machine.cache_folder import cache_folder
 from specdec.models.architecture import name_of, shapes_of
+from specdec.models.attention_switch import why_fixed
 from specdec.models.fingerprint import fingerprint_of
 from specdec.models.loading import ModelSource, is_gguf, load_pretrained, load_pretrained_tokenizer, must_be_cached
 from specdec.models.state import notes_of
-from specdec.probes.examination import why_fixed
 from specdec_openvino.conversion import Converted, convert, refusal
 from specdec_openvino.engine import Graphs
 from specdec_openvino.kept import Conversion, path_in, remove_others
@@ -118,7 +118,7 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
     folder = Path(name) if Path(name).is_dir() else _snapshot(name)
     if folder is not None and (folder / _EXPORTED).is_file() and not any(folder.glob("*.safetensors")):
         raise ModelError(
-            f"can't load {name!r}: an export of OpenVINO's can't be held against the model's own forward; give the "
+            f"can't load {name!r}: an export of OpenVINO's can't be compared with the model's own forward; give the "
             "folder that it was exported from"
         )
     if folder is None or not (folder / "config.json").is_file():

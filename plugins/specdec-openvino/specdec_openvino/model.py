@@ -34,7 +34,7 @@ class OpenVINOModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The model's, whatever it is computed in."""
+        """The model's dtype, not that of arithmetic."""
         return self.graphs.conversion.facts.dtype
 
     def __repr__(self) -> str:

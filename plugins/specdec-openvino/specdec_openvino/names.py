@@ -20,14 +20,14 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from specdec.models.state import Notes
 from specdec_openvino.outside import tensors_of
 
-_FORMAT = 8  # of what is kept; another number makes earlier conversions unknown
+_FORMAT = 8  # version of the files; another number makes earlier conversions unknown
 _READ = "*.safetensors", "*.json"  # the files of a checkpoint that say what the model computes
 _PLAIN = bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size, range
-# Of a module: what is gone through by itself, and what transformers notes once hidden states were asked for.
+# Of a module: attributes that are described elsewhere, and transformers' note that hidden states were requested.
 _APART = {"_parameters", "_buffers", "_modules", "_output_capturing_hooks_installed"}
 _VERSIONED = "torch", "transformers", "peft"  # their versions are part of a name, and stand for their code
 _CAPTURING = (
-    "transformers.utils.output_capturing"  # its hooks, which stay after hidden states were asked for, only read
+    "transformers.utils.output_capturing"  # its hooks, which stay after hidden states were requested, only read
 )
 _MOST_DEPTH = 12
 
@@ -53,8 +53,7 @@ def name_of_model(model: PreTrainedModel, device: str) -> str:
 def name_of_folder(folder: Path, device: str) -> str:
     """A name for the conversion of a checkpoint for a device, by its files; its weights aren't read.
 
-    Of a snapshot in a hub's cache the folder is enough: it is named after the commit, and files come as they are asked
-    for.
+    For a snapshot in a hub's cache the folder suffices: it is named after the commit, and files come as needed.
     """
     named = _Digest(device)
     named.add(folder.resolve())
@@ -131,7 +130,7 @@ def _parts(value: Any) -> Iterable[Any]:
         return value
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
-    if isinstance(value, torch.Tensor):  # one in a list, say, whose numbers nobody compares
+    if isinstance(value, torch.Tensor):  # one in a list, say, whose numbers aren't compared
         raise UnnameableError
     if isinstance(value, torch.nn.Module):  # held outside of the tree of modules
         return [*_code_of(type(value)), *_plain_attributes(value)]
@@ -154,7 +153,7 @@ def _parts_by_pickling(value: Any) -> Iterable[Any]:
     """What a copy of an object would be made of."""
     try:
         reduced = value.__reduce_ex__(2)
-    except Exception:  # whatever its author likes
+    except Exception:  # an error of any kind
         raise UnnameableError from None
     return (
         [reduced]

@@ -23,8 +23,8 @@ class OpenVINOOptions(BackendOptions):
     device: str = Field(default="CPU", description="a device that OpenVINO lists; tested on CPUs only")
     precision: Precision = Field(default="model", description="of arithmetic: the model's own, or bfloat16")
     kv: CachePrecision = Field(default="model", description="of keys and values: that of arithmetic, or 8 bits")
-    weights: Weights = Field(default="model", description="the model's own, or rounded to so many bits by nncf")
-    threads: int = Field(default=0, ge=0, description="of the engine; 0: as many as torch has when the model is loaded")
+    weights: Weights = Field(default="model", description="the model's own, or rounded to 8 or 4 bits by nncf")
+    threads: int = Field(default=0, ge=0, description="of the engine; 0: torch's number when the model is loaded")
 
     def of_arithmetic(self, dtype: torch.dtype) -> torch.dtype:
         """The dtype that a model of some dtype is computed in."""

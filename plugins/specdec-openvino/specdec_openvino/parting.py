@@ -1,4 +1,4 @@
-"""A converted graph and its weights, parted: the one is kept, and the others stay where the model has them."""
+"""Separating a converted graph from its weights: the graph is saved, the weights stay in the model's memory."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A layout as a compiled graph takes it: the nodes of all rows one behind another, and where each row lies."""
+"""A layout as a compiled graph takes it: the nodes of all rows in order, and where each row lies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which models given by name the engine takes without being asked for."""
+"""Which models given by name the engine takes by default."""
 
 import json
 from contextlib import suppress

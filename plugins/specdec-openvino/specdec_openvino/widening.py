@@ -1,8 +1,8 @@
-"""Graphs of 16-bit models that say float32, beside weights of 16 bits.
+"""Graphs of 16-bit models that say float32, with weights of 16 bits.
 
-The device computes in the precision that it is asked for in either case. But it knows rotary embeddings, say, as one
+The device computes in the requested precision in either case. But it knows rotary embeddings, say, as one
 operation only where a graph has them in float32; and it keeps weights in 16 bits, instead of a float32 copy of them,
-only where the conversion behind each of them is marked as a decompression. OpenVINO marks those of float16 weights
+only where the conversion after each of them is marked as a decompression. OpenVINO marks those of float16 weights
 itself, has no function that does so for others, and reads marks from a graph's file: there they are written.
 """
 
@@ -37,5 +37,5 @@ def mark_decompressions(graph: bytes) -> bytes:
         if is_weight and target.get("type") == "Convert" and target.find("rt_info") is None:
             facts = ElementTree.Element("rt_info")
             ElementTree.SubElement(facts, "attribute", name="decompression", version="0")
-            target.insert(1, facts)  # behind its data, where OpenVINO writes it
+            target.insert(1, facts)  # after its data, where OpenVINO writes it
     return ElementTree.tostring(tree.getroot())

@@ -3,9 +3,12 @@
 import json
 import os
 import resource
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -169,6 +172,27 @@ def test_what_a_killed_process_left_is_removed_after_a_day(by_hand: tuple[Conver
     os.utime(left, (1e9, 1e9))
     made.save(path)
     assert set(path.parent.iterdir()) == {path, recent}
+    assert Conversion.find(path) is not None
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.005, 0.02, 0.05])
+def test_a_process_that_is_killed_while_it_saves_leaves_what_was_there(
+    by_hand: tuple[Conversion, Path], seconds: float
+) -> None:
+    made, path = by_hand
+    other = replace(made, graph=b"<another/>" * 999)
+    child = os.fork()
+    if not child:
+        while True:  # until it is killed
+            other.save(path)
+            made.save(path)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found = Conversion.find(path)
+    assert found is not None
+    assert found.graph in {made.graph, other.graph}
+    made.save(path)
     assert Conversion.find(path) is not None
 
 

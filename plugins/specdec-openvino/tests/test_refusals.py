@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from openvino import Core
 from specdec_openvino import loading
 from specdec_openvino.attention import Tracing
+from specdec_openvino.backend import OpenVINOBackend
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError, PluginError
@@ -46,6 +48,21 @@ def test_wrong_numbers_are_found_at_load(families: ModuleType, monkeypatch: pyte
     monkeypatch.setattr(Tracing, "attention", wrong)
     with pytest.raises(ModelError, match=r"has other logits once it is converted to OpenVINO: .*; use backend='hf'"):
         Generator(families.make("LlamaConfig", {**families.SMALL, "intermediate_size": 80}), backend="openvino")
+
+
+@pytest.mark.parametrize(
+    ("where", "error"),
+    [((Core, "compile_model"), MemoryError()), ((OpenVINOBackend, "forward"), RuntimeError("std::bad_alloc"))],
+)
+def test_a_lack_of_memory_has_a_remedy(
+    families: ModuleType, monkeypatch: pytest.MonkeyPatch, where: tuple[type, str], error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(*where, fail)
+    with pytest.raises(ModelError, match=r"^.*: memory ran out; free some, or [^\n]*$"):
+        Generator(families.make("LlamaConfig", {**families.SMALL, "intermediate_size": 56}), backend="openvino")
 
 
 @pytest.mark.parametrize(

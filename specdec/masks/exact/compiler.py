@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 from specdec.layout import Shapes
 from specdec.masks.base import MaskCompiler
 from specdec.masks.exact.regions import ATTENTION, OPEN, Region, closed_region, regions_of, with_regions
-from specdec.masks.mask_cache import KeptMasks, Marks
+from specdec.masks.mask_cache import Marks, MaskCache
 from specdec.masks.visibility import visibility, within
 from specdec.tree import DraftTree
 
@@ -22,7 +22,7 @@ class ExactCompiler(MaskCompiler):
     bit_exact: ClassVar[bool] = True
     max_depth: ClassVar[int | None] = OPEN
 
-    _kept: KeptMasks = PrivateAttr(default_factory=KeptMasks)
+    _cache: MaskCache = PrivateAttr(default_factory=MaskCache)
 
     def register(self) -> None:
         from specdec.masks.exact import kernel  # imports transformers, which takes seconds
@@ -41,7 +41,9 @@ class ExactCompiler(MaskCompiler):
         if len(trees) == 1 and not any(shapes.attention.values()):
             region = self._only_region(trees[0], lengths[0], shapes)
             if region is not None:
-                mask = self._kept.behind(lengths[0], trees[0], width, Marks(True, False, torch.bool, shapes.device))
+                mask = self._cache.after_prefix(
+                    lengths[0], trees[0], width, Marks(True, False, torch.bool, shapes.device)
+                )
                 return dict.fromkeys(shapes.attention, with_regions(mask[None, None], [region]))
         visible = visibility(trees, lengths, width)
         masks = {}
@@ -61,5 +63,5 @@ class ExactCompiler(MaskCompiler):
         if closed != closed_region(0, length + max(tree.depths)):
             return None
         marks = Marks(0.0, -torch.inf, torch.float32, shapes.device)
-        hidden = self._kept.behind(length - closed.stop, tree, len(tree), marks)
+        hidden = self._cache.after_prefix(length - closed.stop, tree, len(tree), marks)
         return Region(0, slice(0, len(tree)), closed, (slice(closed.stop, length + len(tree)),), hidden)

@@ -39,7 +39,7 @@ _SMALLEST_FUSED_HEAD = 32  # below, rows of the fused kernel in half precision w
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Spacings, as exponents of two: values on 2^-values, weights on the last of 2^-weights, in so many limbs."""
+    """Spacings, as exponents of two: values on 2^-values, weights on the last of 2^-weights, a limb for each."""
 
     weights: tuple[int, ...]
     values: int
@@ -142,10 +142,10 @@ def _stacks(
 ) -> tuple[Sequence[Stack], Sequence[Region]]:
     """The stacks of a pass, and the regions that are in none: all its layers share them, with the mask."""
     found: dict[tuple[int, int], tuple[list[Stack], list[Region]]] = mask.__dict__.setdefault("stacks", {})
-    asked = num_heads, slot_size
-    if asked not in found:
-        found[asked] = stacks_of(regions, num_heads, slot_size, _ROWS, _FEWEST_SLOTS)
-    return found[asked]
+    key = num_heads, slot_size
+    if key not in found:
+        found[key] = stacks_of(regions, num_heads, slot_size, _ROWS, _FEWEST_SLOTS)
+    return found[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ def _whole(limbs: torch.Tensor, num_limbs: int) -> torch.Tensor:
 
 
 def _filled_up(states: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """(groups, rows, size), with rows of zeros behind where there are fewer."""
+    """(groups, rows, size), padded with rows of zeros."""
     missing = num_rows - states.shape[1]
     return torch.nn.functional.pad(states, (0, 0, 0, missing)) if missing > 0 else states
 
@@ -260,7 +260,7 @@ def _closed(
 
 
 def _softmax_weights(scores: list[torch.Tensor], grid: _Grid) -> torch.Tensor:
-    """exp(score - greatest) on the grid, (groups, limbs * rows, slots), float64.
+    """exp(score - maximum) on the grid, (groups, limbs * rows, slots), float64.
 
     exp and not exp2: on CPUs the last few numbers of a tensor get other bits from exp2, as they do from sigmoid. It is
     slow where nothing representable is left, so that is cut off first: far below the grid.

@@ -8,7 +8,7 @@ same tokens in the same slots, all of them visible: one sum in one order serves 
 the node sees, in an order that differs. The kernel sums them exactly, and an exact sum is the same in any order.
 
 Example: at position 250 a node sees the positions 0 … 250. The blocks that end by 250 - ``OPEN`` are slots 0 … 191, its
-closed region. In plain decoding slots 192 … 250 are open. As a node at depth 10 of a tree behind 240 committed tokens
+closed region. In plain decoding slots 192 … 250 are open. As a node at depth 10 of a tree after 240 committed tokens
 it may lie in slot 275: then 192 … 275 are open, 25 of them hidden from it, and the others hold the same 59 tokens.
 """
 
@@ -41,14 +41,14 @@ class Region:
 
     def bias(self, num_heads: int, num_rows: int, num_slots: int) -> torch.Tensor:
         """``hidden`` once for each head, one below the other, (num_rows, num_slots): further slots are hidden, too."""
-        asked = num_heads, num_rows, num_slots
-        if asked not in self._biases:
+        key = num_heads, num_rows, num_slots
+        if key not in self._biases:
             nodes, slots = self.hidden.shape
             bias = self.hidden.new_zeros(num_rows, num_slots)
             bias[: num_heads * nodes, :slots] = self.hidden.repeat(num_heads, 1)
             bias[:, slots:] = -torch.inf
-            self._biases[asked] = bias
-        return self._biases[asked]
+            self._biases[key] = bias
+        return self._biases[key]
 
     def take_open(self, states: torch.Tensor) -> torch.Tensor:
         """The open slots' keys or values, (groups, slots, head size)."""

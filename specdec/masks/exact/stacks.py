@@ -1,7 +1,7 @@
 """Stacks: regions of several rows whose open slots are summed in the same products, since each product costs a call.
 
-What a region's own sums are isn't changed by that: slots that are filled up weigh nothing, and rows of products don't
-depend on one another, nor matrices of a batch.
+A region's own sums don't change: padded slots have weight 0, and neither rows of products nor matrices of a batch
+depend on one another.
 """
 
 from collections.abc import Iterator, Sequence
@@ -53,14 +53,14 @@ class Stack:
         return taken.view(len(self.regions), num_groups, -1, size)
 
     def _lines_at(self, num_groups: int, of_row: int, of_group: int, of_slot: int) -> torch.Tensor:
-        """The lines of memory in which open slots lie, where those of rows, groups and slots are so far apart."""
-        asked = num_groups, of_row, of_group, of_slot
-        if asked not in self._lines:
+        """Return the memory lines of the open slots, from the strides of rows, groups and slots."""
+        key = num_groups, of_row, of_group, of_slot
+        if key not in self._lines:
             rows, slots = self.slots
             groups = torch.arange(num_groups, device=rows.device)[:, None] * of_group
             lines = (rows * of_row)[:, None] + groups + (slots * of_slot)[:, None]
-            self._lines[asked] = lines.flatten()
-        return self._lines[asked]
+            self._lines[key] = lines.flatten()
+        return self._lines[key]
 
     def put(self, output: torch.Tensor, results: torch.Tensor) -> None:
         """Write results, (regions, groups, num_rows, size), to (rows, width, groups, heads, size)."""
@@ -71,7 +71,7 @@ class Stack:
 def stacks_of(
     regions: Sequence[Region], num_heads: int, slot_size: int, multiple: int, fewest_slots: int
 ) -> tuple[list[Stack], list[Region]]:
-    """The stacks of a pass, for so many heads of a group, and the regions that are better off alone.
+    """Return the stacks of a pass, for ``num_heads`` heads of a group, and the regions that are faster alone.
 
     Args:
         slot_size: numbers that a slot holds, of all groups.
@@ -99,7 +99,7 @@ def stacks_of(
 
 
 def _by_slots(regions: Sequence[Region], worth: int) -> Iterator[tuple[Region, ...]]:
-    """Regions in stacks, the longest first: another one begins where the rest saves so many filled-up slots by that."""
+    """Divide regions into stacks, longest first; a new stack begins where that saves enough padded slots."""
     ordered = sorted(regions, key=lambda region: region.hidden.shape[1], reverse=True)
     longest, begin = ordered[0].hidden.shape[1], 0
     for place, region in enumerate(ordered):

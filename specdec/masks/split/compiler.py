@@ -1,7 +1,7 @@
-"""No mask over the prefix: where all nodes of a row see the same committed slots, only the tail behind needs one.
+"""No mask over the prefix: where all nodes of a row see the same committed slots, only the tail after them needs one.
 
 So there is no mask as long as the context to build and to move, and the prefix goes through kernels that take none,
-FlashAttention among them (``kernel.py``). There is no compiler for FlexAttention beside this one: its block masks take
+FlashAttention among them (``kernel.py``). There is no compiler for FlexAttention: its block masks take
 milliseconds to make, for every tree anew, and without compilation it holds all scores at once.
 """
 

@@ -54,7 +54,7 @@ def split_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it.
+    """Compute attention in two parts; transformers calls it in each layer.
 
     Args:
         query: (rows, heads, width, head size).
@@ -160,7 +160,7 @@ def _tail(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Spl
     attended, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         *(_widened(states, size) for states in (query, k, v)), attn_mask=mask, scale=kind.scale
     )
-    if len(mask) > 1:  # beside longer tails a row's own fills up; of nothing the kernel says 0, as of a sum of one
+    if len(mask) > 1:  # a shorter tail is padded; for no slots the kernel returns 0, as for a sum of 1
         lse = lse.masked_fill((mask == -torch.inf).all(-1), -torch.inf)
     return _Part(attended[..., : value.shape[3]].reshape(*folded.shape[:3], -1), lse.reshape(folded.shape[:3]))
 

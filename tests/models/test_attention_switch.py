@@ -6,7 +6,7 @@ import pytest
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec import Generator, ModelError
-from specdec.probes.switching import why_not_switchable
+from specdec.models.attention_switch import why_not_switchable
 from tests.support import families
 
 NO_INTERFACE = "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
