@@ -22,7 +22,7 @@ from specdec.runtime.opening import check_arguments, choice_of, open_model
 from specdec.strategies.base import Proposer
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
-from specdec.weights.laying_out import Weights
+from specdec.weights.pack_model import Weights
 
 
 class Generator:

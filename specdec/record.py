@@ -85,7 +85,7 @@ class StepRecord:
         seconds: by phase.
         width: nodes of the widest row, without padding; 0 without a pass.
         num_positions: cache slots that the longest row sees.
-        is_settled: False while the backend is still warming up for passes like this one.
+        is_warm: False while the backend is still warming up for passes like this one.
         row_bytes: bytes of the keys and values of each row; 0 unless a request has ended.
     """
 
@@ -94,7 +94,7 @@ class StepRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     width: int = 0
     num_positions: int = 0
-    is_settled: bool = True
+    is_warm: bool = True
     row_bytes: int = 0
 
     @property

@@ -13,10 +13,10 @@ from specdec.errors import PluginError
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.tree import ROOT, DraftTree, Role
 
-_NO_TRUNKS: Mapping["Row", Sequence[int]] = {}
+_NO_TRUNKS: Mapping["CacheRow", Sequence[int]] = {}
 
 
-class Row:
+class CacheRow:
     """A handle of a sequence in the cache, from ``open`` to ``release``.
 
     Attributes:
@@ -37,7 +37,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class PlannedPass:
     """A compiled forward pass.
 
     Attributes:
@@ -47,8 +47,8 @@ class Pass:
     """
 
     layout: Layout
-    rows: tuple[Row, ...]
-    trunks: Mapping[Row, int]
+    rows: tuple[CacheRow, ...]
+    trunks: Mapping[CacheRow, int]
 
     @property
     def num_positions(self) -> int:
@@ -64,7 +64,7 @@ class PassOutput:
         rows: each row's output, addressed by the nodes of the row's tree.
     """
 
-    def __init__(self, planned: Pass, output: Output) -> None:
+    def __init__(self, planned: PlannedPass, output: Output) -> None:
         self.planned = planned
         self.rows = {
             row: OutputRow(output, number, planned.trunks[row])
@@ -73,7 +73,7 @@ class PassOutput:
         }
         self._output = output
 
-    def fetch(self, nodes: Mapping[Row, Sequence[int]]) -> None:
+    def fetch(self, nodes: Mapping[CacheRow, Sequence[int]]) -> None:
         """Copy the logits at some nodes of each row to the host in one transfer; later reads use the copies."""
         rows = self.rows
         self._output.fetch([(rows[row].row, rows[row].trunk + node) for row in nodes for node in nodes[row]])
@@ -94,7 +94,7 @@ class Target:
         self.compiler = compiler
         self._on_close = on_close
         self._is_closed = False
-        self._rows: list[Row] = []  # in the backend's order
+        self._rows: list[CacheRow] = []  # in the backend's order
         self.author = f"backend {type(backend).__name__} with {type(compiler).__name__}"
 
     @property
@@ -103,12 +103,12 @@ class Target:
         return self.backend.shapes
 
     @property
-    def is_settled(self) -> bool:
+    def is_warm(self) -> bool:
         """False while the backend is still warming up for passes like the last one."""
-        return self.backend.is_settled
+        return self.backend.is_warm
 
     @property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[CacheRow, ...]:
         """The open rows."""
         return tuple(self._rows)
 
@@ -117,20 +117,20 @@ class Target:
         """True while any open row belongs to a running request."""
         return not all(row.is_waiting for row in self._rows)
 
-    def open(self, capacity: int) -> Row:
+    def open(self, capacity: int) -> CacheRow:
         """Open an empty row for up to ``capacity`` tokens."""
         self.check_rows()
-        row = Row(capacity)
+        row = CacheRow(capacity)
         self.backend.open(capacity)
         self._rows.append(row)
         return row
 
     def compile(
         self,
-        trees: Mapping[Row, DraftTree],
-        trunks: Mapping[Row, Sequence[int]] = _NO_TRUNKS,
+        trees: Mapping[CacheRow, DraftTree],
+        trunks: Mapping[CacheRow, Sequence[int]] = _NO_TRUNKS,
         hidden: Sequence[int] = (),
-    ) -> Pass:
+    ) -> PlannedPass:
         """Compile one pass over a tree per row.
 
         Args:
@@ -145,9 +145,9 @@ class Target:
         grown = [trees[row].below(trunks.get(row, ())) if row in trees else DraftTree(0) for row in rows]
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
         layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown))
-        return Pass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})
+        return PlannedPass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})
 
-    def forward(self, planned: Pass, num_top: int = 0) -> PassOutput:
+    def forward(self, planned: PlannedPass, num_top: int = 0) -> PassOutput:
         """Run a pass.
 
         Args:
@@ -157,7 +157,7 @@ class Target:
         output.num_top = num_top
         return PassOutput(planned, output)
 
-    def keep(self, planned: Pass, paths: Mapping[Row, Sequence[int]]) -> None:
+    def keep(self, planned: PlannedPass, paths: Mapping[CacheRow, Sequence[int]]) -> None:
         """Commit the trunk and a path of the tree, root first, for some rows of the last pass.
 
         The other rows keep nothing.
@@ -170,7 +170,7 @@ class Target:
         for row, path in zip(planned.rows, kept, strict=True):
             row.length += len(path)
 
-    def chunk_behind(self, row: Row, tokens: Sequence[int]) -> Sequence[int]:
+    def chunk_after(self, row: CacheRow, tokens: Sequence[int]) -> Sequence[int]:
         """Return the next whole chunk of a text whose first tokens a row holds, or nothing if less is left.
 
         No chunk contains the text's last token, which is the root of the first tree.
@@ -178,7 +178,7 @@ class Target:
         end = row.length - row.length % self.shapes.chunk + self.shapes.chunk
         return tokens[row.length : end] if end < len(tokens) else ()
 
-    def read(self, row: Row, tokens: Sequence[int], wanted: Sequence[int] = (ROOT,)) -> OutputRow:
+    def read(self, row: CacheRow, tokens: Sequence[int], wanted: Sequence[int] = (ROOT,)) -> OutputRow:
         """Append tokens to a row in one pass; the output at the ``wanted`` ones."""
         chain = DraftTree(tokens[0])
         nodes = [ROOT, *chain.add_chain(ROOT, tokens[1:], Role.SUPPORT)]
@@ -188,34 +188,34 @@ class Target:
         self.keep(planned, {row: nodes})
         return output
 
-    def read_all(self, row: Row, tokens: Sequence[int]) -> OutputRow:
+    def read_all(self, row: CacheRow, tokens: Sequence[int]) -> OutputRow:
         """Append a text to an empty row, chunk by chunk; the output at its last token, which is node 0."""
-        while chunk := self.chunk_behind(row, tokens):
+        while chunk := self.chunk_after(row, tokens):
             self.read(row, chunk)
         planned = self.compile({row: DraftTree(tokens[-1])}, {row: tokens[row.length : -1]})
         output = self.forward(planned).rows[row]
         self.keep(planned, {row: (ROOT,)})
         return output
 
-    def rollback(self, row: Row, length: int) -> None:
+    def rollback(self, row: CacheRow, length: int) -> None:
         """Drop a row's tokens after the first ``length``."""
         self.backend.rollback(self._rows.index(row), length)
         row.length = length
 
-    def hold(self, row: Row, start: int, stop: int) -> Held:
+    def hold(self, row: CacheRow, start: int, stop: int) -> Held:
         """Copy the keys and values of a row's tokens from ``start`` to ``stop``."""
         return self.backend.hold(self._rows.index(row), start, stop)
 
-    def put(self, row: Row, held: Sequence[Held], num_tokens: int) -> None:
+    def put(self, row: CacheRow, held: Sequence[Held], num_tokens: int) -> None:
         """Append copies of the keys and values of ``num_tokens`` tokens to a row, as if it had read these tokens."""
         self.backend.put(self._rows.index(row), held)
         row.length += num_tokens
 
-    def clear(self, row: Row) -> None:
+    def clear(self, row: CacheRow) -> None:
         """Overwrite the keys and values of a row's dropped nodes: NaN passes through masks."""
         self.backend.clear(self._rows.index(row))
 
-    def release(self, row: Row) -> None:
+    def release(self, row: CacheRow) -> None:
         """Close a row."""
         number, last = self._rows.index(row), self._rows.pop()
         if row is not last:

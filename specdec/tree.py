@@ -63,15 +63,24 @@ class DraftTree:
         draws: by parent, in the order in which a verifier tries them.
         wanted: the nodes whose logits are read, ascending; None for the root, candidates and probes. Proposers leave it
             None: the decoding loop sets it by their declared signals.
-        named_by: by node of a merge, the strategies that proposed its token.
-        chances: by node of a merge, the probability that the node is right if its parent is.
+        proposed_by: by node of a merge, the strategies that proposed its token.
+        probs: by node of a merge, the probability that the node is right if its parent is.
         sources: the trees whose nodes ``graft`` copied, each with its nodes' places here.
-        has_true_laws: every draw's q is the distribution that the draw came from. A proposer that drops or re-ranks
+        has_true_q: every draw's q is the distribution that the draw came from. A proposer that drops or re-ranks
             *sampled* nodes by the outcome of the draw must set this to False: ``match`` then verifies the tree.
     """
 
     __slots__ = (
-        "_index", "chances", "depths", "draws", "has_true_laws", "named_by", "parents", "roles", "sources", "tokens",
+        "_index",
+        "depths",
+        "draws",
+        "has_true_q",
+        "parents",
+        "probs",
+        "proposed_by",
+        "roles",
+        "sources",
+        "tokens",
         "wanted",
     )  # fmt: skip
 
@@ -81,10 +90,10 @@ class DraftTree:
         self.depths: list[int] = [0]
         self.roles: list[Role] = [Role.CANDIDATE]
         self.draws: dict[int, list[Draw]] = {}
-        self.has_true_laws = True
+        self.has_true_q = True
         self.wanted: Sequence[int] | None = None
-        self.named_by: dict[int, tuple[str, ...]] = {}
-        self.chances: dict[int, float] = {}
+        self.proposed_by: dict[int, tuple[str, ...]] = {}
+        self.probs: dict[int, float] = {}
         self.sources: list[tuple[DraftTree, Mapping[int, int]]] = []
         self._index: dict[tuple[int, int], int] = {}
 
@@ -209,7 +218,7 @@ class DraftTree:
         """
         part = DraftTree(self.tokens[ROOT])
         place = part.graft(self, nodes, {ROOT: ROOT})
-        part.has_true_laws = self.has_true_laws and (len(place) == len(self) or not self.has_sampled_draws)
+        part.has_true_q = self.has_true_q and (len(place) == len(self) or not self.has_sampled_draws)
         return part
 
     def below(self, trunk: Sequence[int]) -> "DraftTree":
@@ -292,7 +301,7 @@ def merge(trees: Iterable[DraftTree]) -> DraftTree:
     parts = list(trees)
     merged = DraftTree(parts[0].tokens[ROOT])
     for tree in parts:
-        merged.has_true_laws &= tree.has_true_laws and (len(parts) == 1 or not tree.has_sampled_draws)
+        merged.has_true_q &= tree.has_true_q and (len(parts) == 1 or not tree.has_sampled_draws)
         assert tree.tokens[ROOT] == merged.tokens[ROOT], "trees to merge share their root"
         merged.graft(tree, range(1, len(tree)), {ROOT: ROOT})
     return merged

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec import Generator, ModelError, RequestError
-from specdec.models.state import lock_of, notes_of
+from specdec.models.notes import lock_of, notes_of
 from tests.support import families
 from tests.support.plain import decode_model
 

@@ -15,7 +15,7 @@ from specdec.costs import Costs, group_of
 from specdec.machine.timing import Timer
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.costs import measure_costs
-from specdec.target import Pass, PassOutput, Target
+from specdec.target import PassOutput, PlannedPass, Target
 from tests.support import families
 
 
@@ -27,7 +27,7 @@ class Timed(Target):
         self.backend.shapes = replace(self.shapes, takes_trees=takes_trees)
         self.seconds, self.now, self.waited, self.passes = seconds, 0.0, 0.0, list[tuple[int, int]]()
 
-    def forward(self, planned: Pass, num_top: int = 0) -> PassOutput:
+    def forward(self, planned: PlannedPass, num_top: int = 0) -> PassOutput:
         answers = super().forward(planned, num_top)
         if not any(planned.trunks.values()):
             self.now += self.seconds(planned.layout.width)
@@ -139,8 +139,8 @@ def test_passes_that_will_be_faster_are_not_timed() -> None:
 
     def seconds(size: int) -> float:
         seen[size == 1] += 1
-        target.backend.is_settled = seen[size == 1] > (5 if size == 1 else 3)
-        return size if target.backend.is_settled else 10.0 * size
+        target.backend.is_warm = seen[size == 1] > (5 if size == 1 else 3)
+        return size if target.backend.is_warm else 10.0 * size
 
     target = Timed(seconds)
     assert target.costs(sizes=(1, 4, 8), repeats=0, context=16) == Costs((1, 4, 8), (1.0, 4.0, 8.0), 1.0)
@@ -150,7 +150,7 @@ def test_passes_that_will_be_faster_are_not_timed() -> None:
 
 def test_what_will_always_be_faster_later_is_waited_for_as_long_as_there_is_time() -> None:
     target = Timed(lambda size: size)
-    target.backend.is_settled = False
+    target.backend.is_warm = False
     assert target.costs(sizes=(1, 4), repeats=0).sizes == (1, 4)
     assert len(target.passes) < 30
     assert Timed(lambda size: size).costs(sizes=(1, 4), repeats=0, seconds=3.0).sizes == (1, 4)
@@ -184,9 +184,9 @@ def test_no_row_is_left_open_where_a_pass_fails(
     error: type[BaseException], num_right: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = Generator(ToyModel.random(6), proposer="autoregressive").open_target()
-    forward, passes = target.forward, list[Pass]()
+    forward, passes = target.forward, list[PlannedPass]()
 
-    def failing(planned: Pass) -> PassOutput:
+    def failing(planned: PlannedPass) -> PassOutput:
         passes.append(planned)
         if len(passes) > num_right:
             raise error

@@ -152,6 +152,7 @@ def test_transformers_comes_in_with_backends_probes_and_attention_functions_alon
         "specdec.masks.exact.kernel",
         "specdec.masks.split.kernel",
         "specdec.models.architecture",
+        "specdec.models.attention_switch",
         "specdec.probes",
         "specdec.strategies.draft_model.early_exit",
     )

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.machine import facts
 from specdec import LookaheadProposer, compare, demo
-from specdec.comparison import Session
+from specdec.comparison import ComparisonSession
 from specdec.comparison.prompts import EvaluationPrompt, demo_prompts
 from specdec.comparison.tune import Tuner
 
@@ -38,7 +38,7 @@ def main() -> None:
     prompts: list[EvaluationPrompt] = demo_prompts()[:: len(demo_prompts()) // arguments.num_prompts]
     options = {"tokenizer": tokenizer, "max_new_tokens": arguments.max_new_tokens}
     print(facts())
-    session = Session(model, grid(), prompts, repeats=1, **options)
+    session = ComparisonSession(model, grid(), prompts, repeats=1, **options)
     began = time.perf_counter()
     full = session.run()
     grid_seconds = time.perf_counter() - began

@@ -72,7 +72,7 @@ def differing(target: Target, tokens: list[int], expected: list[torch.Tensor], n
     rng, tried, different = random.Random(1), 0, 0
     while tried < num_rows:
         row, length = target.open(len(tokens)), rng.randint(1, len(tokens) - 2 * MOST_DEPTH)
-        while chunk := target.chunk_behind(row, tokens[:length]):
+        while chunk := target.chunk_after(row, tokens[:length]):
             target.read(row, chunk)
         for _ in range(2):  # after the rest of the prompt, then after committed tokens
             start = max(length - 1, row.length)

@@ -34,7 +34,7 @@ from transformers.utils import is_flash_attn_2_available
 from benchmarks.machine import facts
 from specdec import Generator
 from specdec.errors import in_one_line
-from specdec.target import Row, Target
+from specdec.target import CacheRow, Target
 from specdec.tree import ROOT, DraftTree
 
 # Hidden size, layers, heads, key-value heads, intermediate size: Llama 3.2 1B, Llama 2 7B and 13B.
@@ -57,7 +57,7 @@ def tree_of(size: int, root: int = 7) -> DraftTree:
     return tree
 
 
-def one_pass(target: Target, row: Row, tree: DraftTree) -> None:
+def one_pass(target: Target, row: CacheRow, tree: DraftTree) -> None:
     """Compile and forward a tree after a row's tokens; nothing is committed."""
     target.forward(target.compile({row: tree}))
 

@@ -66,7 +66,7 @@ class Backend(ABC):
         inexact: why the bits of logits depend on the rest of the pass, or "".
         deviation: the deviation of passes from plain steps, if loading has measured it.
         costs: the costs of passes, if they are known without measuring.
-        is_settled: False while the backend is still warming up for passes like the last one.
+        is_warm: False while the backend is still warming up for passes like the last one.
         runs_layers: True if passes call the model's own layers, whose weights may then be packed.
         holds_prefixes: True if the backend defines ``hold`` and ``put``.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.
@@ -85,7 +85,7 @@ class Backend(ABC):
     inexact: str = ""
     deviation: Deviation | None = None
     costs: Costs | None = None
-    is_settled: bool = True
+    is_warm: bool = True
 
     @classmethod
     @abstractmethod

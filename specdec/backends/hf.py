@@ -22,7 +22,7 @@ from specdec.machine.forks import refuse_fork
 from specdec.models.architecture import cache_argument, name_of, shapes_of
 from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
-from specdec.models.state import lock_of
+from specdec.models.notes import lock_of
 from specdec.weights.layers import is_sharded
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
@@ -135,7 +135,7 @@ class HFBackend(Backend):
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else dict(masks) or None
         if layers:  # recordings don't have them
-            self.is_settled = True
+            self.is_warm = True
             return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layers)
 
         def forward() -> torch.Tensor:
@@ -144,7 +144,7 @@ class HFBackend(Backend):
         attention = self._config._attn_implementation, tuple(masks)
         with without_gradients(self._is_inference):
             logits = self._replay.logits(forward, attention, inputs, self._cache.layers, length)
-        self.is_settled = self._replay.is_settled
+        self.is_warm = self._replay.is_warm
         return logits, {}
 
     def _pass_over_chains(self, layout: Layout) -> Output:
@@ -159,7 +159,7 @@ class HFBackend(Backend):
             rows.append(torch.nn.functional.pad(logits[0], padding)[list(layout.columns)])
             for layer, state in hidden.items():
                 states.setdefault(layer, []).append(torch.nn.functional.pad(state[0], padding))
-        self.is_settled = True
+        self.is_warm = True
         stacked = {layer: torch.stack(each) for layer, each in states.items()}
         return Output(torch.stack(rows), layout.columns, stacked)
 

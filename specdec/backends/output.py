@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from specdec.sampling.topk import greatest_of
+from specdec.sampling.topk import topk
 
 
 class Output:
@@ -33,10 +33,10 @@ class Output:
     def top_id(self, row: int, node: int) -> int:
         """The id of a node's largest logit, the lowest of equals; ``~id``, which is negative, if it isn't finite."""
         if self._ids is None:  # the only copy to the host in a greedy step
-            largest, ids = greatest_of(self.logits, 1)
+            largest, ids = topk(self.logits, 1)
             ids = torch.where(largest.isfinite(), ids, ~ids)
             if self.num_top:
-                values, tokens = greatest_of(self.logits, self.num_top)
+                values, tokens = topk(self.logits, self.num_top)
                 copied = torch.cat([part.double() for part in (ids, tokens, values)], -1).cpu()
                 ids, tokens, values = copied[..., :1], *copied[..., 1:].chunk(2, -1)
                 self._top_logits[self.num_top] = tokens.long().tolist(), values.tolist()
@@ -47,13 +47,13 @@ class Output:
         """The top-k ids and their probabilities, ``(rows, columns, k)`` each; copied to the host once a pass."""
         if k not in self._top:
             probs = self.logits.softmax(-1, dtype=torch.promote_types(self.logits.dtype, torch.float32))
-            self._top[k] = _copied(*greatest_of(probs, k))
+            self._top[k] = _copied(*topk(probs, k))
         return self._top[k]
 
     def top_logits(self, k: int) -> tuple[list[Any], list[Any]]:
         """The top-k ids and their logits, ``(rows, columns, k)`` each; copied to the host once a pass."""
         if k not in self._top_logits:
-            self._top_logits[k] = _copied(*greatest_of(self.logits, k))
+            self._top_logits[k] = _copied(*topk(self.logits, k))
         return self._top_logits[k]
 
     def fetch(self, places: Sequence[tuple[int, int]]) -> None:

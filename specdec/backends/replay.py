@@ -60,7 +60,7 @@ class Replay:
     compared with the model's own forward, bit by bit. A program that differs is never used again.
 
     Attributes:
-        is_settled: False while passes like the last one are still warming up: the kind isn't recorded yet, or the
+        is_warm: False while passes like the last one are still warming up: the kind isn't recorded yet, or the
             program was compared with the model's own forward.
     """
 
@@ -70,7 +70,7 @@ class Replay:
         self._state: list[object] = []
         self._weights: list[torch.Tensor] = []
         self._is_able = False
-        self.is_settled = True
+        self.is_warm = True
 
     def refresh(self) -> None:
         """Forget everything if the model's modules or weights are other objects than they were, or behave otherwise.
@@ -101,7 +101,7 @@ class Replay:
             length: the longest row's committed tokens.
         """
         rows, width = inputs.input_ids.shape
-        self.is_settled = True
+        self.is_warm = True
         is_prompt = not length  # a text's first pass is its only one of that kind, and of any number of nodes
         if not self._is_able or is_prompt or rows * width > _MOST_NODES:
             return forward()
@@ -109,7 +109,7 @@ class Replay:
             self._kinds.clear()
         known = self._kinds.setdefault((attention, inputs.kind()), _Kind())
         known.num_uses += 1
-        self.is_settled = bool(known.fault) or known.num_uses > _USES
+        self.is_warm = bool(known.fault) or known.num_uses > _USES
         num_before = _USES if rows == 1 else _USES_OF_SEVERAL if width == 1 else _USES_OF_DRAFTS
         if known.fault or known.num_uses <= num_before:
             return forward()
@@ -124,7 +124,7 @@ class Replay:
             return forward()
         if known.trusts(circumstances):
             return logits
-        self.is_settled = False
+        self.is_warm = False
         own = forward()  # keys and values are written again: the model's own stay
         if _are_equal(logits, own):
             for name, size in circumstances.items():
@@ -136,7 +136,7 @@ class Replay:
     def _record(
         self, forward: Forward, known: _Kind, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
     ) -> torch.Tensor:
-        self.is_settled = False
+        self.is_warm = False
         rows, width = inputs.input_ids.shape
         if known.first is not None and not is_telling(known.first, rows, width, length):
             return forward()

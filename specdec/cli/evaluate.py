@@ -37,7 +37,7 @@ from specdec.cli.tables import bench_table, spec_bench_table, speed_table, step_
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
-    from specdec.comparison import Comparison, EvaluationPrompt, Session
+    from specdec.comparison import Comparison, ComparisonSession, EvaluationPrompt
 
 _USUAL = ["lookahead", "prompt_lookup", "jacobi"]
 
@@ -204,14 +204,14 @@ def _named(strategies: list[str]) -> dict[str, Any]:
 
 def _session(
     loaded: tuple[Any, Any], named: dict[str, Any], prompts: list["EvaluationPrompt"], options: dict[str, Any]
-) -> "Session":
+) -> "ComparisonSession":
     """Everything that can be refused is refused here."""
-    from specdec.comparison import Session
+    from specdec.comparison import ComparisonSession
 
     model, tokenizer = loaded
     with status("trying the model out"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* is lossy")  # it stands beside the figures
-        return Session(model, named, prompts, tokenizer=tokenizer, **options)
+        return ComparisonSession(model, named, prompts, tokenizer=tokenizer, **options)
 
 
 def _split(given: str) -> tuple[str, str]:
@@ -262,7 +262,7 @@ def _check_run_files(*paths: Path | None) -> None:
         check_run_file(path)
 
 
-def _check_run_file(path: Path | None, session: "Session") -> None:
+def _check_run_file(path: Path | None, session: "ComparisonSession") -> None:
     """Raises RequestError for a file of something else."""
     from specdec.comparison.runfile import RunFile
 
@@ -270,7 +270,7 @@ def _check_run_file(path: Path | None, session: "Session") -> None:
         RunFile(path, session.plan).close()
 
 
-def _write_report(path: Path, comparisons: list["Comparison"], session: "Session | None") -> None:
+def _write_report(path: Path, comparisons: list["Comparison"], session: "ComparisonSession | None") -> None:
     from specdec.comparison.report import write_report
 
     if session is None:

@@ -23,7 +23,7 @@ from specdec.errors import ModelError, RequestError
 
 if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
-    from specdec.runtime.engines import Opened
+    from specdec.runtime.backend_choice import Opened
 
 _RANK_TIMEOUT = 60.0  # seconds that ranks wait for one another
 
@@ -63,7 +63,7 @@ class ModelChoice:
     def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
         """The model of a folder or hub name as the backend takes it, and its tokenizer."""
         from specdec.plugins.registry import load_plugins
-        from specdec.runtime.engines import read_model, why_torch
+        from specdec.runtime.backend_choice import read_model, why_torch
 
         registry = load_plugins()
         made = [registry.make("proposers", each) for each in strategies]
@@ -128,7 +128,7 @@ class RankedChoice(ModelChoice):
     def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
         from specdec.distributed.loading import read
         from specdec.plugins.registry import load_plugins
-        from specdec.runtime.engines import Opened
+        from specdec.runtime.backend_choice import Opened
 
         _, options = load_plugins().backend(self.backend)
         return Opened(*read(source.name, options.split))  # type: ignore[attr-defined]  # of the backend for several processes

@@ -15,7 +15,7 @@ from specdec.errors import RequestError, SpecdecError
 if TYPE_CHECKING:
     from specdec.comparison import EvaluationPrompt
     from specdec.models.loading import ModelSource
-    from specdec.runtime.engines import Opened
+    from specdec.runtime.backend_choice import Opened
 
 BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it in front of UTF-8 text
 EXIT_ERROR = 1

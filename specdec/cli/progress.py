@@ -22,7 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from specdec.comparison import Comparison, Session
+    from specdec.comparison import Comparison, ComparisonSession
 
 _SECONDS_BETWEEN_LINES = 30.0
 
@@ -61,7 +61,7 @@ def stages() -> Iterator[Callable[[str], None]]:
             yield lambda stage: line.update(task, description=stage)
 
 
-def measured(session: "Session", run_file: Path | None) -> "Comparison":
+def measured(session: "ComparisonSession", run_file: Path | None) -> "Comparison":
     """Measure, with a progress bar on standard error, drawn between runs only: they are timed.
 
     Where that is no terminal, a line now and then.
@@ -137,7 +137,7 @@ class _Counted:
 class _Lines:
     """Progress for a log: how many runs there are, and now and then how many are over."""
 
-    def __init__(self, session: "Session", console: Console) -> None:
+    def __init__(self, session: "ComparisonSession", console: Console) -> None:
         self._session, self._console = session, console
         self._said = time.monotonic()
         self._say(f"{session.num_runs} runs")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
+from specdec.models.notes import lock_of
 from specdec.models.own_forward import own_logits
-from specdec.models.state import lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

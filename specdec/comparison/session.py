@@ -23,12 +23,12 @@ from specdec.numerics import Mode
 from specdec.plugins.registry import load_plugins
 from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode
-from specdec.runtime.engines import read_model, why_torch
+from specdec.runtime.backend_choice import read_model, why_torch
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 
 
-class Session:
+class ComparisonSession:
     """A comparison before it runs: a generator for each strategy, and the plan.
 
     Arguments are those of ``compare``. ``Contenders`` adds plain decoding to the strategies.
@@ -264,7 +264,7 @@ def compare(  # noqa: PLR0913 - options of the public function
         "warm": warm,
         "chat": chat,
     }
-    with Session(model, strategies, prompts, **options, **settings) as session:
+    with ComparisonSession(model, strategies, prompts, **options, **settings) as session:
         comparison = session.run(run_file)
     if comparison.failure is not None:
         raise comparison.failure

@@ -16,7 +16,7 @@ from typing import Any
 
 from specdec.comparison.prompts import EvaluationPrompt
 from specdec.comparison.results import Comparison
-from specdec.comparison.session import Session, open_by_name
+from specdec.comparison.session import ComparisonSession, open_by_name
 from specdec.comparison.statistics import FEWEST_PROMPTS, Ratio
 from specdec.costs import Costs
 from specdec.errors import RequestError, SpecdecError
@@ -134,7 +134,7 @@ class Tuner:
         self._space = _Space(strategy, space or {})
         if isinstance(model, str | os.PathLike):
             model, tokenizer = open_by_name(model, tokenizer, {strategy: setting}, options)
-        self._session = Session(model, {}, prompts, tokenizer=tokenizer, **options)
+        self._session = ComparisonSession(model, {}, prompts, tokenizer=tokenizer, **options)
         self._prompts, self._options = prompts, options
 
     def run(self, on_trial: Callable[[Trial], None] | None = None) -> Tuning:
@@ -175,7 +175,7 @@ class Tuner:
         finalists = {trial.strategy: trial.strategy for trial in trials[: len(seconds) - 1]}
         spread = [self._prompts[index * len(self._prompts) // num_prompts] for index in range(num_prompts)]
         options: dict[str, Any] = {**self._options, "tokenizer": self._session.tokenizer, "repeats": repeats}
-        with Session(self._session.model, finalists, spread, **options) as session:
+        with ComparisonSession(self._session.model, finalists, spread, **options) as session:
             return session.run(seconds=left, fewest_prompts=min(FEWEST_PROMPTS, num_prompts))
 
 
@@ -184,7 +184,7 @@ class _Screening:
 
     def __init__(
         self,
-        session: Session,
+        session: ComparisonSession,
         costs: Costs,
         num_settings: int,
         seconds: float,

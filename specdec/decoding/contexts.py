@@ -14,7 +14,7 @@ from typing import Protocol, Self
 
 from specdec.decoding.prefix_cache import Prefixes
 from specdec.errors import plural
-from specdec.target import Row, Target
+from specdec.target import CacheRow, Target
 
 _MOST_PARKED = 16  # rows: a pass also covers the rows between its own
 
@@ -39,7 +39,7 @@ class Context:
     def __init__(self, owner: Owner) -> None:
         self.owner = owner
         self.tokens: Sequence[int] = ()
-        self.row: Row | None = None
+        self.row: CacheRow | None = None
         self.home: Contexts | None = None
         self.computed_by: Hashable = None
         self.is_closed = False
@@ -92,7 +92,7 @@ class Contexts:
         if self.prefixes is not None and before != self._model_now:
             self.prefixes.clear()
 
-    def row_for(self, context: Context, tokens: Sequence[int]) -> Row | None:
+    def row_for(self, context: Context, tokens: Sequence[int]) -> CacheRow | None:
         """Take a context's row for a text, cut to their common prefix; None if they have none.
 
         The text's last token is the root, which no row contains.
@@ -115,7 +115,7 @@ class Contexts:
         self._target.backend.refresh()
         return self._take(context)
 
-    def take_row(self, row: Row, tokens: Sequence[int], context: Context | None) -> None:
+    def take_row(self, row: CacheRow, tokens: Sequence[int], context: Context | None) -> None:
         """Take the row of an ended request: save its prefix, and park the row for its context or release it."""
         if self.prefixes is not None:
             self.prefixes.save(row, tokens)
@@ -124,7 +124,7 @@ class Contexts:
         else:
             self.park(context, row, tokens[: row.length])
 
-    def park(self, context: Context, row: Row, tokens: Sequence[int]) -> None:
+    def park(self, context: Context, row: CacheRow, tokens: Sequence[int]) -> None:
         """Retain a row for a context; ``tokens`` are the row's."""
         if context.home is not None:
             context.home.drop(context)
@@ -155,7 +155,7 @@ class Contexts:
         for context in [*self._parked]:
             self._take(context)
 
-    def _take(self, context: Context) -> Row:
+    def _take(self, context: Context) -> CacheRow:
         row = context.row
         assert row is not None, "a parked context has a row"
         with suppress(ValueError):

@@ -56,7 +56,7 @@ def layers_of(signals: Iterable[Signal]) -> frozenset[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RequestPlan:
     """The strategy, acceptance rule and settings of one request.
 
     Requests with different plans may share a pass. A rule other than the generator's must agree with it in ``reads_q``

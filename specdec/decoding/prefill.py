@@ -19,7 +19,7 @@ def next_chunk(request: RequestState, target: Target) -> Sequence[int]:
     if not request.is_prefilling:
         return ()
     assert request.row is not None, "a request in a step has a row"
-    chunk = target.chunk_behind(request.row, request.tokens)
+    chunk = target.chunk_after(request.row, request.tokens)
     return chunk or (request.uncached_prefix if request.plan.strategy.about_prompts else ())
 
 

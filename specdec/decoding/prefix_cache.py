@@ -13,7 +13,7 @@ from typing import Optional
 
 from specdec.backends.base import Held
 from specdec.errors import in_one_line
-from specdec.target import Row, Target
+from specdec.target import CacheRow, Target
 
 _BLOCK = 32  # tokens: a request recomputes less than a block of what it shares
 
@@ -50,7 +50,7 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def fill(self, row: Row, tokens: Sequence[int]) -> None:
+    def fill(self, row: CacheRow, tokens: Sequence[int]) -> None:
         """Fill an empty row with the cached prefix of a text, excluding its last token, which is the root.
 
         If that fails, the row stays empty and the cache is disabled.
@@ -65,7 +65,7 @@ class Prefixes:
             self._give_up(error)
             self._target.rollback(row, 0)
 
-    def save(self, row: Row, tokens: Sequence[int]) -> None:
+    def save(self, row: CacheRow, tokens: Sequence[int]) -> None:
         """Copy whole blocks of a row into the cache, as far as there is room; ``tokens`` are its request's."""
         if not self._max_bytes:
             return
@@ -74,7 +74,7 @@ class Prefixes:
         except Exception as error:  # as above
             self._give_up(error)
 
-    def _save(self, row: Row, text: Sequence[int]) -> None:
+    def _save(self, row: CacheRow, text: Sequence[int]) -> None:
         *_, last = None, *self._known(text)
         self._touch(last)  # so that none of them is dropped for a later block
         begin = 0 if last is None else last.end

@@ -53,6 +53,6 @@ def checked(proposal: DraftTree | Exception, request: RequestState, limits: Budg
     if not isinstance(proposal, DraftTree):
         raise PluginError(f"proposer {name} returned {proposal!r}, which is not a DraftTree")
     proposal.check(request.tokens[-1], vocab_size, limits, name)
-    if verifier.reads_q and proposal.has_true_laws:
+    if verifier.reads_q and proposal.has_true_q:
         proposal.check_draws(vocab_size, name)
     return proposal

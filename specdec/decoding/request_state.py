@@ -10,7 +10,7 @@ import torch
 
 from specdec.decoding.contexts import Context
 from specdec.decoding.detokenizer import TextDecoder
-from specdec.decoding.plan import Plan
+from specdec.decoding.plan import RequestPlan
 from specdec.decoding.stats import Stats
 from specdec.errors import failure
 from specdec.record import FinishReason
@@ -18,7 +18,7 @@ from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
 from specdec.strategies.base import Answers, Drafter, Request, Signal
-from specdec.target import Row
+from specdec.target import CacheRow
 from specdec.verifiers.base import Verdict
 
 
@@ -59,14 +59,14 @@ class RequestState:
     """
 
     tokens: list[int]
-    plan: Plan
+    plan: RequestPlan
     eos_token_ids: frozenset[int]
     randomness: Randomness
     warper: Warper
     decoder: TextDecoder | None
     index: int = 0
     context: Context | None = None
-    row: Row | None = None
+    row: CacheRow | None = None
     drafter: Drafter | None = None
     prompt_signals: dict[Signal, list[tuple[int, Mapping[int, Any]]]] = field(default_factory=dict)
     finish_reason: FinishReason | None = None
@@ -132,7 +132,7 @@ class RequestState:
         tokens, warper, shows_noise = self.tokens, self.warper, self.plan.verifier.is_keyed
 
         def warp(drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-            return warper.draft_law([*tokens, *drafted] if warper.has_processors else (), logits)
+            return warper.draft_probs([*tokens, *drafted] if warper.has_processors else (), logits)
 
         def noise(position: int) -> torch.Tensor:
             return self.randomness.foresee(position, vocab_size)

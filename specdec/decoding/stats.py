@@ -73,7 +73,7 @@ class Stats:
         self.peak_cache_bytes = max(self.peak_cache_bytes, record.row_bytes)
         self.num_nodes += outcome.num_nodes
         self.num_fallbacks += outcome.has_fallen_back
-        if outcome.tree is not None and outcome.tree.named_by:
+        if outcome.tree is not None and outcome.tree.proposed_by:
             self.tally.note(outcome.tree, outcome.path, outcome.tokens)
         if outcome.tokens:
             self.accepted_lengths.append(len(outcome.tokens))

@@ -20,7 +20,7 @@ from specdec.decoding.signals import answers, select, wanted
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.distributions import NO_TOKEN, NodeDistributions
 from specdec.strategies.base import Feedback
-from specdec.target import Pass, PassOutput, Row, Target
+from specdec.target import CacheRow, PassOutput, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree, Role
 from specdec.verifiers.base import Verdict, Verifier
 
@@ -72,7 +72,7 @@ class RequestTurn:
     logits: tuple[torch.Tensor, ...] = ()
 
     @property
-    def row(self) -> Row:
+    def row(self) -> CacheRow:
         """The request's row."""
         assert self.request.row is not None, "a request in a step has a row"
         return self.request.row
@@ -124,7 +124,7 @@ def propose(batch: Batch) -> list[RequestTurn]:
 
 
 @timed("compile")
-def compile_pass(batch: Batch, turns: Sequence[RequestTurn]) -> Pass:
+def compile_pass(batch: Batch, turns: Sequence[RequestTurn]) -> PlannedPass:
     """Compile one pass over all turns; a first draft's row is fed the rest of the prompt before the draft."""
     trees = {turn.row: turn.tree for turn in turns}
     prefilling = [turn for turn in turns if turn.request.is_prefilling and not turn.is_chunk]
@@ -137,7 +137,7 @@ def compile_pass(batch: Batch, turns: Sequence[RequestTurn]) -> Pass:
 
 
 @timed("forward")
-def forward(batch: Batch, turns: Sequence[RequestTurn], planned: Pass) -> PassOutput:
+def forward(batch: Batch, turns: Sequence[RequestTurn], planned: PlannedPass) -> PassOutput:
     """Run a pass."""
     return batch.target.forward(planned, num_top=max(turn.request.plan.strategy.num_top for turn in turns))
 
@@ -167,7 +167,7 @@ def verify(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> No
     for turn in drafting:
         request, verifier, outputs = turn.request, turn.request.plan.verifier, output.rows[turn.row]
         turn.target = NodeDistributions(turn.tree, outputs, request.tokens, request.warper, request.randomness)
-        if verifier.reads_q and not turn.tree.has_true_laws:
+        if verifier.reads_q and not turn.tree.has_true_q:
             verifier, turn.has_fallen_back = batch.fallback, True
         with blame_verifier(verifier, request):
             verdict = verifier.verify(turn.tree, turn.target, request.randomness)
@@ -263,7 +263,7 @@ def record_of(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput | N
         seconds=batch.seconds,
         width=0 if output is None else max(output.planned.layout.num_nodes),
         num_positions=0 if output is None else output.planned.num_positions,
-        is_settled=batch.target.is_settled,
+        is_warm=batch.target.is_warm,
         row_bytes=row_bytes,
     )
     for turn, outcome in zip(turns, record.outcomes, strict=True):

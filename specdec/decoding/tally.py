@@ -29,8 +29,8 @@ class Tally:
     def note(self, tree: DraftTree, path: Sequence[int], tokens: Sequence[int]) -> None:
         """Add a draft with its accepted path, root first, and the committed tokens."""
         accepted, followed = frozenset(path), dict(zip(path, tokens, strict=False))
-        parents, depths, probs, ids, named = tree.parents, tree.depths, tree.chances, tree.tokens, self.named
-        for node, names in tree.named_by.items():
+        parents, depths, probs, ids, named = tree.parents, tree.depths, tree.probs, tree.tokens, self.named
+        for node, names in tree.proposed_by.items():
             named[names, depths[node], node in accepted] += 1
             token = followed.get(parents[node])
             if token is not None and node in probs:

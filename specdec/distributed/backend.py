@@ -20,10 +20,10 @@ from specdec.errors import ModelError, PluginError, SpecdecError
 from specdec.layout import Compiler, Layout
 from specdec.models.architecture import name_of
 from specdec.models.loading import ModelSource
-from specdec.models.state import remembered
+from specdec.models.notes import remembered
 from specdec.probes.selftest import probe
+from specdec.runtime.lease import kernel_of
 from specdec.target import Target
-from specdec.weights.lease import kernel_of
 
 _CLEANUP = {"release", "trim", "clear"}
 _NO_GROUP = (
@@ -144,8 +144,8 @@ class DistributedBackend(Backend):
         return own * self._ranks.size if self.shapes.device.type == "cpu" else own  # ranks share the machine's memory
 
     @property
-    def is_settled(self) -> bool:  # type: ignore[override]  # rank 0's
-        return self._worker.backend.is_settled
+    def is_warm(self) -> bool:  # type: ignore[override]  # rank 0's
+        return self._worker.backend.is_warm
 
     @property
     def num_rows(self) -> int:

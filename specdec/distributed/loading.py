@@ -12,8 +12,8 @@ from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.models.architecture import name_of
 from specdec.models.loading import load_pretrained
 from specdec.probes.examination import examine
+from specdec.runtime.lease import kernel_of
 from specdec.weights.layers import is_sharded
-from specdec.weights.lease import kernel_of
 
 
 class RefusalError(ModelError):

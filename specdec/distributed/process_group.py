@@ -86,11 +86,13 @@ def _load(ranks: Ranks, model: Any, compiler: Any, kernel: str) -> "RankWorker":
     """Pack the weights with rank 0's kernel, and load this rank's worker."""
     from specdec.distributed.loading import load
     from specdec.plugins.registry import load_plugins
-    from specdec.weights.lease import Holding
+    from specdec.runtime.lease import WeightsLease
 
-    holding = Holding("auto", load_plugins().kernels())
+    holding = WeightsLease("auto", load_plugins().kernels())
     try:
-        return load(ranks, model, compiler, partial(holding.lay_out, requested=kernel or "stock"), holding.give_back)
+        return load(
+            ranks, model, compiler, partial(holding.acquire, requested=kernel or "stock"), holding.release_weights
+        )
     except BaseException:
-        holding.give_back()
+        holding.release_weights()
         raise

@@ -17,7 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from specdec.errors import in_one_line
 from specdec.models.architecture import cache_argument
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
-from specdec.models.state import remembered
+from specdec.models.notes import remembered
 
 _NAME = "specdec_watched"
 

@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 
+from specdec.models.notes import facts_of as tensor_facts
+from specdec.models.notes import lock_of, notes_of
 from specdec.models.own_forward import own_logits
-from specdec.models.sharding import is_sharded_tensor
-from specdec.models.state import facts_of as tensor_facts
-from specdec.models.state import lock_of, notes_of
 from specdec.models.structure import described, facts_of
 from specdec.weights.checksum import checksum_of
 from specdec.weights.layers import is_sharded
+from specdec.weights.sharding import is_sharded_tensor
 from specdec.weights.tensor import PackedWeight
 
 _TEXT = 17, 5, 11, 2, 7, 13, 3, 19  # token ids, taken modulo the vocabulary

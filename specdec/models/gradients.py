@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specdec.models.state import remembered
+from specdec.models.notes import remembered
 from specdec.weights.layers import is_quantised
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
-from specdec.models.state import lock_of
+from specdec.models.notes import lock_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -49,7 +49,7 @@ class TraceStep:
 
     def named_by(self, node: int) -> tuple[str, ...]:
         """The strategies of a merge that named a node, each once; none where the draft isn't merged."""
-        return tuple(dict.fromkeys(self.tree.named_by.get(node, ())))
+        return tuple(dict.fromkeys(self.tree.proposed_by.get(node, ())))
 
     def branches(self, role: Role = Role.CANDIDATE) -> tuple[Branch, ...]:
         """The tree below the root, as far as each node on the way carries any of the given roles."""
@@ -106,7 +106,7 @@ class Trace:
         """A letter for each strategy of a merge that named a node: one of its own name's that no other has."""
         found: dict[str, str] = {}
         for step in self.steps:
-            for names in step.tree.named_by.values():
+            for names in step.tree.proposed_by.values():
                 for name in names:
                     if name not in found:
                         own = (*name, *"abcdefghijklmnopqrstuvwxyz")

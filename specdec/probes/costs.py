@@ -11,7 +11,7 @@ import numpy as np
 
 from specdec.costs import Costs
 from specdec.machine.timing import Timer, undisturbed
-from specdec.target import Pass, Row, Target
+from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -79,7 +79,7 @@ class _Driver:
     """Runs and times passes over trees in one row of a target."""
 
     target: Target
-    row: Row
+    row: CacheRow
     timer: Timer
 
     @classmethod
@@ -109,7 +109,7 @@ class _Driver:
                     planned = self._run(tree)
                 except RuntimeError:  # torch's, of memory too: the passes that are timed deal with it
                     break
-                pending += [] if self.target.is_settled else [tree]
+                pending += [] if self.target.is_warm else [tree]
             if not pending:
                 break
             if index % 2:
@@ -118,7 +118,7 @@ class _Driver:
                 self.target.keep(planned, {self.row: (ROOT,)})
         self.target.rollback(self.row, length)
 
-    def _run(self, tree: DraftTree) -> Pass:
+    def _run(self, tree: DraftTree) -> PlannedPass:
         planned = self.target.compile({self.row: tree})
         self.target.forward(planned)
         return planned
@@ -209,8 +209,8 @@ def _round(drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver |
     drafted.time(root)  # the last one, a large pass, has left caches in which the next is slower
     in_a_row = _IN_A_ROW if drafted.target.shapes.filled_to else 1
     for size, tree in trees.items():
-        passes = [(*drafted.time(tree), drafted.target.is_settled) for _ in range(in_a_row)]
-        settled = [(seconds, is_alone) for seconds, is_alone, is_settled in passes if is_settled]
+        passes = [(*drafted.time(tree), drafted.target.is_warm) for _ in range(in_a_row)]
+        settled = [(seconds, is_alone) for seconds, is_alone, is_warm in passes if is_warm]
         if settled:
             taken[size], is_alone = min(settled)
             was_quiet = was_quiet and is_alone

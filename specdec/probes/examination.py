@@ -15,10 +15,10 @@ from specdec.backends.hf import HFBackend
 from specdec.errors import ModelError
 from specdec.models.architecture import name_of
 from specdec.models.attention_switch import why_fixed
-from specdec.models.state import lock_of
+from specdec.models.notes import lock_of
 from specdec.probes.causality import why_no_decoder
+from specdec.probes.findings import recalled
 from specdec.probes.products import Products, probe_products
-from specdec.probes.recall import recalled
 from specdec.probes.selftest import Tried, probe
 from specdec.target import Target
 

@@ -18,10 +18,10 @@ from transformers.pytorch_utils import Conv1D
 
 from specdec.errors import in_one_line, is_out_of_memory
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
-from specdec.models.sharding import is_sharded_tensor
-from specdec.models.state import facts_of
+from specdec.models.notes import facts_of
 from specdec.weights.layers import is_quantised, rounds_rows
 from specdec.weights.row_independence import NUM_TRIED, RowFunction, most_rows
+from specdec.weights.sharding import is_sharded_tensor
 from specdec.weights.tensor import PackedWeight
 
 _ACTIVATIONS = tuple(made[0] if isinstance(made, tuple) else made for made in ACT2CLS.values())

@@ -18,7 +18,7 @@ from specdec.backends.base import Deviation
 from specdec.backends.output import OutputRow
 from specdec.layout import Layout, Shapes, Window
 from specdec.masks.exact.regions import seen_in
-from specdec.target import Pass, Row, Target
+from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree, Role
 
 _SEED = 2402
@@ -113,10 +113,10 @@ class _Walker:
         for each in self.target.rows:
             self.target.release(each)
 
-    def _begun(self, length: int, size: int, stop: int, num_kept: int) -> Row:
+    def _begun(self, length: int, size: int, stop: int, num_kept: int) -> CacheRow:
         """Return a row of the text's first tokens; a tree is forwarded with the last, and part of its path is kept."""
         row = self.target.open(len(self.done.tokens))
-        while chunk := self.target.chunk_behind(row, self.done.tokens[: length + 1]):
+        while chunk := self.target.chunk_after(row, self.done.tokens[: length + 1]):
             self.target.read(row, chunk)
         tree, path = self._tree(length, size, stop)
         planned = self.target.compile({row: tree}, {row: self.done.tokens[row.length : length]})
@@ -125,7 +125,7 @@ class _Walker:
         self.target.keep(planned, {row: path[:num_kept]})
         return row
 
-    def _plain(self, row: Row, stop: int) -> None:
+    def _plain(self, row: CacheRow, stop: int) -> None:
         """Token by token; the row's length is as before."""
         start = row.length
         for position in range(start, stop):
@@ -134,7 +134,7 @@ class _Walker:
             self.target.keep(planned, {row: (ROOT,)})
         self.target.rollback(row, start)
 
-    def _trees(self, row: Row, stop: int, sizes: Sequence[int]) -> None:
+    def _trees(self, row: CacheRow, stop: int, sizes: Sequence[int]) -> None:
         """Forward trees one after the other, each after the path that the previous one kept."""
         began = time.perf_counter()
         for size in sizes:
@@ -145,7 +145,7 @@ class _Walker:
             self._note(f"a tree of {size} nodes", row.length, answers[row], path)
             self.target.keep(planned, {row: path[:_KEPT] if row.length + _KEPT < stop else ()})
 
-    def _batch(self, first: Row, stop: int) -> None:
+    def _batch(self, first: CacheRow, stop: int) -> None:
         """Forward a second, shorter row together with the first, with a tree of another size."""
         end = CONTEXTS[0] - 1 + _NUM_PLAIN[0]
         second = self._begun(CONTEXTS[0] - 1, _SIZES[0][1], end, num_kept=_KEPT)
@@ -157,7 +157,7 @@ class _Walker:
         for row, (_, path) in grown.items():
             self._note("a ragged batch", row.length, answers[row], path)
 
-    def _forward(self, trees: Mapping[Row, DraftTree]) -> tuple[Pass, Mapping[Row, OutputRow]]:
+    def _forward(self, trees: Mapping[CacheRow, DraftTree]) -> tuple[PlannedPass, Mapping[CacheRow, OutputRow]]:
         planned = self.target.compile(trees)
         lengths = [row.length for row in planned.rows]
         if fault := fault_of(planned.layout, list(trees.values()), lengths, self.target.shapes):

@@ -11,13 +11,13 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
 from specdec.decoding.detokenizer import TextDecoder
-from specdec.decoding.plan import Plan, Strategy
+from specdec.decoding.plan import RequestPlan, Strategy
 from specdec.decoding.request_state import RequestState
 from specdec.errors import RequestError, in_one_line, plural
 from specdec.layout import Shapes
 from specdec.requests import prompts
 from specdec.requests.generation_request import GenerationRequest
-from specdec.requests.model_defaults import OwnSettings
+from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.special_tokens import special_tokens
 from specdec.sampling.processors import Warper, impure, processor_name
 from specdec.sampling.randomness import Randomness
@@ -56,7 +56,7 @@ class RequestBuilder:
             raise RequestError("a context was given for several prompts: each needs one of its own")
         requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
-            plan = Plan(strategies[index], self.verifier, copies[index])
+            plan = RequestPlan(strategies[index], self.verifier, copies[index])
             try:
                 ids = prompts.encode(item, self.tokenizer, self.shapes.vocab_size, request.template)
                 made = self._request(ids, plan, index, wants_text)
@@ -69,7 +69,7 @@ class RequestBuilder:
     def _settings(self, overrides: Mapping[str, Any], config: Any | None) -> Settings:
         """Return settings that are valid for the model, with the model's own defaults."""
         vocab_size = self.shapes.vocab_size
-        own = OwnSettings.of(self.model, vocab_size)
+        own = ModelDefaults.of(self.model, vocab_size)
         settings = Settings.make(overrides, config, own.suppressed)
         eos = own.eos_token_ids if settings.eos_token_id is None else settings.eos_token_id
         _check_ids("eos_token_id", eos, vocab_size)
@@ -126,7 +126,7 @@ class RequestBuilder:
         processors = tuple(copies.get(id(one), one) for one in settings.logits_processor)
         return settings.model_copy(update={"logits_processor": processors})
 
-    def _request(self, ids: list[int], plan: Plan, index: int, wants_text: bool) -> RequestState:
+    def _request(self, ids: list[int], plan: RequestPlan, index: int, wants_text: bool) -> RequestState:
         shapes, settings = self.shapes, plan.settings.after_prompt(len(ids))
         plan = replace(plan, settings=settings)
         needed = len(ids) + settings.max_new_tokens

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSettings:
+class ModelDefaults:
     """Settings from a model's generation config, with a note that lists the ignored settings."""
 
     eos_token_ids: tuple[int, ...] = ()

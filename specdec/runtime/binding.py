@@ -17,18 +17,18 @@ from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.models.fingerprint import fingerprint_of, unchanging
 from specdec.models.loading import check_tokenizer, load_pretrained
-from specdec.models.state import first_time, state_of
+from specdec.models.notes import first_time, state_of
 from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import Registry
 from specdec.requests.builder import RequestBuilder
-from specdec.requests.model_defaults import OwnSettings
+from specdec.requests.model_defaults import ModelDefaults
+from specdec.runtime.backend_choice import backend_for
 from specdec.runtime.driving import Layouts, costs_of, drive, layouts_of, stock_alone
-from specdec.runtime.engines import backend_for
+from specdec.runtime.lease import WeightsLease
 from specdec.runtime.strategies import Strategies
 from specdec.strategies.base import Host, Proposer
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
-from specdec.weights.lease import Holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Binding:
     """
 
     def __init__(
-        self, model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, lease: Holding, note: str = ""
+        self, model: Any, tokenizer: Any | None, choice: Choice, registry: Registry, lease: WeightsLease, note: str = ""
     ) -> None:
         self.model, self.tokenizer, self.choice = model, tokenizer, choice
         self._registry, self._lease, self._note = registry, lease, note
@@ -155,7 +155,7 @@ class Binding:
         self._has_noted = True
         engine = (self._note,) if self._note else ()
         weights = (f"weights {self.weights}",) if self.weights.is_worth_a_note else ()
-        return engine + weights + OwnSettings.of(self.model, self.target.shapes.vocab_size).notes
+        return engine + weights + ModelDefaults.of(self.model, self.target.shapes.vocab_size).notes
 
     def close(self) -> None:
         """Close the parts and release the model; an open stream keeps both until it ends."""
@@ -184,12 +184,12 @@ class Binding:
         try:
             self._close_parts()
         finally:
-            self._lease.give_back()
+            self._lease.release_weights()
 
     def _bind(self) -> None:
         """Lay out the weights, load a backend for them, and bind the proposer to both."""
         with ExitStack() as failing:
-            failing.callback(self._lease.give_back)
+            failing.callback(self._lease.release_weights)
             with unchanging(self.model):
                 self._make_parts()
             failing.callback(self._close_parts)
@@ -237,14 +237,14 @@ class Binding:
         )
 
 
-def _open_draft(registry: Registry, lease: Holding, model: Any) -> Target:
+def _open_draft(registry: Registry, lease: WeightsLease, model: Any) -> Target:
     """Drive a draft model, whose passes need not be exact."""
     compiler, backend = DenseCompiler(), backend_for(registry, "auto", model)
     if not backend.cls.runs_layers:
         return Target(backend.load(model, compiler), compiler)
-    give_back = lease.lay_out_draft(model)
+    release_weights = lease.acquire_draft(model)
     try:
-        return Target(backend.load(model, compiler), compiler, give_back)
+        return Target(backend.load(model, compiler), compiler, release_weights)
     except BaseException:
-        give_back()
+        release_weights()
         raise

@@ -14,11 +14,11 @@ from specdec.masks.exact.compiler import ExactCompiler
 from specdec.numerics import Mode, Numerics
 from specdec.probes.costs import CONTEXT_AT_LOAD, REPEATS_AT_LOAD, SECONDS_AT_LOAD, SIZES_AT_LOAD, measure_costs
 from specdec.probes.experts import remedy
-from specdec.probes.recall import recalled
+from specdec.probes.findings import recalled
 from specdec.probes.walk import walk
+from specdec.runtime.lease import WeightsLease
 from specdec.target import Target
-from specdec.weights.laying_out import Weights, stock_or_refuse
-from specdec.weights.lease import Holding
+from specdec.weights.pack_model import Weights, stock_or_refuse
 
 Load = Callable[[Compiler], Backend]
 Layouts = Callable[[Mapping[str, str]], Iterable[Weights]]
@@ -67,7 +67,7 @@ def drive(
     raise fault
 
 
-def layouts_of(model: Any, requested: str, lease: Holding, failed: Mapping[str, str]) -> Iterator[Weights]:
+def layouts_of(model: Any, requested: str, lease: WeightsLease, failed: Mapping[str, str]) -> Iterator[Weights]:
     """Lay out a model's weights by one kernel after another, the fastest first, without those that failed.
 
     Raises:
@@ -77,7 +77,7 @@ def layouts_of(model: Any, requested: str, lease: Holding, failed: Mapping[str, 
     while True:
         why = "; ".join(f"not by {kernel}: {reason}" for kernel, reason in failed.items())
         try:
-            weights = lease.lay_out(model, failed, why)
+            weights = lease.acquire(model, failed, why)
         except ModelError:
             if failed:
                 return

@@ -12,12 +12,12 @@ from specdec.models.loading import ModelSource, refuse_for_loaded
 from specdec.models.unwrapping import unwrapped
 from specdec.numerics import Mode, checked_mode
 from specdec.plugins.registry import Registry
+from specdec.runtime.backend_choice import backend_for, read_model, why_failed, why_torch
 from specdec.runtime.binding import Binding, Choice
-from specdec.runtime.engines import backend_for, read_model, why_failed, why_torch
+from specdec.runtime.lease import WeightsLease
 from specdec.settings import Settings
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
-from specdec.weights.lease import Holding
 from specdec.weights.modes import checked_weights
 
 _MAX_NAMED = 64  # proposers made from text that stay the same object
@@ -107,7 +107,7 @@ def open_model(
         backend_for(registry, choice.backend, model)  # refuses an unknown name before seconds of loading
     if not isinstance(model, str | os.PathLike):
         refuse_for_loaded(model, device, dtype)
-        return Binding(unwrapped(model), tokenizer, choice, registry, Holding(choice.weights, registry.kernels()))
+        return Binding(unwrapped(model), tokenizer, choice, registry, WeightsLease(choice.weights, registry.kernels()))
     source = ModelSource.of(os.fspath(model), device, dtype)
     why = why_torch(choice.weights, choice.compiler, [choice.proposer])
     # A preferred backend without exact numerics loses to torch, which has them.
@@ -115,7 +115,7 @@ def open_model(
     failed = dict[str, str]()
     while True:
         opened = read_model(registry, choice.backend, source, tokenizer, why, failed)
-        lease = Holding(choice.weights, registry.kernels())
+        lease = WeightsLease(choice.weights, registry.kernels())
         if not opened.engine:
             break
         try:

@@ -8,8 +8,8 @@ import torch
 
 from specdec.errors import NumericsError, SpecdecError, failure
 from specdec.sampling.processors import Warper
-from specdec.sampling.randomness import Chances
-from specdec.sampling.topk import greatest_of
+from specdec.sampling.randomness import RandomSource
+from specdec.sampling.topk import topk
 from specdec.tree import DraftTree
 
 NO_TOKEN = -1
@@ -52,7 +52,7 @@ class NodeDistributions:
     """
 
     def __init__(
-        self, tree: DraftTree, outputs: NodeOutputs, committed: Sequence[int], warper: Warper, chances: Chances
+        self, tree: DraftTree, outputs: NodeOutputs, committed: Sequence[int], warper: Warper, chances: RandomSource
     ) -> None:
         self._tree = tree
         self._outputs = outputs
@@ -105,7 +105,7 @@ class NodeDistributions:
         else:
             probs = self._distribution(node)
             scores = (probs.double().log() + gumbel(self.position(node), len(probs)).to(probs.device)) * temperature
-        return greatest_of(scores, 2)[0]
+        return topk(scores, 2)[0]
 
     def has_logits(self, node: int) -> bool:
         """Return True if the model's logits at a node are finite."""

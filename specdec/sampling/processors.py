@@ -53,7 +53,7 @@ class Warper:
         """The scores after temperature and truncation."""
         return _processed(path, scores, self._warpers)
 
-    def draft_law(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
+    def draft_probs(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
         """The distribution of a drafter's logits under the settings, ``(vocab,)``.
 
         The caller's own processors are applied only if all of them are path-pure: others never run on tokens that may

@@ -23,7 +23,7 @@ ACCEPTANCE = 2**32 + 1
 _MOST_FORESEEN = 16  # positions: the depth of drafts that use noise
 
 
-class Chances(Protocol):
+class RandomSource(Protocol):
     """The two random primitives of acceptance rules. Tests enumerate their outcomes."""
 
     def accept(self, r: float, q: float) -> bool:
@@ -77,12 +77,12 @@ class Randomness:
         return torch.from_numpy(-np.log(-np.log(self.uniforms(position, count))))
 
     def categorical(self, weights: torch.Tensor, position: int) -> int:
-        """See ``Chances``; uses the noise of ``position``."""
+        """See ``RandomSource``; uses the noise of ``position``."""
         noise = self.gumbel(position, weights.numel()).to(weights.device)
         return int((weights.double().log() + noise).argmax())
 
     def accept(self, r: float, q: float) -> bool:
-        """See ``Chances``; uses the next uniform of the stream."""
+        """See ``RandomSource``; uses the next uniform of the stream."""
         return self._acceptance.random() * q < r
 
     def stream(self, purpose: str) -> np.random.Generator:

@@ -6,7 +6,7 @@ import torch
 _BLOCK, _LEAST_BLOCK = 256, 32  # logits of a block
 
 
-def greatest_of(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def topk(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The top-k values along the last dimension, largest first, and their indices; for k = 1, the lowest of equals.
 
     A maximum over blocks is vectorised on every device; a search for an index isn't on a CPU. The top-k values lie in

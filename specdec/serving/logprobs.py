@@ -6,7 +6,7 @@ import torch
 
 from specdec.decoding.request_state import RequestState
 from specdec.record import Outcome
-from specdec.sampling.topk import greatest_of
+from specdec.sampling.topk import topk
 from specdec.serving.token_texts import TokenTexts
 
 
@@ -47,7 +47,7 @@ def _logprob_of(token: int, logits: torch.Tensor, texts: TokenTexts, num_top: in
     logprobs = logits.double().log_softmax(-1)
     top: tuple[TokenLogprob, ...] = ()
     if num_top:
-        values, ids = greatest_of(logprobs, num_top)
+        values, ids = topk(logprobs, num_top)
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         top = tuple(TokenLogprob(other, texts.of(other), value, (), texts.bytes_of(other)) for other, value in pairs)
     return TokenLogprob(token, texts.of(token), float(logprobs[token]), top, texts.bytes_of(token), offset)

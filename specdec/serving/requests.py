@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.requests.model_defaults import OwnSettings
+from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
 from specdec.serving.errors import ApiError
@@ -144,7 +144,7 @@ class Intake:
             raise ApiError(400, message, "prompt", "context_length_exceeded")
 
     def _ends(self, body: Sampling) -> TextEnds:
-        own = OwnSettings.of(self._generator.model, self._shapes.vocab_size).eos_token_ids
+        own = ModelDefaults.of(self._generator.model, self._shapes.vocab_size).eos_token_ids
         # Where special tokens show in the text, one that is to stop it is a string like others.
         special = {} if body.skip_special_tokens is False else self._special
         return TextEnds.of(body, own, special, self._shapes.vocab_size)

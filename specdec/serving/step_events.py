@@ -55,7 +55,7 @@ def tell(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepTold:
         NodeTold(
             text=texts.of(tree.tokens[node]),
             parent=None if node == ROOT else place[tree.parents[node]],
-            by=() if node == ROOT else tree.named_by.get(node, (strategy,)),
+            by=() if node == ROOT else tree.proposed_by.get(node, (strategy,)),
             is_accepted=node in accepted,
         )
         for node in candidates

@@ -10,7 +10,7 @@ from specdec.backends.base import Backend
 from specdec.backends.output import OutputRow
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
-from specdec.target import Pass, Row, Target
+from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree
 
 _NUM_PASSES = 4
@@ -61,14 +61,14 @@ class _Case:
     plain: Callable[[list[int]], torch.Tensor]
     tolerance: float
     rng: np.random.Generator
-    texts: dict[Row, list[int]] = field(default_factory=dict)
+    texts: dict[CacheRow, list[int]] = field(default_factory=dict)
 
     def begin(self, length: int) -> None:
         """Open a row: its prompt in chunks, the last pass followed by a tree, of which a path is kept."""
         *prompt, root = self._tokens(length)
         row, tree = self.target.open(capacity=1), self._tree(root)  # too small on purpose: buffers must grow
         self.texts[row] = []
-        while chunk := self.target.chunk_behind(row, [*prompt, root]):
+        while chunk := self.target.chunk_after(row, [*prompt, root]):
             self.target.read(row, chunk)
         planned = self.target.compile({row: tree}, {row: prompt[row.length :]})
         self._hold(prompt, tree, self.target.forward(planned).rows[row], "after a prompt")
@@ -137,7 +137,7 @@ class _Case:
                 f"allowed {self.tolerance:.2g}"
             )
 
-    def _keep(self, planned: Pass, trees: dict[Row, DraftTree], rows: Sequence[Row]) -> None:
+    def _keep(self, planned: PlannedPass, trees: dict[CacheRow, DraftTree], rows: Sequence[CacheRow]) -> None:
         paths = {}
         for row in rows:
             tree = trees[row]
@@ -156,8 +156,8 @@ class _Case:
         chosen: list[int] = self.rng.permutation(self.target.shapes.vocab_size)[:count].tolist()
         return chosen
 
-    def _some(self, rows: Iterable[Row]) -> list[Row]:
+    def _some(self, rows: Iterable[CacheRow]) -> list[CacheRow]:
         return [row for row in rows if self.rng.random() < 0.7]
 
-    def _one(self) -> Row:
+    def _one(self) -> CacheRow:
         return list(self.texts)[int(self.rng.integers(len(self.texts)))]

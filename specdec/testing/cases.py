@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from specdec.backends.toy import Law
-from specdec.sampling.randomness import Chances
+from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree, Role
 
 if TYPE_CHECKING:
@@ -32,14 +32,16 @@ class Shape:
         return max((1 + below.depth for _, below in self.draws), default=0)
 
 
-def draw_tree(context: Sequence[int], q: Law, shape: Shape, chances: Chances) -> DraftTree:
+def draw_tree(context: Sequence[int], q: Law, shape: Shape, chances: RandomSource) -> DraftTree:
     """A random tree of a shape below the last token of ``context``, drawn from q, a distribution by context."""
     tree = DraftTree(context[-1])
     _draw_below(tree, ROOT, context, q, shape, chances)
     return tree
 
 
-def _draw_below(tree: DraftTree, node: int, context: Sequence[int], q: Law, shape: Shape, chances: Chances) -> None:
+def _draw_below(
+    tree: DraftTree, node: int, context: Sequence[int], q: Law, shape: Shape, chances: RandomSource
+) -> None:
     if not shape.draws:
         return
     path = (*context, *tree.path(node))

@@ -9,7 +9,7 @@ from specdec.backends.toy import Law, ToyBackend
 from specdec.decoding.request_state import TokenView
 from specdec.errors import ModelError
 from specdec.masks.dense import DenseCompiler
-from specdec.sampling.randomness import Chances, Randomness
+from specdec.sampling.randomness import Randomness, RandomSource
 from specdec.settings import Settings
 from specdec.strategies.base import Feedback, Host, Proposer, Request
 from specdec.target import Target
@@ -49,10 +49,10 @@ class EnumeratedRequest(Request):
     """A request whose ``draw`` goes through an enumeration."""
 
     __slots__ = ("chances",)
-    chances: Chances
+    chances: RandomSource
 
     @classmethod
-    def of(cls, tokens: list[int], vocab_size: int, chances: Chances) -> "EnumeratedRequest":
+    def of(cls, tokens: list[int], vocab_size: int, chances: RandomSource) -> "EnumeratedRequest":
         """A request at temperature 1 whose text is ``tokens``, which may grow."""
         rng = Randomness(0).stream("not drawn from")
         request = cls(TokenView(tokens), len(tokens), vocab_size, frozenset(), 1.0, rng)
@@ -103,7 +103,7 @@ def check_drafting(
     settings = Settings(temperature=1.0)
     budget = Budget(num_nodes=16, depth=16, num_tokens=16)
 
-    def run(chances: Chances) -> tuple[int, ...]:
+    def run(chances: RandomSource) -> tuple[int, ...]:
         tokens = list(context)
         engine = proposer.bind(toy_host(vocab_size, verifier.reads_q, tokenizer))
         drafter = engine.start(EnumeratedRequest.of(tokens, vocab_size, chances))

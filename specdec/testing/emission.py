@@ -9,18 +9,18 @@ from specdec.backends.output import Output, OutputRow
 from specdec.backends.toy import Law
 from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.processors import Warper
-from specdec.sampling.randomness import Chances
+from specdec.sampling.randomness import RandomSource
 from specdec.settings import Settings
 from specdec.testing.enumeration import outcomes
 from specdec.tree import ROOT, DraftTree
 from specdec.verifiers.base import Verdict, Verifier
 
-TreeDrawing = Callable[[Chances], DraftTree]
+TreeDrawing = Callable[[RandomSource], DraftTree]
 CPU = torch.device("cpu")
 
 
 def target_of(
-    p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: Chances
+    p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: RandomSource
 ) -> NodeDistributions:
     """The production target over a known distribution: logits are its logarithm, in float64."""
     laws = np.array([p((*context, *tree.path(node))) for node in range(len(tree))])
@@ -31,7 +31,7 @@ def target_of(
 
 
 def verdict_of(
-    verifier: Verifier, p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: Chances
+    verifier: Verifier, p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: RandomSource
 ) -> Verdict:
     """A rule's verdict on a tree below the last token of ``context``, checked for legality as the core checks it."""
     verdict = verifier.verify(tree, target_of(p, tree, context, settings, chances), chances)
@@ -45,7 +45,7 @@ def plain_law(
     """The distribution of the next tokens in plain decoding."""
     settings = settings or Settings(temperature=1.0)
 
-    def run(chances: Chances) -> tuple[int, ...]:
+    def run(chances: RandomSource) -> tuple[int, ...]:
         return _go_on(p, context, (), num_tokens, settings, chances)
 
     return outcomes(run)
@@ -62,7 +62,7 @@ def emitted_law(
     """The distribution of the first tokens when a random tree is drawn and verified, and plain decoding goes on."""
     settings = settings or Settings(temperature=1.0)
 
-    def run(chances: Chances) -> tuple[int, ...]:
+    def run(chances: RandomSource) -> tuple[int, ...]:
         verdict = verdict_of(verifier, p, draw(chances), context, settings, chances)
         return _go_on(p, context, verdict.tokens, num_tokens, settings, chances)
 
@@ -75,14 +75,14 @@ def expected_length(
     """tau: the expected number of tokens that one step emits, the bonus token included."""
     settings = settings or Settings(temperature=1.0)
 
-    def run(chances: Chances) -> int:
+    def run(chances: RandomSource) -> int:
         return len(verdict_of(verifier, p, draw(chances), context, settings, chances).tokens)
 
     return sum(length * chance for length, chance in outcomes(run).items())
 
 
 def _go_on(
-    p: Law, context: Sequence[int], emitted: Sequence[int], num_tokens: int, settings: Settings, chances: Chances
+    p: Law, context: Sequence[int], emitted: Sequence[int], num_tokens: int, settings: Settings, chances: RandomSource
 ) -> tuple[int, ...]:
     tokens = list(emitted[:num_tokens])
     while len(tokens) < num_tokens:

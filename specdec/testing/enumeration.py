@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 
-from specdec.sampling.randomness import Chances
+from specdec.sampling.randomness import RandomSource
 
 T = TypeVar("T", bound=Hashable)
 EXACT = 1e-12  # float64 rounding over a few thousand outcomes
@@ -39,7 +39,7 @@ class _Script:
         return choice
 
 
-def outcomes(run: Callable[[Chances], T]) -> dict[T, float]:
+def outcomes(run: Callable[[RandomSource], T]) -> dict[T, float]:
     """The exact distribution of what ``run`` returns, over all outcomes of the two random primitives that it is given.
 
     The function is run once per outcome, so it must depend on its random source alone.

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 
 from specdec.errors import PluginError
 from specdec.sampling.distributions import NodeDistributions
-from specdec.sampling.randomness import Chances
+from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree
 
 
@@ -64,7 +64,7 @@ class Verifier(BaseModel, ABC):
     is_keyed: ClassVar[bool] = False
 
     @abstractmethod
-    def verify(self, tree: DraftTree, target: NodeDistributions, source: Chances) -> Verdict:
+    def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:
         """Return the accepted path and the emitted tokens."""
 
 

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from specdec.sampling.distributions import NodeDistributions
-from specdec.sampling.randomness import Chances
+from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree
 from specdec.verifiers.base import Verdict, Verifier
 
@@ -22,7 +22,7 @@ class MatchVerifier(Verifier):
     stays_on_the_text: ClassVar[bool] = True
     is_keyed: ClassVar[bool] = True
 
-    def verify(self, tree: DraftTree, target: NodeDistributions, source: Chances) -> Verdict:
+    def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:
         node: int | None = ROOT
         path: list[int] = []
         tokens: list[int] = []

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from specdec.sampling.distributions import NO_TOKEN, NodeDistributions
-from specdec.sampling.randomness import Chances
+from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree
 from specdec.verifiers.base import Verdict, Verifier, probability, residual
 
@@ -21,7 +21,7 @@ class RejectionVerifier(Verifier):
     reads_q: ClassVar[bool] = True
     stays_on_the_text: ClassVar[bool] = True
 
-    def verify(self, tree: DraftTree, target: NodeDistributions, source: Chances) -> Verdict:
+    def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:
         node, path, tokens = ROOT, [ROOT], list[int]()
         while True:
             r = target.probs(node)

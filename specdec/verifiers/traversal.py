@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 
 from specdec.sampling.distributions import NO_TOKEN, NodeDistributions
-from specdec.sampling.randomness import Chances
+from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree
 from specdec.verifiers.base import Verdict, Verifier, probability, residual
 
@@ -21,14 +21,14 @@ class TraversalVerifier(Verifier):
     lossless: ClassVar[bool] = True
     reads_q: ClassVar[bool] = True
 
-    def verify(self, tree: DraftTree, target: NodeDistributions, source: Chances) -> Verdict:
+    def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:
         verdict = _Traversal(tree, target, source).visit(ROOT, 1.0)
         assert verdict is not None, "the root is accepted for certain"
         return verdict
 
 
 class _Traversal:
-    def __init__(self, tree: DraftTree, target: NodeDistributions, source: Chances) -> None:
+    def __init__(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> None:
         self._tree = tree
         self._target = target
         self._source = source

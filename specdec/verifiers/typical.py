@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 
 from specdec.sampling.distributions import NodeDistributions
-from specdec.sampling.randomness import Chances
+from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree
 from specdec.verifiers.base import Verdict, Verifier
 
@@ -25,7 +25,7 @@ class TypicalVerifier(Verifier):
     lossless: ClassVar[bool] = False
     reads_q: ClassVar[bool] = False
 
-    def verify(self, tree: DraftTree, target: NodeDistributions, source: Chances) -> Verdict:
+    def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:
         accepted, log_likelihood = [ROOT], {ROOT: 0.0}
         for node in accepted:  # grows while it is walked, nearest nodes first
             children = {draw.child for draw in tree.draws.get(node, ())}

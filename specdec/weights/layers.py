@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.nn.modules import module as modules_of_torch
 
-from specdec.models.sharding import is_sharded_tensor
 from specdec.weights.matrix import PartMatrix
+from specdec.weights.sharding import is_sharded_tensor
 from specdec.weights.tensor import PackedWeight
 
 _LEAST_BYTES = 2  # of a number in a plain matrix

@@ -17,10 +17,10 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.replay import Replay
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
-from specdec.models.state import notes_of
+from specdec.models.notes import notes_of
 from specdec.probes.costs import measure_costs
 from specdec.probes.examination import examine
-from specdec.target import Row, Target
+from specdec.target import CacheRow, Target
 from specdec.tree import ROOT
 from tests.support import families
 from tests.support.plain import decode_model
@@ -53,14 +53,14 @@ def tree(width: int) -> DraftTree:
     return grown
 
 
-def opened(target: Target) -> Row:
+def opened(target: Target) -> CacheRow:
     """A row that holds the prompt."""
     row = target.open(256)
     target.read_all(row, PROMPT)
     return row
 
 
-def one_pass(target: Target, row: Row, width: int) -> torch.Tensor:
+def one_pass(target: Target, row: CacheRow, width: int) -> torch.Tensor:
     """The logits of a pass of so many nodes, of which the root is kept."""
     planned = target.compile({row: tree(width)})
     answers = target.forward(planned).rows[row]
@@ -233,7 +233,7 @@ def test_numbers_of_nodes_are_tried_unless_they_lie_between_others_with_one_of_t
             before = num_own[0]
             one_pass(target, row, width)
             runs.append((width, num_own[0] > before))
-            unsettled.append(not target.is_settled)
+            unsettled.append(not target.is_warm)
     assert runs[8:] == [(12, False), (10, False), (18, False), (13, True), (22, True), (3, True)]
     assert unsettled[8:] == [is_held_against_its_own for _, is_held_against_its_own in runs[8:]]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from specdec.comparison import EvaluationPrompt, Session
+from specdec.comparison import ComparisonSession, EvaluationPrompt
 from specdec.comparison.prompts import as_chat
 from specdec.errors import RequestError
 from specdec.pictures.trace import Recorder
@@ -75,7 +75,7 @@ def test_a_plan_has_the_ids_that_the_template_gives(built_in: tuple[Any, Any]) -
     message = [{"role": "user", "content": "What is bread?"}]
     expected = tokenizer.apply_chat_template(message, add_generation_prompt=True)["input_ids"]
     ids = {
-        chat: Session(model, {}, [asked, "# heapq"], tokenizer=tokenizer, chat=chat).plan.prompts
+        chat: ComparisonSession(model, {}, [asked, "# heapq"], tokenizer=tokenizer, chat=chat).plan.prompts
         for chat in (None, False)
     }
     assert ids[None][0][2] == tuple(expected)

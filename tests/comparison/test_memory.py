@@ -5,7 +5,7 @@ from typing import ClassVar
 import pytest
 
 from specdec import Budget, Drafter, DraftTree, Engine, Host, Proposer, Request, ToyModel, compare
-from specdec.comparison import Session
+from specdec.comparison import ComparisonSession
 from specdec.comparison.runs import Run
 from specdec.comparison.sentences import warm_strategies
 
@@ -61,7 +61,7 @@ def test_a_cold_row_knows_no_prompt_before_its_turn_and_a_warm_one_knows_all(
             counted.append((run.strategy, prompt, known))
 
     options = {"repeats": 2, "warm": True, "max_new_tokens": 3, "temperature": temperature}
-    with Session(ToyModel.random(6), {"own": Remembering()}, PROMPTS, **options) as session:
+    with ComparisonSession(ToyModel.random(6), {"own": Remembering()}, PROMPTS, **options) as session:
         comparison = session.run(on_run=note)
     cold = [(prompt, known) for name, prompt, known in counted if name == "own"]
     warm = [(prompt, known) for name, prompt, known in counted if name == "own (warm)"]

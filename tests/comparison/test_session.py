@@ -21,7 +21,7 @@ from specdec import (
     compare,
 )
 from specdec.backends.base import Deviation
-from specdec.comparison import EvaluationPrompt, Session
+from specdec.comparison import ComparisonSession, EvaluationPrompt
 from specdec.comparison.runfile import read
 from specdec.comparison.runs import Run
 from specdec.comparison.ties import ScoredText
@@ -110,7 +110,7 @@ def test_a_lossy_strategy_is_marked_and_the_others_are_still_checked() -> None:
 
 def test_a_plan_names_the_models_that_strategies_bring() -> None:
     drafter = ToyModel.random(8, seed=1)
-    plan = Session(MODEL, {"a": DraftModelProposer(model=drafter), "b": "jacobi:n=2"}, PROMPTS).plan
+    plan = ComparisonSession(MODEL, {"a": DraftModelProposer(model=drafter), "b": "jacobi:n=2"}, PROMPTS).plan
     assert plan.strategies["a"].endswith("model=ToyModel")
     assert plan.strategies["b"] == "JacobiProposer(n=2, noise_aware=True)"
     assert plan.verifiers["a"] == "MatchVerifier()"
@@ -135,7 +135,7 @@ class Failing(Idle):
 
 
 def test_a_strategy_that_fails_ends_it_with_the_figures_of_what_was_run(tmp_path: Path) -> None:
-    comparison = Session(MODEL, {"a": Failing()}, PROMPTS, repeats=1, seed=1, **FEW).run()
+    comparison = ComparisonSession(MODEL, {"a": Failing()}, PROMPTS, repeats=1, seed=1, **FEW).run()
     assert "strategy 'a' failed on prompt 'prompt 3'" in str(comparison.failure)
     assert not comparison.is_complete
     with pytest.raises(SpecdecError, match="by nought"):
@@ -152,13 +152,13 @@ def test_an_interrupt_keeps_what_was_run_and_a_run_file_goes_on_from_there(tmp_p
         if len(seen) == 7:
             raise KeyboardInterrupt
 
-    session = Session(MODEL, {"a": "jacobi"}, PROMPTS, repeats=1, **FEW)
+    session = ComparisonSession(MODEL, {"a": "jacobi"}, PROMPTS, repeats=1, **FEW)
     comparison = session.run(path, on_run=interrupt)
     assert not comparison.is_complete
     assert len(comparison.pairs) == 2
     assert read(path)[1] == seen
     more: list[Run] = []
-    whole = Session(MODEL, {"a": "jacobi"}, PROMPTS, repeats=1, **FEW).run(path, on_run=more.append)
+    whole = ComparisonSession(MODEL, {"a": "jacobi"}, PROMPTS, repeats=1, **FEW).run(path, on_run=more.append)
     assert whole.is_complete
     assert read(path)[1] == seen + more
     assert len(more) == 18 - 7
@@ -169,11 +169,11 @@ def test_an_interrupt_before_there_is_anything_to_compare_is_passed_on() -> None
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Session(MODEL, {"a": "jacobi"}, PROMPTS, **FEW).run(on_run=interrupt)
+        ComparisonSession(MODEL, {"a": "jacobi"}, PROMPTS, **FEW).run(on_run=interrupt)
 
 
 def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> None:
-    comparison = Session(MODEL, {"a": "jacobi"}, PROMPTS, repeats=50, **FEW).run(seconds=0.0)
+    comparison = ComparisonSession(MODEL, {"a": "jacobi"}, PROMPTS, repeats=50, **FEW).run(seconds=0.0)
     assert len(comparison.runs) == 3
 
 
@@ -200,7 +200,7 @@ def test_what_cant_be_compared_is_refused_before_anything_runs(
     strategies: dict[str, Any], prompts: Any, options: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(SpecdecError, match=fault):
-        Session(MODEL, strategies, prompts, **options)
+        ComparisonSession(MODEL, strategies, prompts, **options)
 
 
 FAST = "fast numerics don't promise it"
@@ -211,7 +211,7 @@ def test_exact_texts_are_held_against_exact_plain_decoding_and_speed_against_fas
     numerics: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = Generator(MODEL, proposer="jacobi", verifier=WrongOnce(), numerics="exact")
-    session = Session(MODEL, {"wrong": wrong, "good": "jacobi"}, PROMPTS, repeats=1, numerics=numerics, **FEW)
+    session = ComparisonSession(MODEL, {"wrong": wrong, "good": "jacobi"}, PROMPTS, repeats=1, numerics=numerics, **FEW)
     plan = session.plan
     assert (plan.baseline, plan.reference) == ("autoregressive", "autoregressive (exact)")
     assert plan.numerics == dict.fromkeys(["wrong", "good", plan.reference], "exact") | {plan.baseline: "fast"}
@@ -233,7 +233,7 @@ def test_exact_texts_are_held_against_exact_plain_decoding_and_speed_against_fas
 
 
 def test_in_fast_numerics_plain_decoding_is_there_once() -> None:
-    plan = Session(MODEL, {"a": "jacobi"}, PROMPTS, numerics="fast", **FEW).plan
+    plan = ComparisonSession(MODEL, {"a": "jacobi"}, PROMPTS, numerics="fast", **FEW).plan
     assert plan.numerics == {"a": "fast", "autoregressive": "fast"}
     assert plan.reference == plan.baseline == "autoregressive"
 
@@ -259,7 +259,7 @@ def test_plain_decoding_is_added_in_whichever_numerics_it_is_missing(
         name: made if isinstance(made, str) else Generator(MODEL, proposer=made[0], numerics=made[1])
         for name, made in strategies.items()
     }
-    plan = Session(MODEL, given, PROMPTS, numerics=numerics, **FEW).plan
+    plan = ComparisonSession(MODEL, given, PROMPTS, numerics=numerics, **FEW).plan
     assert (plan.baseline, plan.reference) == (baseline, reference)
     assert [name for name in plan.strategies if name not in plan.plain] == names
     assert (plan.numerics[baseline], plan.inexact[baseline]) == ("fast", FAST)
@@ -267,7 +267,7 @@ def test_plain_decoding_is_added_in_whichever_numerics_it_is_missing(
 
 def test_each_strategy_is_held_against_plain_decoding_in_its_own_numerics() -> None:
     fast = Generator(MODEL, proposer="jacobi", numerics="fast")
-    plan = Session(MODEL, {"fast": fast, "exact": "jacobi"}, PROMPTS, **FEW).plan
+    plan = ComparisonSession(MODEL, {"fast": fast, "exact": "jacobi"}, PROMPTS, **FEW).plan
     held = {name: plan.reference_of(name) for name in plan.strategies}
     assert held == {
         "fast": "autoregressive",
@@ -280,16 +280,16 @@ def test_each_strategy_is_held_against_plain_decoding_in_its_own_numerics() -> N
 def test_where_exact_numerics_cant_be_had_the_plan_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdec.probes.walk.Walk.deviation", lambda _: Deviation("a tree of 2 nodes", 1.0))
     model = ToyModel.random(8, order=2, seed=3)
-    plan = Session(model, {"a": "jacobi"}, PROMPTS, **FEW).plan
+    plan = ComparisonSession(model, {"a": "jacobi"}, PROMPTS, **FEW).plan
     assert plan.reference == plan.baseline == plan.reference_of("a")
     assert plan.numerics["a"] == "fast"
     assert plan.inexact["a"].startswith("exact numerics are unavailable: logits have other bits in a tree of 2")
     for strategies in ({}, {"a": "jacobi"}):
         with pytest.raises(SpecdecError, match="numerics='exact' is unavailable here: "):
-            Session(model, strategies, PROMPTS, numerics="exact", **FEW)
+            ComparisonSession(model, strategies, PROMPTS, numerics="exact", **FEW)
 
 
 def test_prompts_keep_their_category_and_name() -> None:
     prompts = [EvaluationPrompt("verse", "one", [1]), EvaluationPrompt("prose", "two", [2]), [3]]
-    plan = Session(MODEL, {}, prompts, **FEW).plan
+    plan = ComparisonSession(MODEL, {}, prompts, **FEW).plan
     assert plan.prompts == (("verse", "one", (1,)), ("prose", "two", (2,)), ("prompts", "prompt 2", (3,)))

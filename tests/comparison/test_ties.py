@@ -12,7 +12,7 @@ from specdec import Generator
 from specdec.auditing import audit
 from specdec.cli.evaluate import _leave
 from specdec.cli.tables import speed_table, told_texts
-from specdec.comparison import Comparison, Session, compare
+from specdec.comparison import Comparison, ComparisonSession, compare
 from specdec.comparison.report import write_report
 from specdec.comparison.sentences import identity
 from specdec.tree import DraftTree
@@ -106,7 +106,7 @@ def test_an_interrupt_leaves_the_figures_and_says_that_ties_were_not_distinguish
         raise KeyboardInterrupt
 
     monkeypatch.setattr("specdec.comparison.ties._examined", interrupt)
-    comparison = Session(model, {"a": LOOKAHEAD}, PROMPTS, numerics="fast", repeats=1, **SETTINGS).run()
+    comparison = ComparisonSession(model, {"a": LOOKAHEAD}, PROMPTS, numerics="fast", repeats=1, **SETTINGS).run()
     assert comparison.is_complete
     assert len(comparison.defects) == len(comparison.differences) > 0
     assert "were not distinguished here" in identity(comparison)

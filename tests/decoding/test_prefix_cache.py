@@ -12,7 +12,7 @@ from specdec.decoding.prefix_cache import _BLOCK, Prefixes
 from specdec.runtime.open_batch import OpenBatch
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
-from specdec.target import Row, Target
+from specdec.target import CacheRow, Target
 from tests.support import families
 
 STRATEGIES = AutoregressiveProposer(), PromptLookupProposer()
@@ -118,7 +118,7 @@ def test_more_than_the_bound_is_never_held_and_a_long_text_keeps_its_beginning()
     generator, most = Generator(ToyModel.random(), proposer="autoregressive"), 0
     block_bytes, hold = 8 * _BLOCK, Target.hold
 
-    def counting(target: Target, row: Row, start: int, stop: int) -> Held:
+    def counting(target: Target, row: CacheRow, start: int, stop: int) -> Held:
         nonlocal most
         most = max(most, batch.prefixes.num_bytes + block_bytes)
         return hold(target, row, start, stop)

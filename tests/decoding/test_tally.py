@@ -41,16 +41,16 @@ def test_nodes_are_credited_to_each_strategy_that_named_them(temperature: float)
         if tree is None:
             continue
         text = tree.path(outcome.path[-1]) if len(outcome.tokens) < len(outcome.path) else list(outcome.tokens)
-        for node, names in tree.named_by.items():
+        for node, names in tree.proposed_by.items():
             above, own = tree.path(tree.parents[node]), tree.path(node)
             for name in names:
                 counts = sources.setdefault(name, {}).setdefault(len(own), [0, 0])
                 counts[0] += 1
                 counts[1] += node in outcome.path
                 if text[: len(above)] == above and len(text) >= len(own):
-                    cell = judged[name][min(9, int(10 * tree.chances[node]))]
+                    cell = judged[name][min(9, int(10 * tree.probs[node]))]
                     cell[0] += 1
-                    cell[1] += tree.chances[node]
+                    cell[1] += tree.probs[node]
                     cell[2] += text[: len(own)] == own
     assert sources
     assert result.stats.sources == sources
@@ -77,8 +77,8 @@ def test_a_chance_is_the_tokens_own_behind_its_parent() -> None:
     first = tree.add(0, 1)
     second = tree.add(first, 2)
     other = tree.add(0, 3)
-    tree.named_by = {first: ("a",), second: ("a", "b"), other: ("b",)}
-    tree.chances = {first: 0.5, second: 1.0, other: 0.25}
+    tree.proposed_by = {first: ("a",), second: ("a", "b"), other: ("b",)}
+    tree.probs = {first: 0.5, second: 1.0, other: 0.25}
     tally = Tally()
     tally.note(tree, (0, first), (1, 4))  # the first is right, the second is not, and the other wasn't
     assert tally.calibration["a"][5] == [1, 0.5, 1]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specdec import ROOT, DraftTree
 from specdec.plugins.registry import load_plugins
-from specdec.sampling.randomness import Chances
+from specdec.sampling.randomness import RandomSource
 from specdec.settings import Settings
 from specdec.testing import (
     EXACT,
@@ -87,7 +87,7 @@ def test_drafts_that_learn_from_rejected_draws_change_nothing(verifier: str, p: 
     # At least two steps after a rejection. Match draws at every node, so three tokens have too many outcomes.
     num_tokens = 2 if verifier == "match" else 3
 
-    def run(chances: Chances) -> tuple[int, ...]:
+    def run(chances: RandomSource) -> tuple[int, ...]:
         tokens, rejected = list(CONTEXT), 0
         while len(tokens) < len(CONTEXT) + num_tokens:
             context = tuple(tokens)
@@ -174,7 +174,7 @@ def test_for_chosen_candidates_all_rules_are_match(p: TableLaw, q: TableLaw, sha
     tree = draw_tree(CONTEXT, q, shape, _no_chances())
 
     def verdicts(name: str) -> dict[tuple[tuple[int, ...], tuple[int, ...]], float]:
-        def run(chances: Chances) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        def run(chances: RandomSource) -> tuple[tuple[int, ...], tuple[int, ...]]:
             verdict = rule(name).verify(tree, target_of(p, tree, CONTEXT, SAMPLED, chances), chances)
             return verdict.path, verdict.tokens
 
@@ -185,7 +185,7 @@ def test_for_chosen_candidates_all_rules_are_match(p: TableLaw, q: TableLaw, sha
         assert total_variation(verdicts(name), expected) <= EXACT
 
 
-def _no_chances() -> Chances:
+def _no_chances() -> RandomSource:
     class NoChances:
         def accept(self, r: float, q: float) -> bool:
             raise AssertionError
@@ -203,7 +203,7 @@ def test_the_enumeration_itself_sees_a_law_that_is_off() -> None:
         lossless = True
         reads_q = False
 
-        def verify(self, tree: DraftTree, target: object, chances: Chances):  # type: ignore[no-untyped-def]
+        def verify(self, tree: DraftTree, target: object, chances: RandomSource):  # type: ignore[no-untyped-def]
             from specdec.verifiers.base import Verdict
 
             law = target.probs(ROOT)  # type: ignore[attr-defined]

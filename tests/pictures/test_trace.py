@@ -235,6 +235,6 @@ def test_letters_of_sources_differ_and_a_draft_that_isnt_merged_has_none() -> No
     step = Recorder(TOY, None, "jacobi").trace(PROMPT, **SETTINGS)
     assert step.letters == {}
     tree = DraftTree(7)
-    tree.named_by = {tree.add(0, place): (name,) for place, name in enumerate(("suffix", "static", "s", "st"))}
+    tree.proposed_by = {tree.add(0, place): (name,) for place, name in enumerate(("suffix", "static", "s", "st"))}
     made = replace(step, steps=(replace(step.steps[0], tree=tree),))
     assert made.letters == {"suffix": "s", "static": "t", "s": "a", "st": "b"}

@@ -85,16 +85,16 @@ def test_one_processor_given_twice_stays_one() -> None:
 
 
 def test_a_processor_that_holds_the_model_is_copied_without_it() -> None:
-    class Holding(EveryThird):
+    class WeightsLease(EveryThird):
         def __init__(self, model: torch.nn.Module) -> None:
             super().__init__()
             self.model = model
 
-        def __deepcopy__(self, memo: dict[int, object]) -> "Holding":
+        def __deepcopy__(self, memo: dict[int, object]) -> "WeightsLease":
             seen.append(memo.get(id(self.model)) is self.model)
-            return Holding(self.model)
+            return WeightsLease(self.model)
 
     seen: list[bool] = []
     model = families.make(*families.TREES["llama"])
-    Generator(model, proposer="jacobi").generate(PROMPTS, max_new_tokens=3, logits_processor=Holding(model))
+    Generator(model, proposer="jacobi").generate(PROMPTS, max_new_tokens=3, logits_processor=WeightsLease(model))
     assert seen == [True] * 3

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec.sampling.topk import greatest_of
+from specdec.sampling.topk import topk
 
 SIZES = [7, 256, 300, 1000, 4096, 49152]
 
@@ -13,7 +13,7 @@ SIZES = [7, 256, 300, 1000, 4096, 49152]
 @pytest.mark.parametrize("k", [1, 2, 8, 100])
 def test_they_are_those_of_a_sort(dtype: torch.dtype, size: int, k: int) -> None:
     values = torch.randn(2, 3, size, generator=torch.Generator().manual_seed(size)).to(dtype)
-    found, ids = greatest_of(values, k)
+    found, ids = topk(values, k)
     assert torch.equal(found, values.sort(-1, descending=True).values[..., :k])
     assert torch.equal(found, values.gather(-1, ids))
     assert all(len(set(row)) == len(row) for row in ids.flatten(0, 1).tolist())
@@ -24,7 +24,7 @@ def test_they_are_those_of_a_sort(dtype: torch.dtype, size: int, k: int) -> None
 def test_of_equals_one_is_the_lowest(dtype: torch.dtype, size: int) -> None:
     values = torch.zeros(1, 2, size, dtype=dtype)
     values[0, 0, [3, size - 1]] = 1.0
-    assert greatest_of(values, 1)[1].flatten().tolist() == [3, 0]
+    assert topk(values, 1)[1].flatten().tolist() == [3, 0]
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -33,7 +33,7 @@ def test_of_equals_one_is_the_lowest(dtype: torch.dtype, size: int) -> None:
 def test_what_is_no_number_is_found(size: int, wrong: float, at: int) -> None:
     values = torch.randn(1, 1, size)
     values[..., at] = wrong
-    assert bool(greatest_of(values, 1)[0].isfinite()) == (wrong < 0)
-    ids = greatest_of(values, 4)[1]
+    assert bool(topk(values, 1)[0].isfinite()) == (wrong < 0)
+    ids = topk(values, 4)[1]
     assert len(set(ids.flatten().tolist())) == 4
-    assert bool(greatest_of(torch.full((1, 1, size), wrong), 2)[0].isfinite().logical_not().all())
+    assert bool(topk(torch.full((1, 1, size), wrong), 2)[0].isfinite().logical_not().all())

@@ -16,7 +16,7 @@ from specdec.backends.output import OutputRow
 from specdec.backends.toy import Law
 from specdec.plugins.registry import load_plugins
 from specdec.strategies.sources.index.building import build_index
-from specdec.target import Pass, Row, Target
+from specdec.target import CacheRow, PlannedPass, Target
 
 REGISTRY = load_plugins()
 
@@ -114,16 +114,18 @@ def random_tree(rng: np.random.Generator, vocab_size: int, num_nodes: int, root:
     return tree
 
 
-def open_row(target: Target, tokens: Sequence[int]) -> Row:
+def open_row(target: Target, tokens: Sequence[int]) -> CacheRow:
     """A row with these committed tokens."""
     row = target.open(capacity=64)
     target.read_all(row, tokens)
     return row
 
 
-def end_of_prompt(target: Target, row: Row, prompt: Sequence[int], tree: DraftTree) -> tuple[Pass, OutputRow]:
+def end_of_prompt(
+    target: Target, row: CacheRow, prompt: Sequence[int], tree: DraftTree
+) -> tuple[PlannedPass, OutputRow]:
     """The pass of a prompt's last tokens with a tree behind them, once its whole chunks are read; and its answers."""
-    while chunk := target.chunk_behind(row, [*prompt, tree.tokens[ROOT]]):
+    while chunk := target.chunk_after(row, [*prompt, tree.tokens[ROOT]]):
         target.read(row, chunk)
     planned = target.compile({row: tree}, {row: prompt[row.length :]})
     return planned, target.forward(planned).rows[row]

@@ -21,7 +21,7 @@ from specdec import ModelError
 from specdec.errors import in_one_line
 from specdec.models.architecture import name_of
 from specdec.models.gradients import without_autocast
-from specdec.models.state import lock_of
+from specdec.models.notes import lock_of
 from specdec.probes.experts import batched_experts
 from specdec.weights.packing import packed_weights, unpack
 from specdec_openvino import attention

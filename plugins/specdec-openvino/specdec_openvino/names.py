@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 
-from specdec.models.state import Notes
+from specdec.models.notes import Notes
 from specdec_openvino.outside import tensors_of
 
 _FORMAT = 8  # version of the files; another number makes earlier conversions unknown

@@ -114,7 +114,7 @@ class Drafting:
             widths = [len(outcome.tree or ()) for outcome in outcomes]
             kind, group = "step" if is_plain_step else "prompt", group_of(sum(widths))
             seconds = {"propose": self._searching, "forward": self._began - began - self._searching}
-            record = StepRecord(kind, tuple(outcomes), seconds, max(widths), is_settled=group in self._groups)
+            record = StepRecord(kind, tuple(outcomes), seconds, max(widths), is_warm=group in self._groups)
             if is_plain_step:
                 self._groups.add(group)
             self._engine.learn(record, outcomes)

@@ -135,7 +135,7 @@ def test_the_first_pass_of_a_size_makes_its_kernels_and_puts_no_price_on_drafts(
         drafting.propose([text])
     widths = [record.width for record in records]
     assert len(set(widths)) < len(widths)
-    assert [record.is_settled for record in records] == [width in widths[:nth] for nth, width in enumerate(widths)]
+    assert [record.is_warm for record in records] == [width in widths[:nth] for nth, width in enumerate(widths)]
     assert {tuple(record.seconds.items()) for record in records} == {(("propose", 1), ("forward", 2))}
 
 

@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.errors import ModelError, plural
-from specdec.models.state import share_lock
+from specdec.models.notes import share_lock
 
 
 def first_layers(model: object, num_layers: int) -> PreTrainedModel:

@@ -15,7 +15,7 @@ from specdec.sampling.distributions import NodeOutputs
 from specdec.strategies.base import BatchDrafter, Drafter, Engine, Host, Proposer, Request, Tunable
 from specdec.strategies.draft_model.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.draft_model.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
-from specdec.target import Row, Target
+from specdec.target import CacheRow, Target
 from specdec.tree import Budget, DraftTree
 
 
@@ -93,7 +93,7 @@ class _ModelDrafter(BatchDrafter):
     def __init__(self, request: Request, engine: "_DraftModelEngine") -> None:
         super().__init__(request, engine)
         self._engine = engine
-        self.row: Row | None = None
+        self.row: CacheRow | None = None
         self.cached: list[int] = []
         self.num_agreed = 0  # of these, how many are known to be the text's
 
@@ -176,7 +176,7 @@ class _DraftModelEngine(Engine):
         """Return True if the drafter has these ids: those of the target's padding say nothing to it."""
         return all(token < self._target.shapes.vocab_size for token in tokens)
 
-    def _synchronise(self, drafter: _ModelDrafter, row: Row, context: Sequence[int]) -> Sequence[int]:
+    def _synchronise(self, drafter: _ModelDrafter, row: CacheRow, context: Sequence[int]) -> Sequence[int]:
         """Roll the row back to where it agrees with the text, and read on; the ids that are left, at least one."""
         cached = drafter.cached
         common = drafter.num_agreed if isinstance(self._vocabulary, SameVocabulary) else 0
@@ -185,7 +185,7 @@ class _DraftModelEngine(Engine):
         if common < len(cached):
             self._target.rollback(row, common)
             del cached[common:]
-        while chunk := self._target.chunk_behind(row, context):
+        while chunk := self._target.chunk_after(row, context):
             self._target.read(row, chunk)
             cached += chunk
         drafter.num_agreed = len(cached)

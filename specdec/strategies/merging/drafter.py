@@ -113,7 +113,7 @@ class MergedDrafter(BatchDrafter):
             if place.keys() >= set(tree.nodes_with(Role.PROBE)):
                 self._whole.add(index)
         # What is grown from a sampled tree is chosen by what was drawn, and others' nodes stand among its own.
-        grown.has_true_laws = not any(tree.has_sampled_draws for tree in self.trees.values())
+        grown.has_true_q = not any(tree.has_sampled_draws for tree in self.trees.values())
         return grown
 
     def observe(self, feedback: Feedback) -> None:

@@ -146,5 +146,5 @@ class Growth:
         tree = DraftTree.of_candidates(self.tokens[:num_nodes], self.parents[:num_nodes], self.depths[:num_nodes])
         for node in range(1, len(tree)):
             rate = self.named[tree.parents[node]][tree.tokens[node]]
-            tree.named_by[node], tree.chances[node] = rate.sources, rate.value
+            tree.proposed_by[node], tree.probs[node] = rate.sources, rate.value
         return tree

@@ -129,7 +129,7 @@ class DraftSizer:
             self.balance += sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / num_rows
         if widest > _TRIAL_NODES and not self._num_trials:
             self._num_undrafted, self._pause = 0, _PAUSE
-        if record.kind == "step" and record.is_settled and not self._num_others:  # else the time is others' as well
+        if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             place = self.prices.rounds.place(record)
             searching = record.seconds.get("propose", 0.0)
             self.prices.note(num_rows, place, record.total_seconds, searching, self._is_plain)

@@ -15,7 +15,7 @@ import numpy as np
 from specdec.errors import RequestError
 from specdec.machine.cache_folder import cache_folder
 from specdec.strategies.sources.successor_table import SuccessorTable
-from specdec.target import Row, Target
+from specdec.target import CacheRow, Target
 from specdec.tree import ROOT, DraftTree
 
 NUM_SUCCESSORS = 8  # of each token
@@ -73,7 +73,7 @@ class VocabularyPrior:
             target.release(row)
         return self.table.is_whole
 
-    def _file(self, target: Target, row: Row) -> Path:
+    def _file(self, target: Target, row: CacheRow) -> Path:
         """Return the model's file, named after the successors of some tokens."""
         vocab_size = target.shapes.vocab_size
         tokens, _ = self._ask(target, row, range(0, vocab_size, max(1, vocab_size // _NUM_SAMPLED)))
@@ -81,7 +81,7 @@ class VocabularyPrior:
         return (self._folder or cache_folder()) / "successors" / f"{name}.npz"
 
     def _extend(
-        self, target: Target, row: Row, path: Path, on_progress: Callable[[int, int], object], seconds: float
+        self, target: Target, row: CacheRow, path: Path, on_progress: Callable[[int, int], object], seconds: float
     ) -> None:
         began, vocab_size, must_save = self._clock(), target.shapes.vocab_size, math.isinf(seconds)
         saved = SuccessorTable.load(path, vocab_size, min(NUM_SUCCESSORS, vocab_size))
@@ -98,7 +98,7 @@ class VocabularyPrior:
             if must_save or self.table.is_whole or self._clock() - began > _WORTH_SAVING:
                 _save(self.table, path, must_save)
 
-    def _ask(self, target: Target, row: Row, tokens: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
+    def _ask(self, target: Target, row: CacheRow, tokens: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
         """Return the successors of some tokens and their logits, ``(tokens, k)`` each."""
         tree = DraftTree(self._preceding)
         tree.wanted = [tree.add(ROOT, token) for token in tokens]

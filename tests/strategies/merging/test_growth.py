@@ -114,7 +114,7 @@ def test_agreement_is_a_kind_of_its_own() -> None:
     assert Growth(sources, request(), ROOMY, both).next_chance == both[one, other].value
     tree = Growth(sources, request(), ROOMY, both)
     tree.take()
-    assert tree.tree(2).named_by == {1: ("one", "other")}
+    assert tree.tree(2).proposed_by == {1: ("one", "other")}
 
 
 def test_a_source_that_fails_is_told_of_and_the_others_go_on() -> None:

@@ -70,7 +70,7 @@ def test_nodes_of_several_trees_share_their_paths() -> None:
     assert paths(tree) == {(1,), (1, 2), (1, 3), (4,)}
     shared = tree.child(0, 1)
     assert shared is not None
-    assert tree.named_by[shared] == ("scripted", "scripted 2")
+    assert tree.proposed_by[shared] == ("scripted", "scripted 2")
 
 
 def test_each_part_hears_about_its_own_tree_in_its_own_numbering() -> None:

@@ -176,17 +176,17 @@ def test_each_row_pays_in_what_its_draft_brought_and_plain_steps_nothing() -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "is_settled", "others", "learns"),
+    ("kind", "is_warm", "others", "learns"),
     [("step", True, 0, True), ("prompt", True, 0, False), ("step", False, 0, False), ("step", True, 2, False)],
 )
 def test_only_steps_of_its_own_that_are_as_fast_as_they_will_be_tell_prices(
-    kind: Literal["prompt", "step"], is_settled: bool, others: int, learns: bool
+    kind: Literal["prompt", "step"], is_warm: bool, others: int, learns: bool
 ) -> None:
     kept = DraftSizer(PaddedPrices(costs_of(0.1), 20), 0.0)
     for width, seconds in ((1, 3.0), (3, 7.2)):
         for _ in range(5):
             record = recorded([width] * (1 + others), [0] * (1 + others), seconds, kind)
-            object.__setattr__(record, "is_settled", is_settled)
+            object.__setattr__(record, "is_warm", is_warm)
             kept._is_plain = width == 1
             kept.learn(record, record.outcomes[:1])
     assert kept.prices.table(1).costs[3] == pytest.approx(2.4 if learns else 1.2)

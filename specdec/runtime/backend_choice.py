@@ -11,7 +11,6 @@ from specdec.layout import Compiler
 from specdec.models.loading import ModelSource, load_pretrained, must_be_cached
 from specdec.models.unwrapping import remedy_for
 from specdec.plugins.registry import Plugin, Registry
-from specdec.probes.examination import examine
 from specdec.strategies.base import Hidden, Proposer
 
 NOTHING_FAILED: Mapping[str, str] = {}
@@ -26,6 +25,8 @@ class ChosenBackend:
 
     def load(self, model: object, compiler: Compiler) -> Backend:
         """Load a model for a compiler's layouts, and examine it."""
+        from specdec.probes.examination import examine  # which needs transformers
+
         backend = examine(self.cls.load(model, compiler, self.options))
         backend.options = self.options
         return backend

@@ -23,7 +23,7 @@ from specdec import (
 from specdec.comparison.tune import Tuner
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec.plugins import registry as plugins
-from specdec.runtime.engines import why_torch
+from specdec.runtime.backend_choice import why_torch
 from specdec.strategies.base import Hidden, Nodes, Signal
 from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.merging.merged import MergedProposer

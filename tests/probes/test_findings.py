@@ -9,7 +9,7 @@ import torch
 
 from specdec import Generator
 from specdec.probes import examination
-from specdec.probes.recall import recalled
+from specdec.probes.findings import recalled
 from tests.support.model_changes import CHANGES, tiny
 
 

@@ -19,7 +19,7 @@ from specdec.machine.cache_files import Remembered, read, update
 from specdec.machine.cache_folder import cache_folder
 from specdec.machine.facts import key_of
 from specdec.models.fingerprint import Fingerprint, fingerprint_of
-from specdec.models.state import Notes, notes_of
+from specdec.models.notes import Notes, notes_of
 
 Finding = TypeVar("Finding")
 _FOLDER = "findings"

@@ -13,10 +13,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError, RequestError
-from specdec.weights import laying_out
+from specdec.runtime.lease import WeightsLease
+from specdec.weights import pack_model
 from specdec.weights.base import Kernel
 from specdec.weights.choice import Chosen
-from specdec.weights.lease import Holding
 from specdec.weights.onednn import OneDNNKernel
 from specdec.weights.packing import packed_weights
 from specdec.weights.tensor import PackedWeight
@@ -138,8 +138,8 @@ def test_auto_leaves_what_fits_in_the_caches(model: PreTrainedModel) -> None:
 def test_auto_leaves_the_model_where_stock_products_are_faster(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(laying_out, "choose", lambda *_, **__: Chosen(name="", joins=False))
+    monkeypatch.setattr(pack_model, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: Chosen(name="", joins=False))
     assert str(Generator(model).weights) == "stock: faster here than fbgemm and onednn"
 
 
@@ -189,9 +189,9 @@ def test_what_stops_in_the_middle_leaves_the_model_whole(
     model: PreTrainedModel, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = parameters_of(model)
-    monkeypatch.setattr(laying_out, "choose", lambda *_, **__: Chosen(name="failing", joins=True))
+    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: Chosen(name="failing", joins=True))
     with pytest.raises(type(error)):
-        Holding("failing", {"failing": Failing(error)}).lay_out(model)
+        WeightsLease("failing", {"failing": Failing(error)}).acquire(model)
     assert_as_before(model, before)
 
 
@@ -211,9 +211,9 @@ def _refuse(*given: object) -> None:
 def test_auto_falls_back_to_stock_products_where_only_those_are_exact(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(pack_model, "_LEAST_BYTES", 0)
     monkeypatch.setattr(
-        laying_out, "choose", lambda *given, **_: Chosen(name="onednn" if "onednn" in given[2] else "", joins=False)
+        pack_model, "choose", lambda *given, **_: Chosen(name="onednn" if "onednn" in given[2] else "", joins=False)
     )
     monkeypatch.setattr(OneDNNKernel, "multiply", dependent)
     generator = Generator(model)
@@ -345,8 +345,8 @@ def test_a_draft_model_is_given_back_by_the_last_strategy_that_drafts_with_it(
 ) -> None:
     from specdec import DraftModelProposer
 
-    monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
-    monkeypatch.setattr(laying_out, "choose", lambda *_, **__: Chosen(name="onednn", joins=False))
+    monkeypatch.setattr(pack_model, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: Chosen(name="onednn", joins=False))
     drafter, other = (families.make(*families.TREES["llama"]) for _ in range(2))
     before, before_other = parameters_of(drafter), parameters_of(other)
     lone = Generator(drafter, weights="packed")
@@ -381,7 +381,7 @@ def test_models_without_layers_of_torch(toy: Any) -> None:
 def test_exact_numerics_on_stock_products_where_no_kernel_has_them(
     model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(laying_out, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(pack_model, "_LEAST_BYTES", 0)
     monkeypatch.setattr(OneDNNKernel, "multiply", dependent)
     with Generator(model, numerics="exact", weights="auto") as generator:
         assert not generator.weights.kernel
@@ -429,9 +429,9 @@ class Forgetful(OneDNNKernel):
 def test_a_kernel_that_fails_is_not_used(model: PreTrainedModel, kernel: Kernel, said: str) -> None:
     before = parameters_of(model)
     with pytest.raises(ModelError, match=said):
-        Holding("packed", {"failing": kernel}).lay_out(model)
+        WeightsLease("packed", {"failing": kernel}).acquire(model)
     assert_as_before(model, before)
-    assert Holding("packed", {"failing": kernel, "onednn": OneDNNKernel()}).lay_out(model).kernel == "onednn"
+    assert WeightsLease("packed", {"failing": kernel, "onednn": OneDNNKernel()}).acquire(model).kernel == "onednn"
 
 
 def test_parameters_that_something_refers_to_stay_and_come_back_dense(model: PreTrainedModel) -> None:

@@ -8,10 +8,10 @@ from weakref import WeakSet
 import torch
 
 from specdec.errors import RequestError
-from specdec.models.state import notes_of
+from specdec.models.notes import notes_of
 from specdec.weights.base import Kernel
 from specdec.weights.layers import is_hooked_part
-from specdec.weights.laying_out import Weights, pack_model
+from specdec.weights.pack_model import Weights, pack_model
 from specdec.weights.packing import packed_weights, unpack
 
 _WHERE = "_specdec_packing"
@@ -22,7 +22,7 @@ class _Packing:
     """A model's packing, stored on the model, and the leases on it."""
 
     weights: Weights
-    holders: "WeakSet[Holding]" = field(default_factory=WeakSet)
+    holders: "WeakSet[WeightsLease]" = field(default_factory=WeakSet)
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """A copy of the model has no packing."""
@@ -35,7 +35,7 @@ def kernel_of(model: object) -> str:
     return "" if packing is None else packing.weights.kernel
 
 
-class Holding:
+class WeightsLease:
     """One generator's lease of the weights of its target and its draft models.
 
     Models are changed in place. A model's weights stay packed until the last lease is released.
@@ -53,7 +53,7 @@ class Holding:
         self._requested, self._kernels = requested, kernels
         self._models: list[torch.nn.Module] = []  # the target once, a draft model for each strategy
 
-    def lay_out(
+    def acquire(
         self, model: torch.nn.Module, without: Collection[str] = (), why: str = "", requested: str = ""
     ) -> Weights:
         """Pack a target's weights, or leave them stock, as requested; after an error the model is unpacked.
@@ -84,7 +84,7 @@ class Holding:
             vars(model)[_WHERE] = packing
             return self._hold(model, packing)
 
-    def lay_out_draft(self, model: torch.nn.Module) -> Callable[[], None]:
+    def acquire_draft(self, model: torch.nn.Module) -> Callable[[], None]:
         """Do the same for a draft model, unless it is packed already; returns the function that releases it.
 
         A model made of the target's own layers shares the target's packing, and isn't changed.
@@ -94,7 +94,7 @@ class Holding:
         with _alone(model):
             packing: _Packing | None = vars(model).get(_WHERE)
             if packing is None:
-                self.lay_out(model, requested="stock" if self._requested == "stock" else "auto")
+                self.acquire(model, requested="stock" if self._requested == "stock" else "auto")
             elif self not in packing.holders:
                 self._hold(model, packing)
             elif any(model is held for held in self._models):
@@ -107,7 +107,7 @@ class Holding:
         """Return True where another generator has a lease on the model's weights."""
         return bool(self._others(model))
 
-    def give_back(self) -> None:
+    def release_weights(self) -> None:
         """Release all models; weights without another lease become ordinary parameters again."""
         while self._models:
             self._give_back(self._models[-1])
@@ -127,7 +127,7 @@ class Holding:
                 if not packing.holders:
                     _restore(model)
 
-    def _others(self, model: torch.nn.Module) -> list["Holding"]:
+    def _others(self, model: torch.nn.Module) -> list["WeightsLease"]:
         packing: _Packing | None = vars(model).get(_WHERE)
         return [other for other in packing.holders if other is not self] if packing else []
 
