@@ -25,7 +25,7 @@ class Costs:
     is_clear: bool = field(default=True, compare=False)
 
     def at(self, num_nodes: float) -> float:
-        """Seconds of a pass over so many nodes: linear between what was measured, and on from the last two."""
+        """Return the seconds of a pass: linear between the measured sizes, extrapolated from the last two."""
         num_nodes = self.filled(num_nodes)
         if num_nodes > self.sizes[-1]:
             (before, last), (cost_before, cost) = self.sizes[-2:], self.seconds[-2:]
@@ -33,12 +33,12 @@ class Costs:
         return float(np.interp(num_nodes, self.sizes, self.seconds))
 
     def filled(self, num_nodes: float) -> float:
-        """The nodes of the pass that so many of rows that are wide enough are fed in."""
+        """Return the nodes that a pass of ``num_nodes`` is padded to."""
         index = bisect_left(self.filled_to, num_nodes)
         return self.filled_to[index] if index < len(self.filled_to) else num_nodes
 
     def relative_at(self, num_nodes: float) -> float:
-        """c(T) of so many nodes."""
+        """Return c(T): the cost of a pass over that of a plain step."""
         return self.at(num_nodes) / self.plain
 
     @property

@@ -31,7 +31,7 @@ def audit(
     on_finding: Callable[[Finding], None] | None = None,
     **settings: Any,
 ) -> Audit:
-    """Hold a generator's text, and the scores behind it, against plain decoding's in the same numerics.
+    """Compare a generator's text and scores with plain decoding's in the same numerics.
 
     Args:
         generator: made as it is to be used, with any proposer, acceptance rule, mask or backend.
@@ -54,7 +54,7 @@ def audit(
         )
     # A mask of its own may be at fault, so plain decoding has the built-in one of the same numerics.
     mask = ExactCompiler() if generator.numerics.mode == "exact" else DenseCompiler()
-    # Rounded weights are another model, which the strategy is held against; that they are lossy was said already.
+    # Rounded weights are another model, and the strategy is compared with that one.
     weights = generator.weights.kernel if generator.weights.lossy else "auto"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "with weights=", UserWarning)
@@ -106,7 +106,7 @@ class _Pair:
 
 
 def _deviations(text: ScoredText, expected: ScoredText, agreed: int) -> dict[int, float]:
-    """The greatest difference of a score at each new token that has the same text before it, where both are known."""
+    """Return the largest score difference at each new token after the same text, where both are known."""
     found = {}
     for index in range(agreed + 1):
         mine, its = text.scores_at(index), expected.scores_at(index)

@@ -8,7 +8,7 @@ Verdict = Literal["identical", "numeric tie", "defect"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One prompt's text, held against plain decoding's.
+    """One prompt's text, compared with plain decoding's.
 
     ``position`` is the first new token that differs, ``token`` the strategy's there and ``expected`` plain decoding's,
     None where a text had ended; ``scores`` are what plain decoding decided by there, token's first, and ``margin`` by

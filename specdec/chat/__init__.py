@@ -1,1 +1,1 @@
-"""A conversation with a chat model: its turns, how the model is asked, and the commands of whoever talks to it."""
+"""A conversation with a chat model: its turns, its requests to the model, and its commands."""

@@ -65,7 +65,7 @@ def plain(chat: Chat, text: str) -> None:
 
 
 def temperature(chat: Chat, text: str) -> None:
-    """/temperature T  0 takes the likeliest token; more, and it is drawn"""
+    """/temperature T  0 is greedy; above 0, tokens are sampled"""
     if text:
         chat.session.settings["temperature"] = _setting("temperature", text)
     chat.stage.say(f"temperature: {chat.session.settings.get('temperature', 0.0):g}")
@@ -86,7 +86,7 @@ def tokens(chat: Chat, text: str) -> None:
 
 def system(chat: Chat, text: str) -> None:
     """/system TEXT  the system prompt; without a text, the template's own"""
-    chat.session.conversation = chat.session.conversation.behind(text or None)
+    chat.session.conversation = chat.session.conversation.after_system_prompt(text or None)
     chat.stage.say(f"system prompt: {text or 'the template’s own'}")
 
 
@@ -168,7 +168,7 @@ def run(line: str, chat: Chat) -> None:
 
 
 def figures(answer: Answer) -> str:
-    """The line behind an answer: its speeds, and how it ended."""
+    """The line after an answer: its speeds, and how it ended."""
     ended = "" if answer.result is not None else "; stopped"
     if answer.result is not None and answer.result.finish_reason == "length":
         is_short = len(answer.tokens) < answer.settings["max_new_tokens"]

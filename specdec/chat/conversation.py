@@ -39,8 +39,8 @@ class Conversation(BaseModel):
             messages += [{"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.answer}]
         return [*messages, {"role": "user", "content": question}]
 
-    def behind(self, system: str | None) -> Self:
-        """The same turns behind another system prompt."""
+    def after_system_prompt(self, system: str | None) -> Self:
+        """Return the same turns after another system prompt."""
         return self.model_copy(update={"system": system})
 
     def followed_by(self, turn: Turn) -> Self:
@@ -52,7 +52,7 @@ class Conversation(BaseModel):
         return self.model_copy(update={"turns": self.turns[:-1]})
 
     def without_oldest(self, num_turns: int) -> Self:
-        """The turns behind the first ones."""
+        """Return the turns after the first ones."""
         return self.model_copy(update={"turns": self.turns[num_turns:]})
 
     def save(self, path: Path) -> None:

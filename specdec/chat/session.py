@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The speed behind the first step, which reads the prompt; None for an answer of one step."""
+        """The speed after the first step, which includes prefill; None for an answer of one step."""
         took = self.seconds[-1] - self.seconds[0]
         return (len(self.tokens) - self.num_first) / took if took > 0 else None
 
@@ -90,7 +90,7 @@ class Session:
     Attributes:
         conversation: the turns so far; it may be replaced, as the other attributes may.
         seed: of each answer; None draws one.
-        last: the last answer; None behind ``undo`` and ``load``.
+        last: the last answer; None after ``undo`` and ``load``.
         latest: the answer that was decoded last, by whatever.
         again: the last answer that plain decoding has repeated.
 

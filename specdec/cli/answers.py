@@ -111,7 +111,7 @@ def _markdown(text: str) -> Markdown:
 
 
 def _end_of_block(text: str) -> int | None:
-    """The place behind the first complete block; None if it may go on.
+    """Return the place after the first complete block; None if it may go on.
 
     A blank line ends a block, unless a fence of code holds it or the next line is indented, as in a list.
     """

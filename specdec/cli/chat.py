@@ -52,7 +52,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
         conversation = Conversation() if load is None else Conversation.load(load)
         if system is not None:
-            conversation = conversation.behind(system)
+            conversation = conversation.after_system_prompt(system)
         model, tokenizer = choice.load(proposer)
         check_template(tokenizer)
         with status("trying the model out"), warnings.catch_warnings():
@@ -96,7 +96,7 @@ def _answer(talk: "Chat", line: "Line") -> None:
 
 
 class Screen:
-    """A chat in a terminal, or in the pipe that stands in its place: answers to standard output, the rest beside it."""
+    """A chat in a terminal or a pipe: answers go to standard output, everything else to standard error."""
 
     def __init__(self, session: "Session", has_colours: bool) -> None:
         self._session, self.has_colours = session, has_colours
@@ -129,7 +129,7 @@ class Screen:
 
 @contextmanager
 def _stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C asks for an end, which comes behind the pass under way: what that writes stays whole."""
+    """Ctrl-C stops after the current pass, whose text stays whole."""
     before = signal.signal(signal.SIGINT, lambda *_: stop())
     try:
         yield

@@ -1,4 +1,4 @@
-"""``specdec demo``: transformers' ``generate`` beside specdec on three questions, and what that comes to."""
+"""``specdec demo``: transformers' ``generate`` and specdec on three questions, and a verdict."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def demo(
     ] = None,
     max_new_tokens: MaxNewTokens = 128,
 ) -> None:
-    """Show transformers beside specdec, live, and what you gain.
+    """Compare transformers with specdec on this machine, live.
 
     Three questions are answered by both, one after the other, on this machine. A table and one sentence at the end
     say how fast each was, whether the texts are the same, and how much comes from the engine and how much from drafts.

@@ -132,7 +132,7 @@ def step_lines(
 
 
 def source_key(letters: Mapping[str, str]) -> Text:
-    """The meaning of the letters behind tokens."""
+    """The meaning of the letters after tokens."""
     key = Text("  named by: ", style="dim")
     for name, letter in letters.items():
         key.append(f"{letter} ", style=_source_style(letter, letters)).append(f"{name}  ", style="dim")
@@ -161,7 +161,7 @@ def _token(label: str, style: str) -> Text:
 
 
 def _end_of(text: str, room: int) -> str:
-    """The end of a line that fits into so many cells."""
+    """Return the end of a line that fits into ``room`` cells."""
     if cell_len(text) <= room:
         return text
     while text and cell_len(text) >= room:

@@ -73,7 +73,7 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     """Compare strategies: speed, tokens per step, same texts.
 
     Runs are interleaved in random order and paired by prompt; intervals are 95 % bootstrap intervals over prompts.
-    Speed-ups are over ordinary plain decoding, in fast numerics; texts are held against it in the strategies' own.
+    Speed-ups are over ordinary plain decoding, in fast numerics; texts are compared with it in the strategies' own.
     Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't
     and have decoded every prompt once before.
     Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's by more
@@ -215,7 +215,7 @@ def _session(
 
 
 def _split(given: str) -> tuple[str, str]:
-    """``NAME=STRATEGY``; a strategy alone is its own name. An option's equals sign comes behind a colon."""
+    """``NAME=STRATEGY``; a strategy alone is its own name. An option's equals sign comes after a colon."""
     name, equals, strategy = given.partition("=")
     return (name, strategy) if equals and ":" not in name else (given, given)
 

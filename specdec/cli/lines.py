@@ -18,7 +18,7 @@ _MARK = "> "
 _QUOTES = '"""'  # begin and end a question of several lines
 
 
-# Gives the next line behind a mark; EOFError is the end, and KeyboardInterrupt a line that was given up.
+# Returns the next line after a mark; EOFError is the end, and KeyboardInterrupt a line that was given up.
 Reader = Callable[[str], str]
 
 

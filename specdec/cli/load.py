@@ -48,7 +48,7 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
     ] = None,
     api_key: Annotated[str, typer.Option(envvar="SPECDEC_API_KEY", help="a key that the server wants")] = "",
     good_first: Annotated[float, typer.Option(help="seconds to the first text that are still good")] = 2.0,
-    good_token: Annotated[float, typer.Option(help="seconds for each token behind it that are still good")] = 0.2,
+    good_token: Annotated[float, typer.Option(help="seconds per later token that still count as good")] = 0.2,
     seed: Annotated[int, typer.Option(help="of the times and of the order of prompts")] = 0,
     timeout: Annotated[float, typer.Option(help="seconds without a word from the server")] = 600.0,
     plot: Annotated[Path | None, typer.Option(help="draw waits and throughput, as .svg or .png")] = None,

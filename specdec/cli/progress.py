@@ -45,7 +45,7 @@ def status(doing: str) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
-    """Yield a function that announces a stage: on a terminal with a clock beside it, elsewhere as a line.
+    """Yield a function that announces a stage: on a terminal with a clock, elsewhere as a line.
 
     Use it for work that isn't timed, as the clock is drawn continuously. Other output to standard error, such as
     progress bars of libraries, is dropped meanwhile.
@@ -81,7 +81,7 @@ def measured(session: "ComparisonSession", run_file: Path | None) -> "Comparison
 
 @contextmanager
 def counted(total: int, of_what: str) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
-    """Progress over so many things: what counts one more, and what says what is done once all are over.
+    """Show progress over ``total`` items: yields a function to count one, and one to describe the end.
 
     Where standard error is no terminal, a line now and then.
     """

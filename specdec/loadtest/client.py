@@ -47,7 +47,7 @@ class Answered:
 
     @property
     def per_token(self) -> float | None:
-        """Seconds for each token behind the first part's; None for an answer of one part or token."""
+        """Seconds per token after the first part; None for an answer of one part or token."""
         took = self.arrivals[-1] - self.arrivals[0]
         return took / (self.num_tokens - 1) if len(self.arrivals) > 1 and self.num_tokens > 1 else None
 
@@ -135,7 +135,7 @@ async def send(
 
 
 def _note(answered: Answered, data: str, now: float) -> bool:
-    """Take a part of a stream; True where that tells of the answer's end."""
+    """Take a part of a stream; return True at the end of the answer."""
     if data == "[DONE]":
         return True
     part = json.loads(data)

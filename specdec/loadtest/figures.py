@@ -45,7 +45,7 @@ class Summary:
     Attributes:
         tokens_per_second, requests_per_second: of answers that succeeded, over the whole run.
         goodput: requests a second that kept the goal.
-        first, per_token, gaps, whole: to the first text, for each token behind it, between parts, to the end.
+        first, per_token, gaps, whole: to the first text, per later token, between parts, to the end.
         failures: the reasons, and how often.
     """
 

@@ -31,7 +31,7 @@ class TraceStep:
         path: the accepted nodes, root first.
         tokens: what was committed: the accepted tokens, then the model's own next one, unless the text ends before it.
         token_labels: the committed tokens as text.
-        text: what the step added to the text; it may lag behind the tokens, where a character takes several.
+        text: what the step added to the text; it may lag the tokens if a character takes several.
     """
 
     tree: DraftTree
@@ -195,7 +195,7 @@ def _step(outcome: Outcome, tokens: Sequence[int], chunk: Chunk, tokenizer: Any 
 
 
 def _label(token: int, before: int | None, tokenizer: Any | None) -> str:
-    """A token's text, decoded behind another one where that shows its leading space; its id without a tokenizer."""
+    """Return a token's text, decoded after another token to keep a leading space; its id without a tokenizer."""
     if tokenizer is None:
         return str(token)
     alone = str(tokenizer.decode([token]))

@@ -16,7 +16,7 @@ class Place:
         self._admission, self._num_texts = admission, num_texts
 
     def leave(self, has_finished: bool) -> None:
-        """Make room for others, once; a request that ``has_finished`` tells of the queue's pace."""
+        """Make room for others, once; a request that ``has_finished`` counts for the queue's pace."""
         self._admission.take_back(self._num_texts, has_finished)
         self._num_texts = 0
 

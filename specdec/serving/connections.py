@@ -1,4 +1,4 @@
-"""A server's connections: as many as there are file descriptors for, each with a deadline for its next request.
+"""A server's connections: limited by file descriptors, each with a deadline for its next request.
 
 A client that opens connections and sends nothing, half a header, half a body, or never reads what it asked for, holds
 a descriptor. Once all are in use nothing can be accepted, health checks included. So a connection without a complete

@@ -1,4 +1,4 @@
-"""The engine: the one thread that decodes. Others leave it orders, and hear of each step on their event loop.
+"""The engine: the one thread that decodes. Others leave it orders, and receive each step on their event loop.
 
 It had better be the thread that loaded the model. OpenMP keeps threads for each thread that computes, and once there
 are more of them than cores, they no longer wait actively for one another: on two cores a step takes 1.4 times as long.
@@ -61,7 +61,7 @@ class Text:
 
 
 class Job:
-    """A call on its way through the engine, and what its sender hears of it: on the sender's event loop alone.
+    """A request in the engine, and its events, which are delivered on the sender's event loop.
 
     Args:
         on_over: called once, when nothing more will be heard; True: all texts have ended.
@@ -89,7 +89,7 @@ class Job:
             self.is_over = True
             self._on_over(self.has_ended)
 
-    def hear(self, event: Progress | Exception) -> None:
+    def receive(self, event: Progress | Exception) -> None:
         """Take an event; an error ends the job."""
         if self.is_over:
             return
@@ -123,7 +123,7 @@ class Engine:
     """Decodes the calls of a server, each whatever else is under way.
 
     Args:
-        generator: nobody else decodes with it meanwhile.
+        generator: the engine alone decodes with it.
         max_batch_size, max_prefix_bytes: of the batch.
         observe: called on the engine's thread with each step's record.
     """
@@ -142,7 +142,7 @@ class Engine:
         self.fault = ""  # why it doesn't decode any more
 
     def speak_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let jobs hear of their steps on this loop."""
+        """Deliver events on this loop."""
         self._loop = loop
 
     def submit(self, job: Job) -> None:
@@ -152,7 +152,7 @@ class Engine:
             self._refuse_rest()
 
     def cancel(self, job: Job) -> None:
-        """End a job's texts before the next pass; its sender hears of those that have not ended."""
+        """End a job's texts before the next pass; its sender receives the end of those that have not ended."""
         self._orders.put((job, False))
 
     def stop(self) -> None:
@@ -192,7 +192,7 @@ class Engine:
             while True:
                 order = self._orders.get_nowait()
                 if order is not None:
-                    self._say([(order[0], self._refusal())])
+                    self._send([(order[0], self._refusal())])
 
     def _take_orders(self, batch: OpenBatch) -> bool:
         """Carry out what was ordered, waiting for it where nothing is under way; False once the engine is to stop."""
@@ -228,11 +228,11 @@ class Engine:
                 [*call.prompts], proposer=call.proposer, verifier=call.verifier, wants_text=True, **settings
             )
         except SpecdecError as error:
-            self._say([(job, ApiError(400, str(error), code="invalid_value"))])
+            self._send([(job, ApiError(400, str(error), code="invalid_value"))])
             return
         refusal = next((fault for handle in handles if (fault := _refusal_of(handle, batch))), None)
         if refusal is not None:
-            self._say([(job, refusal)])
+            self._send([(job, refusal)])
         for index, handle in enumerate(handles):
             if isinstance(handle, Handle):
                 self._texts[handle] = Text(job, index, Figures())
@@ -241,20 +241,20 @@ class Engine:
 
     def _tell(self, batch: OpenBatch, record: StepRecord) -> None:
         """Tell each sender what the step brought."""
-        told: list[tuple[Job, Progress | Exception]] = []
+        events: list[tuple[Job, Progress | Exception]] = []
         for outcome in record.outcomes:
             has_ended = outcome.finish_reason is not None
             text = self._texts.pop(outcome.request) if has_ended else self._texts[outcome.request]
             text.figures.note(outcome)
             if has_ended or not outcome.is_chunk:
-                told.append((text.job, self._progress(batch, record, outcome, text)))
-        self._say(told)
+                events.append((text.job, self._progress(batch, record, outcome, text)))
+        self._send(events)
 
     def _progress(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
         try:
             return self._told(batch, record, outcome, text)
         except Exception as error:  # a tokenizer's, of this text alone
-            return ApiError(500, f"the text can't be told: {in_one_line(error)}", code="decoding_failed")
+            return ApiError(500, f"the text can't be reported: {in_one_line(error)}", code="decoding_failed")
 
     def _told(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
         call, chunk = text.job.call, batch.chunk(outcome)
@@ -273,13 +273,13 @@ class Engine:
     def _fail(self, error: ApiError) -> None:
         jobs = {text.job for text in self._texts.values()}
         self._texts.clear()
-        self._say([(job, error) for job in jobs])
+        self._send([(job, error) for job in jobs])
 
-    def _say(self, told: "list[tuple[Job, Progress | Exception]]") -> None:
-        """Have jobs hear of events, all of a step at once."""
-        if told and self._loop is not None:
+    def _send(self, events: "list[tuple[Job, Progress | Exception]]") -> None:
+        """Deliver the events of a step, all at once."""
+        if events and self._loop is not None:
             with suppress(RuntimeError):  # the loop has closed, and nobody listens
-                self._loop.call_soon_threadsafe(_hear, told)
+                self._loop.call_soon_threadsafe(_deliver, events)
 
 
 def _refusal_of(handle: Handle | Exception, batch: OpenBatch) -> ApiError | None:
@@ -295,6 +295,6 @@ def _refusal_of(handle: Handle | Exception, batch: OpenBatch) -> ApiError | None
     return None
 
 
-def _hear(told: "list[tuple[Job, Progress | Exception]]") -> None:
-    for job, event in told:
-        job.hear(event)
+def _deliver(events: "list[tuple[Job, Progress | Exception]]") -> None:
+    for job, event in events:
+        job.receive(event)

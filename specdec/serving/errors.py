@@ -9,7 +9,7 @@ _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_
 
 
 class ApiError(SpecdecError):
-    """A request's refusal or failure: a status, and what its sender is told.
+    """A request's refusal or failure: a status and a message.
 
     Attributes:
         param: the field at fault, where it is one.

@@ -18,7 +18,7 @@ class ClientGone(Exception):  # noqa: N818 - it isn't an error
 
 
 class Json(Response):
-    """JSON in ASCII, so that half of a surrogate pair, which a client may send and be told of, does no harm."""
+    """Encode JSON as ASCII: a client may have sent half of a surrogate pair."""
 
     media_type = "application/json"
 

@@ -33,7 +33,7 @@ class Gate:
     """Gives requests an id, checks their key and the size of their body, counts them and logs them.
 
     Args:
-        app: the application behind it.
+        app: the next application.
         hosts: names by which the server may be called; any where there are none.
     """
 

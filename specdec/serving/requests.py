@@ -35,12 +35,12 @@ class Call:
     """A request, ready to be decoded.
 
     Attributes:
-        prompts: token ids, each ``num_samples`` times, one behind another.
+        prompts: token ids, each ``num_samples`` times in a row.
         settings: of all of them, by their names in ``Settings``.
         seeds: one for each.
         strategy: the strategy as the request, or the server's operator, named it.
         proposer, verifier: None for the server's own.
-        num_logprobs: the likeliest tokens to tell of beside each; None where no log-probabilities are wanted.
+        num_logprobs: top tokens to report with each; None for no log-probabilities.
         tells_steps: each step's draft is wanted as well.
     """
 

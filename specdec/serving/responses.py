@@ -157,17 +157,17 @@ class CompletionShape(Shape):
         }
 
 
-def _entry(told: TokenLogprob) -> dict[str, Any]:
+def _entry(found: TokenLogprob) -> dict[str, Any]:
     """A token as chat completions report it."""
-    coded = None if told.coded is None else [*told.coded]
-    return {"token": told.text, "logprob": _finite(told.logprob), "bytes": coded}
+    coded = None if found.coded is None else [*found.coded]
+    return {"token": found.text, "logprob": _finite(found.logprob), "bytes": coded}
 
 
-def _by_text(told: TokenLogprob) -> dict[str, float]:
-    """The likeliest tokens, and the emitted one; those whose text another has already go by their ids."""
+def _by_text(emitted: TokenLogprob) -> dict[str, float]:
+    """Return the top tokens and the emitted one; a token whose text another one has goes by its id."""
     found: dict[str, float] = {}
-    emitted = () if told.token in {other.token for other in told.top} else (told,)
-    for other in (*told.top, *emitted):
+    others = () if emitted.token in {other.token for other in emitted.top} else (emitted,)
+    for other in (*emitted.top, *others):
         name = f"token_id:{other.token}" if other.text in found else other.text
         found[name] = _finite(other.logprob)
     return found

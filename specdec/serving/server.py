@@ -36,7 +36,7 @@ class Server:
     """A model's server: the parts that routes share, from start to shutdown.
 
     Args:
-        generator: nobody else decodes with it meanwhile.
+        generator: the server alone decodes with it.
         strategy: the name of the generator's strategy.
     """
 
@@ -80,7 +80,7 @@ class Server:
         return await self._answer(request, CompletionBody, Intake.completion, CompletionShape)
 
     def model(self) -> dict[str, Any]:
-        """The model as /v1/models tells of it."""
+        """Return the model's entry in /v1/models."""
         return {
             "id": self.options.name,
             "object": "model",
@@ -180,7 +180,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """An answer under way: its parts, and what is to be called at its end, whoever brings that about."""
+    """An answer under way: its parts, and what is called at its end."""
 
     parts: Parts
     close: Callable[[], Awaitable[None]]

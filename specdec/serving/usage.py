@@ -13,7 +13,7 @@ class Figures:
     """Counts of one text's steps, or of several texts'.
 
     Attributes:
-        drafted: by position behind the last token, the steps whose draft had a candidate there.
+        drafted: by position after the last token, the steps whose draft had a candidate there.
         accepted: likewise, those in which one was accepted.
         num_copied: tokens of the prompt whose keys and values were kept from other requests.
     """

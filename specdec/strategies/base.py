@@ -37,7 +37,7 @@ Tunable = Mapping[str, Sequence[Any]]
 
 
 class Nodes(Enum):
-    """The nodes that a proposer wants to hear about."""
+    """The nodes whose signals a proposer wants."""
 
     LAST = "last"  # the last accepted node, whose draw is the bonus token
     PATH = "path"  # the accepted path, root included
@@ -48,7 +48,7 @@ class Nodes(Enum):
 
 
 class What(Enum):
-    """A prediction that a proposer wants to hear, besides those with a size."""
+    """A signal without a size that a proposer wants."""
 
     ARGMAX = "argmax"  # the greedy prediction from the raw logits
     DRAW = "draw"  # what the target would emit there: processors, temperature and keyed noise included
@@ -56,14 +56,14 @@ class What(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """The ``k`` likeliest next tokens by the raw logits, likeliest first, each with its probability."""
+    """The top-k next tokens by raw logits, most likely first, each with its probability."""
 
     k: int
 
 
 @dataclass(frozen=True, slots=True)
 class TopLogits:
-    """The ``k`` greatest raw logits, greatest first, as pairs of token and logit; cheaper than probabilities."""
+    """The top-k raw logits, highest first, as pairs of token and logit; cheaper than probabilities."""
 
     k: int
 
@@ -72,7 +72,7 @@ class TopLogits:
 class Hidden:
     """The hidden states of some layers, ``(layers, size)``, on the model's device.
 
-    Layers are numbered as by transformers: 0 for the embeddings, -1 for the last layer behind its norm.
+    Layers are numbered as by transformers: 0 for the embeddings, -1 for the last layer after its norm.
     """
 
     layers: tuple[int, ...] = (-1,)
@@ -170,7 +170,7 @@ class Host:
         num_layers: those that ``Hidden`` may name, besides the embeddings; None where any may be named.
         load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be
             given, else None. Raises ModelError.
-        open: drives another model, with a cache of its own, as the target is driven. It is closed behind the engine.
+        open: drives another model, with a cache of its own, as the target is driven. It is closed after the engine.
             Raises ModelError.
         costs: returns the costs of the target's passes here, by their number of nodes. They are measured when first
             asked for, in about a second; ask while binding.
@@ -197,7 +197,7 @@ class Request:
 
     Attributes:
         tokens: a live view of prompt and committed tokens; its last entry is the root of the next tree.
-        warp: the distribution that the request's own settings make of raw logits behind some drafted tokens: (drafted,
+        warp: the distribution that the request's own settings make of raw logits after some draft tokens: (drafted,
             logits) -> distribution, logits and distribution ``(vocab,)``; at temperature 0 that of temperature 1.
         noise: what the acceptance rule adds to the log-probabilities at an absolute position before it takes the
             argmax, ``(vocab,)``; None at temperature 0, and under rules where a drafter that knew it would bias the
@@ -219,7 +219,7 @@ class Request:
         return self.tokens[-1]
 
     def until_eos(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The tokens up to the first end-of-text id, itself included: nothing is emitted behind one."""
+        """The tokens up to the first end-of-text id, itself included: no token follows one."""
         for index, token in enumerate(tokens):
             if token in self.eos_token_ids:
                 return tokens[: index + 1]
@@ -243,7 +243,7 @@ def softmax(logits: torch.Tensor) -> torch.Tensor:
 
 
 class Drafter(ABC):
-    """One request's drafting state; ``notes`` are told with its result."""
+    """One request's drafting state; ``notes`` are reported with its result."""
 
     notes: tuple[str, ...] = ()
 
@@ -254,7 +254,7 @@ class Drafter(ABC):
         """Hear that the target has read the first ``num_tokens`` of a long prompt.
 
         Called after each chunk, between which other requests make their steps. A drafter with a model of its own reads
-        as much now, since nobody else goes on while it proposes. The budget is that of a first tree made now.
+        as much now, since no other request advances while it proposes. The budget is that of a first tree made now.
         """
 
     @abstractmethod

@@ -83,7 +83,7 @@ class _LookaheadDrafter(Drafter):
         return tree
 
     def _add_window(self, tree: DraftTree, budget: Budget) -> list[int]:
-        """Spine and columns, as many as the budget holds; returns the last level's nodes."""
+        """Add the spine and the columns that fit the budget; return the last level's nodes."""
         last = self._config.N - 2
         width = min(self._config.W, budget.depth - last + 1, budget.num_nodes // (last + 1))
         spine, probes = ROOT, []

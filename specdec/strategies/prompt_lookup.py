@@ -81,7 +81,7 @@ class _PromptLookupDrafter(Drafter):
                     yield end
 
     def _continuation(self, end: int, length: int) -> list[int]:
-        """The text behind ``end``; where it reaches the text's own end it goes on with itself, as a period would."""
+        """Return the text after ``end``, repeated as a period where it reaches the end of the text."""
         tokens = self.request.tokens
         period = list(tokens[end : end + length])
         return [period[index % len(period)] for index in range(length)]

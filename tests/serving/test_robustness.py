@@ -106,9 +106,9 @@ def test_a_place_is_free_once_decoding_is_over_whoever_reads() -> None:
 
     async def decoded() -> tuple[int, int]:
         job = Job(call(2), admission.enter(2).leave)
-        job.hear(Progress(0, "a", (1,), result=object()))  # type: ignore[arg-type]  # any result
+        job.receive(Progress(0, "a", (1,), result=object()))  # type: ignore[arg-type]  # any result
         before = admission.num_texts
-        job.hear(Progress(1, "b", (1,), result=object()))  # type: ignore[arg-type]
+        job.receive(Progress(1, "b", (1,), result=object()))  # type: ignore[arg-type]
         return before, admission.num_texts
 
     assert asyncio.run(decoded()) == (2, 0)

@@ -18,7 +18,7 @@ from specdec.tree import ROOT, DraftTree
 class DraftLaw:
     """The drafter's distribution over the target's vocabulary.
 
-    ``samples``: candidates are to be drawn from it, since the acceptance rule reads q; else the likeliest are chosen.
+    ``samples``: candidates are to be drawn from it, since the acceptance rule reads q; else the most likely are chosen.
     """
 
     request: Request
@@ -26,7 +26,7 @@ class DraftLaw:
     samples: bool
 
     def at(self, drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor | None:
-        """The distribution behind some drafted tokens, ``(vocab,)``; None where the settings allow no token or fail.
+        """The distribution after some draft tokens, ``(vocab,)``; None where the settings allow no token or fail.
 
         What fails on a path that may never be written is no fault: the draft ends there.
 
@@ -65,7 +65,7 @@ class Draft(ABC):
         self._num_left = num_tokens
 
     @abstractmethod
-    def hear(self, rows: NodeOutputs) -> None:
+    def receive(self, rows: NodeOutputs) -> None:
         """Go on with the drafter's logits at the wanted nodes of ``asked``."""
 
     @abstractmethod
@@ -81,7 +81,7 @@ def _root(token: int) -> DraftTree:
 
 
 class ChainDraft(Draft):
-    """One candidate behind another, each cached by the drafter as soon as it is fed."""
+    """A chain of candidates, each cached by the drafter when it is forwarded."""
 
     keeps = (ROOT,)
 
@@ -98,7 +98,7 @@ class ChainDraft(Draft):
         self._confidence = confidence
         self._tree = DraftTree(request.root)
 
-    def hear(self, rows: NodeOutputs) -> None:
+    def receive(self, rows: NodeOutputs) -> None:
         assert self._law is not None, "a draft that is written on has a distribution"
         last = len(self._tree) - 1
         law = self._law.at(self._tree.path(last), rows.logits(ROOT))
@@ -120,7 +120,7 @@ class ChainDraft(Draft):
 
 
 class TextDraft(Draft):
-    """A chain of the drafter's own likeliest tokens, which become the target's by way of their text."""
+    """A chain of the drafter's own most likely tokens, which become the target's by way of their text."""
 
     keeps = (ROOT,)
 
@@ -140,7 +140,7 @@ class TextDraft(Draft):
         self._drafted: list[int] = []
         self._most = num_tokens
 
-    def hear(self, rows: NodeOutputs) -> None:
+    def receive(self, rows: NodeOutputs) -> None:
         logits = rows.logits(ROOT)
         check_logits(logits)
         self._drafted.append(int(logits.argmax()))
@@ -157,7 +157,7 @@ class TextDraft(Draft):
 
 @dataclass(frozen=True, slots=True)
 class BeamOptions:
-    """The options of a beam: width, most nodes, least confidence, and what stands beside a sampled candidate."""
+    """The options of a beam: width, most nodes, least confidence, and the candidates next to a sampled one."""
 
     width: int
     num_nodes: int
@@ -166,7 +166,7 @@ class BeamOptions:
 
 
 class BeamDraft(Draft):
-    """A tree: at each level the likeliest nodes are written on, each by several candidates.
+    """A tree: at each level the most likely nodes get several children.
 
     Chosen candidates: the procedure of EAGLE-2, Li et al. 2024, arXiv 2406.16858, section 4, for any drafter: a beam by
     cumulative probability, of whose nodes the best are kept. Sampled ones: none is dropped, since a rule that reads q
@@ -186,7 +186,7 @@ class BeamDraft(Draft):
         self._level = [ROOT]  # the nodes to write on
         self._fed = {ROOT: ROOT}  # where in ``asked`` nodes are
 
-    def hear(self, rows: NodeOutputs) -> None:
+    def receive(self, rows: NodeOutputs) -> None:
         children: list[int] = []
         for node in self._level:
             law = self._law.at(self._tree.path(node), rows.logits(self._fed[node]))

@@ -46,7 +46,7 @@ class DraftModelProposer(Proposer):
         default=0.0,
         ge=0.0,
         lt=1.0,
-        description="write no further behind a less likely token",
+        description="stop after a token of lower probability",
     )
     vocabulary: Literal["same", "shared", "text"] = Field(
         default="same", description="what drafter and target have in common: ids, token strings, or text alone"
@@ -132,7 +132,7 @@ class _DraftModelEngine(Engine):
             outputs = self._forward(writing)
             for drafter, draft in writing.items():
                 try:
-                    draft.hear(outputs[drafter])
+                    draft.receive(outputs[drafter])
                 except Exception as error:  # broken weights: they fail their own request
                     failed[drafter], draft.is_done = error, True
         return [failed[each] if each in failed else _tree(drafts[each]) for each in drafters]  # type: ignore[index]  # as above
@@ -168,7 +168,7 @@ class _DraftModelEngine(Engine):
         return BeamDraft(request, pending, num_tokens, law, options)
 
     def _num_free(self, context: Sequence[int]) -> int:
-        """Return how many positions the drafter has behind a text."""
+        """Return the number of positions left after a text."""
         most = self._target.shapes.max_positions
         return sys.maxsize if most is None else most - len(context)
 

@@ -100,7 +100,7 @@ class TextVocabulary:
         return encode(self._draft, decode(self._target, tokens))
 
     def to_target(self, tokens: Sequence[int], context: Sequence[int], drafted: Sequence[int]) -> list[int]:
-        """The target's tokens for what was drafted behind ``context``, the drafter's view of ``tokens``."""
+        """Return the target's tokens for what was drafted after ``context``, the drafter's view of ``tokens``."""
         tail = context[-_LOOK_BEHIND:]
         before = decode(self._draft, tail)
         text = decode(self._draft, [*tail, *drafted])[len(before) :].split(_REPLACEMENT)[0]

@@ -122,7 +122,7 @@ class MergedDrafter(BatchDrafter):
         for index, part in enumerate(self.parts):
             with self.guarding(index):
                 if isinstance(part, Source):
-                    part.hear(feedback)
+                    part.receive(feedback)
                 elif part is not None and index in self._whole:  # half a window would mislead it
                     part.observe(feedback.about(self.trees[index]))
 

@@ -1,7 +1,7 @@
-"""The growth of a draft tree: the likeliest candidates of all sources first.
+"""The growth of a draft tree: the most probable candidates of all sources first.
 
-A candidate's chance is its parent's times the rate of its kind. Chances never rise along a path, so taking the
-likeliest candidate again and again gives, for every number of nodes, the tree of so many that is expected to bring most
+A candidate's probability is its parent's times the acceptance rate of its kind, so it never rises along a path. Taking
+the most probable candidate again and again gives, for every number of nodes, the tree that is expected to accept most
 (Sequoia, Chen et al. 2024, arXiv 2402.12374, Proposition 3.4, without its fixed fan-out; the procedure of EAGLE-2, Li
 et al. 2024, arXiv 2406.16858, section 4).
 """
@@ -30,7 +30,7 @@ class CandidateSource(Protocol):
 
 
 class Growth:
-    """A tree that grows by its likeliest candidate.
+    """A tree that grows by its most probable candidate.
 
     Attributes:
         tokens, parents, depths, chances: of each node in the order in which it was taken, the root first.
@@ -53,7 +53,7 @@ class Growth:
             agreements: the kinds of tokens that several sources name; new ones if not given.
             least_chance: candidates less likely than that are never taken.
             is_chain: no node gets a second child.
-            on_failure: told of a source that fails, which isn't asked again; without it the error is raised.
+            on_failure: called with a source that fails, which is then left out; by default the error is raised.
         """
         self.tokens, self.parents, self.depths, self.chances = [request.root], [-1], [0], [1.0]
         self.named: list[Mapping[int, Rate]] = []
@@ -73,11 +73,11 @@ class Growth:
 
     @property
     def next_chance(self) -> float:
-        """The chance of the likeliest candidate that wasn't taken, 0 where there is none."""
+        """The probability of the next candidate, 0 if there is none."""
         return -self._heap[0][0] if self._heap else 0.0
 
     def take(self) -> None:
-        """Take the likeliest candidate, and ask the sources what may follow it."""
+        """Take the most probable candidate, and open what may follow it."""
         chance, _, parent, token = heappop(self._heap)
         if self._is_chain:
             self._heap.clear()
@@ -142,7 +142,7 @@ class Growth:
             node = children.get((node, token))
 
     def tree(self, num_nodes: int) -> DraftTree:
-        """The first so many nodes, the root among them."""
+        """Return the tree of the first ``num_nodes`` nodes, the root included."""
         tree = DraftTree.of_candidates(self.tokens[:num_nodes], self.parents[:num_nodes], self.depths[:num_nodes])
         for node in range(1, len(tree)):
             rate = self.named[tree.parents[node]][tree.tokens[node]]

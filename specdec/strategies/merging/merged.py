@@ -1,4 +1,4 @@
-"""One draft from several sources: the most probable candidates of all of them, as many as pay.
+"""One draft from several sources: the most probable candidates of all of them, the number that pays.
 
     measured costs ──────────────► DraftSizer (``sizer.py``): how many nodes of each row
     sources ► candidates with acceptance rates ► a heap by probability (``growth.py``) ► the tree
@@ -34,7 +34,7 @@ _NOMINAL = Costs(sizes=(1, 65), seconds=(1.0, 1.8), plain=1.0)  # where a measur
 
 
 class MergedProposer(Proposer):
-    """The likeliest candidates of several strategies in one tree."""
+    """The most probable candidates of several strategies in one tree."""
 
     learns_across_requests: ClassVar[bool] = True
 

@@ -130,7 +130,7 @@ class _Steps:
 
     @property
     def costs(self) -> Mapping[int, float]:
-        """Costs of drafted steps by width, in plain steps; a step in which nothing was found tells no such cost."""
+        """Costs of drafted steps by width, in plain steps; steps without a draft aren't among them."""
         return {width: cost for width, cost in self._known.items() if width > 1}
 
     def note_plain(self, seconds: float) -> None:

@@ -42,11 +42,11 @@ class Prices(ABC):
 
     @abstractmethod
     def table(self, num_rows: int) -> Table:
-        """The costs of steps of so many rows."""
+        """Return the costs of steps of ``num_rows`` rows."""
 
     @abstractmethod
     def plain(self, num_rows: int) -> float:
-        """The time of a plain step of so many rows; only its ratio to that of other numbers of rows counts."""
+        """Return the time of a plain step of ``num_rows`` rows; only ratios between numbers of rows count."""
 
     @abstractmethod
     def needs_plain(self, num_rows: int) -> bool:

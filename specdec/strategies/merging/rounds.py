@@ -37,7 +37,7 @@ class Rounds(ABC):
 
     @abstractmethod
     def sizes(self, num_rounds: int) -> list[int]:
-        """The nodes of each tree after so many rounds, the root included, or more than a tree has."""
+        """Return the nodes of each tree after some rounds, the root included; a tree may have fewer."""
 
     @staticmethod
     @abstractmethod
@@ -71,7 +71,7 @@ class PaddedRounds(Rounds):
 
 
 class PackedRounds(Rounds):
-    """The likeliest node of all rows."""
+    """The most probable node of all rows."""
 
     shares_room = False
 

@@ -46,7 +46,7 @@ class DraftSizer:
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
 
     def skips(self, num_rows: int) -> bool:
-        """Begin a step; True if nothing is drafted in it, so that nobody needs to look for drafts.
+        """Begin a step; True if nothing is drafted in it, and the search for drafts is skipped.
 
         Either the balance is used up, since the search for drafts takes time as well, or a plain step is due that
         drafted ones are compared with.

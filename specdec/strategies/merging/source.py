@@ -1,10 +1,10 @@
 """The contract of sources: what may follow, asked path by path.
 
-A source is a drafter that answers one question: *given some tokens behind the committed ones, what may come next?* So
+A source is a drafter that answers one question: *given some tokens after the committed ones, what may come next?* So
 one tree can be grown from the answers of several (``merged.py``), and any source alone is a strategy.
 
 Laws:
-- ``root`` is the state behind the committed tokens, ``follow`` the state one token further. States are never changed:
+- ``root`` is the state after the committed tokens, ``follow`` the state one token further. States are never changed:
   each is asked about several tokens.
 - ``candidates`` are distinct tokens, each with the rate of its kind. A source may name anything: rates find out.
 - Memory is bounded, and each source says by what.
@@ -44,7 +44,7 @@ class Source(Drafter):
 
     @abstractmethod
     def root(self) -> State:
-        """The state behind the committed tokens."""
+        """Return the state after the committed tokens."""
 
     @abstractmethod
     def follow(self, state: State, token: int) -> State:
@@ -54,7 +54,7 @@ class Source(Drafter):
     def candidates(self, state: State) -> Sequence[Candidate]:
         """The tokens that may come next, each with the rate of its kind."""
 
-    def hear(self, feedback: Feedback) -> None:
+    def receive(self, feedback: Feedback) -> None:
         """Take the signals that the source declared, of whatever tree was verified."""
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -68,4 +68,4 @@ class Source(Drafter):
     def observe(self, feedback: Feedback) -> None:
         if self._growth is not None:
             self._growth.learn(feedback.tokens)
-        self.hear(feedback)
+        self.receive(feedback)

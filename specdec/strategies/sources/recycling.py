@@ -160,7 +160,7 @@ class _RecyclingSource(Source):
             for rank, ((_, token), gap) in enumerate(zip(scores, gaps, strict=True))
         ]
 
-    def hear(self, feedback: Feedback) -> None:
+    def receive(self, feedback: Feedback) -> None:
         predictions: Mapping[int, Successors] = feedback.signals.get(self._engine.signal, {})
         tree, tokens = feedback.tree, self.request.tokens
         before_root = len(tokens) - len(feedback.tokens) - 2

@@ -17,7 +17,7 @@ class Node:
         count: how often it was seen.
         followers: by token, the run with that token behind it: a node, or where the text goes on behind its only
             occurrence.
-        ranked: the likeliest followers and their counts: the most frequent first, of equals the most recent.
+        ranked: the top followers and their counts: the most frequent first, of equals the most recent.
     """
 
     __slots__ = ("count", "followers", "ranked")
@@ -28,7 +28,7 @@ class Node:
         self.ranked: list[tuple[int, int]] = []
 
     def follow(self, token: int, at: int) -> None:
-        """Note a follower that wasn't one before, ``at`` being the place behind it."""
+        """Add a new follower; ``at`` is the place after it."""
         self.followers[token] = at
         if token != BREAK:
             self.rank(token, 1)
@@ -51,7 +51,7 @@ class Match(NamedTuple):
 
     Attributes:
         length: tokens of the longest run that was seen once, 0 where there is none.
-        at: where the text goes on behind that one.
+        at: the place after that one in the text.
         nodes: of the runs that were seen more often; the last is the empty run.
     """
 
@@ -120,5 +120,5 @@ class SuffixTrie:
         return Match(length, at, tuple(nodes[-self._depth - 1 :]))
 
     def next_at(self, match: Match) -> int:
-        """The token behind the longest run that was seen once, ``BREAK`` where the text has none."""
+        """Return the token after the longest run that was seen once, ``BREAK`` where the text has none."""
         return self._text[match.at] if match.length and match.at < len(self._text) else BREAK

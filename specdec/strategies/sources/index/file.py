@@ -53,7 +53,7 @@ class Header(BaseModel):
 
     @property
     def token_code(self) -> _Code:
-        """The type of a token, as ``array`` and ``memoryview`` call it; a break is its greatest number."""
+        """The type of a token, as ``array`` and ``memoryview`` call it; a break is its largest number."""
         return "H" if self.num_ids < 1 << 16 else "I"
 
     @property

@@ -17,7 +17,7 @@ class Match(NamedTuple):
 
     Attributes:
         length: tokens of the longest run that occurs once, 0 where there is none.
-        at: where the text goes on behind that one.
+        at: the place after that one in the text.
         ranges: of the runs that occur more often: tokens, first and last but one of their suffixes.
     """
 
@@ -36,7 +36,7 @@ class Followers(NamedTuple):
 
 
 class Index:
-    """An index that is open. Runs of up to ``depth`` tokens are told; one that occurs once, as far as it goes."""
+    """An index that is open. It finds runs of up to ``depth`` tokens, and follows a run that occurs once to its end."""
 
     start = Match(0, 0, ())
 
@@ -96,13 +96,13 @@ class Index:
             return first, bisect_right(column, token, first, high)
         tokens, suffixes = self._tokens, self._suffixes
 
-        def behind(place: int) -> int:
+        def token_after(place: int) -> int:
             return tokens[place + run]
 
-        first = bisect_left(suffixes, token, low, high, key=behind)
-        if first == high or behind(suffixes[first]) != token:
+        first = bisect_left(suffixes, token, low, high, key=token_after)
+        if first == high or token_after(suffixes[first]) != token:
             return first, first
-        return first, bisect_right(suffixes, token, first, high, key=behind)
+        return first, bisect_right(suffixes, token, first, high, key=token_after)
 
     def followers(self, match: Match) -> Iterator[Followers]:
         """The followers of a match's runs, from the longest on; a run with no more occurrences says nothing new."""

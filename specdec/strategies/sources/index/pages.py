@@ -16,7 +16,7 @@ _MOST_FAULTS = 160  # Linux maps up to 64 kB around each, where it isn't told ot
 
 
 class Pages:
-    """The faults of the reading between ``begin`` and ``end``; counters of resident memory lag too far behind."""
+    """The faults of the reading between ``begin`` and ``end``; counters of resident memory lag."""
 
     def __init__(self) -> None:
         self._num_faults = self._before = 0
