@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -148,21 +148,29 @@ def bench(  # noqa: PLR0913, PLR0917 - as above
         sessions = [_session(loaded, named, chosen, common | {"temperature": t}) for t in temperatures]
         for file, session in zip(files, sessions, strict=True):
             _check_run_file(file, session)
-    comparisons: list[Comparison] = []
-    for each, file, session in zip(temperatures, files, sessions, strict=True):
-        with suppress(KeyboardInterrupt) if comparisons else nullcontext(), session:
-            comparisons.append(measured(session, file))
-            if not as_json:
-                typer.echo(f"temperature {each:g}")
-                tables = (partial(made, width=Console().width) for made in (bench_table, spec_bench_table))
-                _print(comparisons[-1], session.tokenizer, *tables)
-        if len(comparisons) < len(temperatures) and not comparisons[-1].is_complete:
-            break
+    comparisons = _measured_by_temperature(list(zip(temperatures, sessions, strict=True)), files, prints=not as_json)
     if as_json:
         typer.echo(json.dumps([comparison.to_json() for comparison in comparisons]))
     if report is not None:
         _write_report(report, comparisons, sessions[0])
     _leave(comparisons)
+
+
+def _measured_by_temperature(
+    sessions: "Sequence[tuple[float, ComparisonSession]]", files: Sequence[Path | None], prints: bool
+) -> "list[Comparison]":
+    """Run the sessions one after the other; an interrupted one is the last."""
+    comparisons: list[Comparison] = []
+    for (temperature, session), file in zip(sessions, files, strict=True):
+        with suppress(KeyboardInterrupt) if comparisons else nullcontext(), session:
+            comparisons.append(measured(session, file))
+            if prints:
+                typer.echo(f"temperature {temperature:g}")
+                tables = (partial(made, width=Console().width) for made in (bench_table, spec_bench_table))
+                _print(comparisons[-1], session.tokenizer, *tables)
+        if len(comparisons) < len(sessions) and not comparisons[-1].is_complete:
+            break
+    return comparisons
 
 
 def report(

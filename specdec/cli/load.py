@@ -1,7 +1,8 @@
-"""The command that puts load on a server and says what its clients waited."""
+"""The command that load-tests a server."""
 
 import asyncio
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from rich.console import Console
 
 from specdec.cli.figures_table import FiguresTable
+from specdec.cli.option_groups import OptionGroup, with_option_groups
 from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
@@ -24,80 +26,98 @@ from specdec.cli.progress import counted
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
+    from specdec.loadtest import client, run
     from specdec.loadtest.figures import Goal, Spread, Summary
 
 
+@dataclass(frozen=True, slots=True)
+class Loads(OptionGroup):
+    """The loads of a test, one after the other."""
+
+    rate: Annotated[list[float] | None, typer.Option(help="requests per second, at random times; may be repeated")] = (
+        None
+    )
+    streams: Annotated[list[int] | None, typer.Option(min=1, help="or concurrent requests; may be repeated")] = None
+    num_requests: Annotated[int, typer.Option(min=1, help="requests of each load")] = 50
+    seed: Annotated[int, typer.Option(help="for the times and the order of prompts")] = 0
+    timeout: Annotated[float, typer.Option(help="seconds without data from the server")] = 600.0
+
+    def check(self) -> None:
+        """Raise RequestError for both kinds of load, or for a rate of 0."""
+        if self.rate and self.streams:
+            raise RequestError("--rate and --streams: give one of them")
+        if any(each <= 0 for each in self.rate or ()):
+            raise RequestError("--rate must be above 0")
+
+    def loads(self) -> "list[run.Load]":
+        """Return the loads: by streams, by rate, or one request per second."""
+        from specdec.loadtest import run
+
+        if self.streams:
+            return [run.Load(None, count, self.num_requests, self.seed) for count in self.streams]
+        return [run.Load(each, None, self.num_requests, self.seed) for each in self.rate or [1.0]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies(OptionGroup):
+    """What requests ask for."""
+
+    model: Annotated[
+        str | None, typer.Option(help="the model's name (default: the server's first)", show_default=False)
+    ] = None
+    chat: Annotated[bool, typer.Option("--chat", help="send prompts as chat messages")] = False
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="longest answer")] = 128
+    temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0
+    field: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE: another field of each request, such as proposer=off")
+    ] = None
+    api_key: Annotated[str, typer.Option(envvar="SPECDEC_API_KEY", help="a key, if the server requires one")] = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of each request, apart from model and prompt."""
+        given = dict(map(_field, self.field or ()))
+        return {"max_tokens": self.max_new_tokens, "temperature": self.temperature, **given}
+
+
+@with_option_groups
 def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     url: Annotated[str, typer.Argument(help="an OpenAI-compatible server, such as http://localhost:8000")],
-    rate: Annotated[
-        list[float] | None, typer.Option(help="requests a second, at random times; may be repeated")
-    ] = None,
-    streams: Annotated[
-        list[int] | None, typer.Option(min=1, help="requests at a time instead; may be repeated")
-    ] = None,
-    num_requests: Annotated[int, typer.Option(min=1, help="of each rate")] = 50,
-    model: Annotated[str | None, typer.Option(help="the model's name; the server's first without it")] = None,
-    chat: Annotated[bool, typer.Option("--chat", help="send prompts as chat messages")] = False,
+    load: Loads = Loads(),
+    bodies: Bodies = Bodies(),
     prompts: Prompts = None,
     category: Category = None,
     per_category: PerCategory = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="most tokens of an answer")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 takes the most likely token")] = 0.0,
-    field: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE: a further field of each body, such as proposer=off")
-    ] = None,
-    api_key: Annotated[str, typer.Option(envvar="SPECDEC_API_KEY", help="a key that the server wants")] = "",
-    good_first: Annotated[float, typer.Option(help="seconds to the first text that are still good")] = 2.0,
-    good_token: Annotated[float, typer.Option(help="seconds per later token that still count as good")] = 0.2,
-    seed: Annotated[int, typer.Option(help="of the times and of the order of prompts")] = 0,
-    timeout: Annotated[float, typer.Option(help="seconds without a word from the server")] = 600.0,
-    plot: Annotated[Path | None, typer.Option(help="draw waits and throughput, as .svg or .png")] = None,
+    good_first: Annotated[float, typer.Option(help="longest good time to the first token, in seconds")] = 2.0,
+    good_token: Annotated[float, typer.Option(help="longest good time per later token, in seconds")] = 0.2,
+    plot: Annotated[Path | None, typer.Option(help="draw latency and throughput, as .svg or .png")] = None,
     out: Annotated[Path | None, typer.Option(help="write every request's times, as JSON")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put load on a server, and show what its clients wait.
+    """Load-test a server and report latency.
 
-    Requests come at random times (a Poisson process), however many are under way, as those of many people do; a wait
-    counts from when a request was due. A request is good where it keeps both limits; goodput counts those.
+    Requests arrive at random times (a Poisson process), however many are in flight, as those of many users do; latency
+    counts from when a request was due. Goodput counts the requests that keep both limits.
     """
     with before_anything_runs():
-        if rate and streams:
-            raise RequestError("--rate and --streams: give one of them")
-        if any(each <= 0 for each in rate or ()):
-            raise RequestError("--rate must be above 0")
+        load.check()
         check_outputs(plot, out)
         chosen = read_prompts(prompts, category, per_category)
-        try:
-            import httpx
-        except ImportError:
-            raise RequestError("the load needs httpx: pip install 'specdec[serve]'") from None
+        _check_extra()
         from specdec.comparison.extras import needs
         from specdec.loadtest import client, figures, picture, run
 
         if plot is not None:
             needs("matplotlib.figure")
-        fields = {"max_tokens": max_new_tokens, "temperature": temperature, **dict(map(_field, field or ()))}
-        bare = client.Address(url, chat, fields, api_key)
-
-        async def named() -> str:
-            async with httpx.AsyncClient(timeout=10.0) as connected:
-                return await client.first_model(connected, bare)
-
-        name = model or asyncio.run(named())
-    address = client.Address(url, chat, {"model": name, **fields}, api_key)
+        fields = bodies.fields()
+        name = bodies.model or asyncio.run(_first_model(client.Address(url, bodies.chat, fields, bodies.api_key)))
+    address = client.Address(url, bodies.chat, {"model": name, **fields}, bodies.api_key)
     goal, answers = figures.Goal(good_first, good_token), dict[str, Any]()
     summaries: list[Summary] = []
-    rates: list[float | None] = [*rate] if rate else [1.0]
-    loads = (
-        [run.Load(None, count, num_requests, seed) for count in streams]
-        if streams
-        else [run.Load(each, None, num_requests, seed) for each in rates]
-    )
-    for load in loads:
-        with counted(num_requests, f"requests, {load}") as (advance, _):
-            ran = asyncio.run(run.run(address, load, chosen, timeout, advance))
+    for each in load.loads():
+        with counted(each.num_requests, f"requests, {each}") as (advance, _):
+            ran = asyncio.run(run.run(address, each, chosen, load.timeout, advance))
         summaries.append(figures.summary_of(ran, goal))
-        answers[str(load)] = [{name: getattr(each, name) for name in each.__slots__} for each in ran.answers]
+        answers[str(each)] = [{name: getattr(one, name) for name in one.__slots__} for one in ran.answers]
     if as_json:
         typer.echo(json.dumps([summary.as_dict() for summary in summaries]))
     else:
@@ -108,6 +128,22 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
         write_text(out, json.dumps(answers))
     if any(summary.failures for summary in summaries):
         raise typer.Exit(EXIT_ERROR)
+
+
+def _check_extra() -> None:
+    try:
+        import httpx  # noqa: F401 - the extra is there
+    except ImportError:
+        raise RequestError("the load needs httpx: pip install 'specdec[serve]'") from None
+
+
+async def _first_model(address: "client.Address") -> str:
+    import httpx
+
+    from specdec.loadtest import client
+
+    async with httpx.AsyncClient(timeout=10.0) as connected:
+        return await client.first_model(connected, address)
 
 
 def _show(summaries: "list[Summary]", goal: "Goal") -> None:
@@ -124,7 +160,7 @@ def _show(summaries: "list[Summary]", goal: "Goal") -> None:
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        f"first: to the first text; token: for each one behind it; good: within {goal.first:g} s and "
+        f"first: to the first text; token: per later token; good: within {goal.first:g} s and "
         f"{1000 * goal.per_token:g} ms",
         style="dim",
     )

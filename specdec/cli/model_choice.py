@@ -4,7 +4,6 @@ Under torchrun the same options choose a model that all processes drive.
 """
 
 import functools
-import inspect
 import io
 import os
 import sys
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from specdec.cli.option_groups import OptionGroup, with_option_groups
 from specdec.cli.options import EXIT_ERROR, before_anything_runs, load_model
 from specdec.errors import ModelError, RequestError
 
@@ -29,7 +29,7 @@ _RANK_TIMEOUT = 60.0  # seconds that ranks wait for one another
 
 
 @dataclass(frozen=True, slots=True)
-class ModelChoice:
+class ModelChoice(OptionGroup):
     """A model, how it is loaded, and how it decodes."""
 
     model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")] = (
@@ -138,31 +138,17 @@ USUAL = ModelChoice()
 
 
 def takes_model(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, its parameter of type ``ModelChoice`` replaced by an option for each field of that."""
-    hints = get_type_hints(command, include_extras=True)
-    (place,) = (name for name, hint in hints.items() if hint is ModelChoice)
-    options = get_type_hints(ModelChoice, include_extras=True)
+    """Return a command for typer: its option groups become options, and under torchrun all processes load its model."""
+    (place,) = (name for name, hint in get_type_hints(command).items() if hint is ModelChoice)
 
     @functools.wraps(command)
-    def with_options(**given: Any) -> None:
-        choice = ModelChoice(**{name: given.pop(name) for name in options})
+    def ranked(**given: Any) -> None:
         with ExitStack() as closing:
-            given[place] = RankedChoice.of(choice, closing) if is_ranked() else choice
+            if is_ranked():
+                given[place] = RankedChoice.of(given[place], closing)
             command(**given)
 
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name != place:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
-            continue
-        for option, hint in options.items():
-            own = inspect.Parameter(
-                option, inspect.Parameter.KEYWORD_ONLY, default=getattr(USUAL, option), annotation=hint
-            )
-            parameters.append(own)
-    vars(with_options)["__signature__"] = inspect.Signature(parameters)
-    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return with_options
+    return with_option_groups(ranked)
 
 
 def is_ranked() -> bool:
