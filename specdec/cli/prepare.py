@@ -9,7 +9,7 @@ from specdec.cli.progress import part_of
 
 @takes_model
 def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
-    """Compute once what may follow each token of a model's vocabulary, for better drafts.
+    """Compute once what may follow each token, for better drafts.
 
     A file in specdec's cache folder retains it for later loads. An interrupted run continues where it ended.
     """
