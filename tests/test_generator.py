@@ -242,8 +242,7 @@ def test_the_models_own_config_is_honoured_for_ids_and_the_first_result_says_wha
     generator = Generator(model)
     first, second = (generator.generate([3], seed=1, max_new_tokens=60, temperature=1.0) for _ in range(2))
     assert first.notes == (
-        "ignored in the model's generation config: do_sample=True, temperature=0.5; "
-        "pass generation_config to have them",
+        "ignored in the model's generation config: do_sample=True, temperature=0.5; pass generation_config to apply it",
     )
     assert second.notes == ()
     expected = decode_law(without(model.law, 0), [3], 60, seed=1)

@@ -12,9 +12,9 @@ errors
 machine tree settings
 layout costs record
 sampling
-masks
 weights
 models
+masks
 backends verifiers
 target
 strategies

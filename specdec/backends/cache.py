@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from specdec.masks.leaf_call import one_call
+from specdec.models.leaf_call import one_call
 
 _SLOT_ROUNDING = 64
 # Beyond what was announced a row needs room for its draft trees, and little else.

@@ -17,7 +17,7 @@ from transformers import AttentionInterface
 
 from specdec.backends.stretches import ends_of, stretches_of
 from specdec.errors import ModelError
-from specdec.masks.leaf_call import one_call
+from specdec.models.leaf_call import one_call
 
 NAME = "specdec_grouped"
 _HALF = torch.bfloat16, torch.float16

@@ -20,7 +20,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from specdec.backends.cache import RaggedLayer
-from specdec.masks.leaf_call import is_one_call
+from specdec.models.leaf_call import is_one_call
 from specdec.weights.tensor import PackedWeight
 
 _LINEAR = torch.nn.functional.linear

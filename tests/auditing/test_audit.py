@@ -184,7 +184,7 @@ def test_rules_that_promise_no_text_are_refused(verifier: str, settings: dict[st
 
 
 def test_a_single_prompt_is_refused() -> None:
-    with pytest.raises(RequestError, match="give a list of them"):
+    with pytest.raises(RequestError, match="pass a list"):
         audit(Generator(ToyModel.random()), [1, 2, 3])
 
 

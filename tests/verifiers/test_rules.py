@@ -233,7 +233,7 @@ class Forgetful:
 def test_a_processor_that_may_keep_state_is_refused_where_off_text_paths_are_asked_about() -> None:
     model = ToyModel.random(4)
     generator = Generator(model, proposer=DraftModelProposer(model=model), verifier=TraversalVerifier())
-    with pytest.raises(RequestError, match=r"TraversalVerifier asks .* Forgetful may depend .* is_path_pure"):
+    with pytest.raises(RequestError, match=r"TraversalVerifier needs .* Forgetful may depend .* is_path_pure"):
         generator.generate([1], max_new_tokens=4, temperature=1.0, logits_processor=Forgetful())
 
     def pure(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

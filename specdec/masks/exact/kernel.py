@@ -29,7 +29,7 @@ from transformers.masking_utils import sdpa_mask
 from specdec.errors import ModelError
 from specdec.masks.exact.regions import ATTENTION, Region, found_regions, with_regions
 from specdec.masks.exact.stacks import Stack, stacks_of
-from specdec.masks.leaf_call import one_call
+from specdec.models.leaf_call import one_call
 
 _ROWS = 4  # products of fewer rows take other ways through the libraries, with other bits
 _FEWEST_SLOTS = 32  # so do scores of fewer slots

@@ -20,8 +20,8 @@ from transformers import AttentionInterface
 from transformers.utils import is_flash_attn_2_available
 
 from specdec.errors import ModelError
-from specdec.masks.leaf_call import one_call
 from specdec.masks.split.parts import ATTENTION, SplitMask
+from specdec.models.leaf_call import one_call
 
 
 class _Part(NamedTuple):

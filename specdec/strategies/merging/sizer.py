@@ -7,8 +7,8 @@ probable candidates in, round by round, as long as the expected speed-up rises.
 
 A balance bounds what drafts can lose, however wrong costs or probabilities are. Each step adds ``loss`` plain steps, a
 draft takes out what its pass costs beyond a plain one, and each accepted draft token adds one. No draft is made that
-the balance can't lose whole. The balance bounds losses and doesn't end gains: after a pause, small trial drafts show
-what drafts cost and bring by then.
+the balance can't lose whole, except for trials: the balance bounds losses and doesn't end gains, so after a pause small
+drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from specdec.strategies.merging.prices import Prices
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
+_LARGEST_DEBT_OF_TRIALS = 8.0  # which are made whatever drafts are believed to cost
 _RESUMES_AT = 0.1  # plus the cost of the search for drafts, once the balance was used up
 _LARGEST_BALANCE = 4.0  # so that easy text doesn't pay for long stretches of hard text
 _LEAST_GAIN = 1.05  # over a step without drafts: what is known of a draft isn't better than that
@@ -41,6 +42,7 @@ class DraftSizer:
         self._num_rows = 1  # of the steps that the balance counts
         self._num_others = 0  # rows of the last pass that had another strategy
         self._charged = 0.0  # to the balance, for the step under way
+        self._began_with = 0.0  # the balance before it
         self._is_out = False  # the balance was used up and has not recovered
         self._is_plain = False  # nothing is drafted in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
@@ -56,7 +58,7 @@ class DraftSizer:
             self.balance *= self.prices.plain(self._num_rows) / self.prices.plain(num_all)
             self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self.loss)
-        self._charged = 0.0
+        self._charged, self._began_with = 0.0, self.balance
         if (trial := self._trial()) != "none":
             self._is_plain = trial == "begins"  # with a plain step, which the others are compared with
             return self._is_plain
@@ -136,7 +138,8 @@ class DraftSizer:
             if not self._is_plain:  # what is charged is what it turns out to be
                 costs = self.prices.table(num_rows).costs
                 self.balance += self._charged - (costs[min(place, len(costs) - 1)] - 1.0)
-        self.balance = max(-_LARGEST_DEBT, min(_LARGEST_BALANCE, self.balance))
+        least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)
+        self.balance = max(least, min(_LARGEST_BALANCE, self.balance))
 
     def forget(self) -> None:
         """Forget what the texts of earlier requests brought."""
