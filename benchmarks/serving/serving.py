@@ -81,7 +81,8 @@ def command_of(server: str, dtype: str, threads: int, port: int) -> tuple[list[s
     if server.startswith("specdec"):
         options = ["--model", "smollm2", "--dtype", dtype, "--port", str(port), "--threads", str(threads)]
         options += ["--numerics", "fast"] * server.endswith("-fast")
-        options += ["--backend", "openvino"] * ("openvino" in server)  # `make openvino` installs the plug-in
+        # `make openvino` installs the plug-in; with it, a server without this option takes OpenVINO by itself
+        options += ["--backend", "openvino" if "openvino" in server else "hf"]
         return [sys.executable, "-m", "specdec", "serve", *options, "--log-level", "warning"], own
     if server.startswith("vllm"):
         options = ["--dtype", dtype, "--port", str(port), "--max-num-seqs", "32", "--max-model-len", "4096"]
