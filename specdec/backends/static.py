@@ -5,8 +5,6 @@ move only when they outgrow their bucket, and everything that a pass reads, the 
 tensors that stay where they are. What is left is the model's forward, without anything on the host that depends on a
 shape: on CUDA it is captured once for each shape and replayed, elsewhere it is called, and gives the tokens that ``hf``
 gives.
-
-Not measured on a GPU.
 """
 
 from collections import OrderedDict
@@ -22,6 +20,7 @@ from specdec.backends.hf import HFBackend
 from specdec.backends.output import Output
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
+from specdec.models.gradients import without_gradients
 
 _LEAST_SLOTS, _SLOTS = 256, 1024
 _MOST_GRAPHS = 64
@@ -83,14 +82,15 @@ class Graph:
 
     def __init__(self, run: Callable[[Inputs], torch.Tensor], inputs: Inputs, pool: Any) -> None:
         self._inputs = inputs
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            run(inputs)  # libraries set themselves up in the first call, which a capture doesn't allow
-        torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self._logits = run(inputs)
+        with torch.cuda.device(inputs.input_ids.device):
+            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                run(inputs)  # libraries set themselves up in the first call, which a capture doesn't allow
+            torch.cuda.current_stream().wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph, pool=pool):
+                self._logits = run(inputs)
 
     def __call__(self, inputs: Inputs) -> torch.Tensor:
         self._inputs.copy_(inputs)
@@ -108,15 +108,16 @@ class StaticBackend(HFBackend):
     def _make_cache(self, num_layers: int) -> RaggedCache:
         self._placement = StaticPlacement()
         self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
-        self._pool: Any = None  # of the graphs' memory
         self._seen: set[tuple[int, ...]] = set()
         self._captured: torch.Tensor | None = None  # the buffer that they read
+        self._pool: Any = None  # of their memory
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
         if compiler.attention is not None and not compiler.bit_exact:
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
         super().__init__(model, compiler)
+        self._captures = self.shapes.device.type == "cuda"
 
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         if not capacities:
@@ -128,7 +129,9 @@ class StaticBackend(HFBackend):
     def _pass(self, layout: Layout) -> Output:
         if layout.hidden:
             raise ModelError("the static backend gives no hidden states: use backend='hf'")
-        logits = self._replayed(self._prepared(layout))
+        with without_gradients(self._is_inference):  # or inputs made in a caller's inference mode couldn't be reused
+            inputs = self._prepared(layout)
+            logits = self._replayed(inputs) if self._captures else self._call(inputs)
         return Output(logits[:, : len(layout.columns)], layout.columns)
 
     def _prepared(self, layout: Layout) -> Inputs:
@@ -141,24 +144,24 @@ class StaticBackend(HFBackend):
         return self._inputs(layout)
 
     def _replayed(self, inputs: Inputs) -> torch.Tensor:
-        """The logits of a pass: on CUDA a graph's replay, from the second pass of a shape on."""
-        if self.shapes.device.type != "cuda":
-            return self._call(inputs)
-        place, layers = self._placement, self._cache.layers
+        """The logits of a pass: a graph's replay, from the second pass of a shape on."""
+        place, layers = self._placement, [layer for layer in self._cache.layers if layer.is_initialized]
         for layer in layers:
             layer.reserve(place.num_rows, place.num_slots)
-        if self._captured is not layers[0].keys:  # it had to grow and has moved: what was captured reads the old one
+        buffer = layers[0].keys if layers else None
+        if self._captured is not buffer:  # it had to grow and has moved: what was captured reads the old one
             self._graphs.clear()
-            self._captured = layers[0].keys
-        shape = *inputs.input_ids.shape, place.visible, len(inputs.columns)
+            self._captured, self._pool = buffer, None  # torch refuses a pool whose graphs are all gone
+        # Graphs write to rows that a tensor names, and read a slice that was fixed when they were captured.
+        shape = place.first, *inputs.input_ids.shape, place.visible, len(inputs.columns)
+        self.is_warm = shape in self._graphs
         if shape not in self._seen:  # as most prompts' last passes will be
             self._seen.add(shape)
             return self._call(inputs)
         graph = self._graphs.pop(shape, None)
         if graph is None:
-            with torch.cuda.device(self.shapes.device):
-                self._pool = self._pool or torch.cuda.graph_pool_handle()
-                graph = Graph(self._call, inputs, self._pool)
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            graph = Graph(self._call, inputs, self._pool)
         self._graphs[shape] = graph
         if len(self._graphs) > _MOST_GRAPHS:
             self._graphs.popitem(last=False)  # the one used longest ago

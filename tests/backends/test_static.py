@@ -1,15 +1,18 @@
 """Fixed shapes: the tokens of the hf backend, few distinct shapes, and refusals that say why."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from specdec import Generator, ModelError
+from specdec.backends import static
 from specdec.backends.static import Inputs, StaticBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.examination import examine
 from specdec.target import Target
+from specdec.tree import DraftTree
 from tests.support import families
 from tests.support.generators import open_row
 
@@ -61,6 +64,74 @@ def test_buffers_stay_where_they_are_from_one_request_to_the_next() -> None:
     target.release(row)
     open_row(target, PROMPTS[2])
     assert backend._cache.layers[0].keys is buffer
+
+
+class PretendGraph:
+    """Replays a pass as a CUDA graph does: with the inputs' own tensors, and all else as it was when captured."""
+
+    num_replays = 0
+
+    def __init__(self, run: Callable[[Inputs], torch.Tensor], inputs: Inputs, pool: Any) -> None:
+        self._run, self._inputs = run, inputs
+        self._place = run.__self__._placement  # type: ignore[attr-defined]  # the backend's method
+        self._captured = self._place.first, self._place.visible
+
+    def __call__(self, inputs: Inputs) -> torch.Tensor:
+        type(self).num_replays += 1
+        self._inputs.copy_(inputs)
+        self._place.first, self._place.visible = self._captured
+        return self._run(self._inputs)
+
+
+def test_replayed_passes_give_the_tokens_of_hf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static, "Graph", PretendGraph)
+    monkeypatch.setattr(PretendGraph, "num_replays", 0)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    load = StaticBackend.__init__
+
+    def loaded(self: StaticBackend, *args: Any) -> None:
+        load(self, *args)
+        self._captures = True
+
+    monkeypatch.setattr(StaticBackend, "__init__", loaded)
+    model = families.make(*families.TREES["llama"])
+    texts = [
+        [
+            result.token_ids
+            for result in Generator(
+                model, proposer="prompt_lookup:num_matches=3", backend=backend, numerics="fast", max_batch_size=3
+            ).generate([*PROMPTS, *reversed(PROMPTS)], max_new_tokens=12)
+        ]
+        for backend in ("static", "hf")
+    ]
+    assert PretendGraph.num_replays > 10
+    assert all(texts[0])
+    assert texts[0] == texts[1]
+
+
+def test_a_pass_is_warm_once_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static, "Graph", PretendGraph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    backend._captures = True
+    target, warm = Target(backend, DenseCompiler()), []
+    row = open_row(target, PROMPTS[2])
+    for _ in range(4):
+        target.forward(target.compile({row: DraftTree(5)}))
+        warm.append(target.is_warm)
+    assert warm == [False, False, True, True]
+
+
+def test_inputs_made_in_a_callers_inference_mode_serve_outside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(static, "Graph", PretendGraph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    backend._captures = True
+    target = Target(backend, DenseCompiler())
+    with torch.inference_mode():
+        row = open_row(target, PROMPTS[2])
+        expected = [target.forward(target.compile({row: DraftTree(5)})).rows[row].argmax(0) for _ in range(3)]
+    assert target.forward(target.compile({row: DraftTree(5)})).rows[row].argmax(0) == expected[0]
 
 
 def test_what_it_cannot_do_is_refused_with_the_reason() -> None:

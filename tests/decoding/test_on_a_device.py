@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from specdec import DraftModelProposer, Generator, Proposer, demo
 from specdec.backends.hf import HFBackend
 from specdec.errors import SpecdecError
+from specdec.probes.costs import measure_costs
 from tests.support.generators import PROPOSERS, VERIFIERS, names_of, proposer_of
 from tests.support.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
 
@@ -163,6 +165,16 @@ def test_a_step_waits_for_each_pass_of_a_drafter_and_twice_more(
     with there.generator(name, rule) as generator:
         runs = [run for temperature in (0.0, 1.0) for run in measured(generator, device, passes, temperature)]
     assert all(0 < run["waits"] <= run["drafter"] + 2 * run["target"] for run in runs), runs
+
+
+def test_costs_include_the_time_until_the_device_is_done(
+    there: Models, device: PretendDevice, passes: Counter[str]
+) -> None:
+    with there.generator("autoregressive") as generator, closing(generator.open_target()) as target:
+        passes.clear()
+        before = device.waits
+        measure_costs(target, sizes=(1, 6), context=16, repeats=3)
+    assert device.waits - before >= passes["target"] - 1 > 10  # the first pass reads the context
 
 
 def of_the_host(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
