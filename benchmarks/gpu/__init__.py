@@ -1,0 +1,1 @@
+"""Does it work on a GPU, and how fast is it there?"""

@@ -1,0 +1,141 @@
+"""Speed on a device: contenders in turn on each prompt, and the time of passes by their number of nodes."""
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.parts import Findings, Report
+from benchmarks.gpu.texts import generated
+from specdec import Generator
+from specdec.probes.costs import measure_costs
+
+PLAIN = "hf autoregressive"
+STRATEGIES = "autoregressive", "prompt_lookup", "lookahead:N=5,W=15,G=15", "lookahead:N=5,W=7,G=7", "auto"
+NODES = (1, 2, 4, 8, 16, 32, 64, 128)
+WARM_UP = 48  # tokens of each contender before any is timed
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One prompt's text, its steps (None if unknown), and the seconds of each phase."""
+
+    tokens: tuple[int, ...]
+    steps: int | None = None
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+
+Contender = Callable[[list[int], int], Answer]
+
+
+def contest(
+    model: Any, prompts: Sequence[list[int]], num_tokens: int, backends: Sequence[str] = ("hf", "static")
+) -> Callable[[Report, Findings], None]:
+    """Return the part that times all contenders on each prompt in turn, and passes by their number of nodes."""
+
+    def run(report: Report, found: Findings) -> None:
+        found["model"] = f"{type(model).__name__}, {model.num_parameters() / 1e6:.0f} million, {model.dtype}"
+        with ExitStack() as stack:
+            contenders: dict[str, Contender] = {"transformers": _transformers(model)}
+            for backend in backends:
+                generators: dict[str, Generator] = {}
+                if not report.attempt(found, f"{backend} loads", partial(_loaded, stack, generators, model, backend)):
+                    continue
+                generator = generators[backend]
+                contenders |= {f"{backend} {name}": _specdec(generator, name) for name in STRATEGIES}
+                report.attempt(found, f"{backend} ms by nodes", partial(step_times, generator))
+            _race(report, found, contenders, prompts, num_tokens)
+
+    return run
+
+
+def _loaded(stack: ExitStack, generators: dict[str, Generator], model: Any, backend: str) -> str:
+    began = time.perf_counter()
+    generator = Generator(model, proposer="autoregressive", numerics="fast", backend=backend)
+    generators[backend] = stack.enter_context(generator)
+    return f"{time.perf_counter() - began:.1f} s; weights {generator.weights}; {generator.shapes}"
+
+
+def _transformers(model: Any) -> Contender:
+    return lambda prompt, num_tokens: Answer(generated(model, prompt, num_tokens), num_tokens)
+
+
+def _specdec(generator: Generator, strategy: str) -> Contender:
+    def decode(prompt: list[int], num_tokens: int) -> Answer:
+        result = generator.generate(prompt, proposer=strategy, max_new_tokens=num_tokens, eos_token_id=[])
+        return Answer(result.token_ids, result.stats.steps, result.stats.seconds)
+
+    return decode
+
+
+def step_times(generator: Generator) -> dict[str, float]:
+    """Milliseconds of a pass by its number of nodes, layout included, until its argmax is known."""
+    with closing(generator.open_target()) as target:
+        costs = measure_costs(target, NODES, context=256, repeats=7, seconds=3.0)
+    return {str(size): round(1e3 * seconds, 3) for size, seconds in zip(costs.sizes, costs.seconds, strict=True)}
+
+
+def _race(
+    report: Report, found: Findings, contenders: dict[str, Contender], prompts: Sequence[list[int]], num_tokens: int
+) -> None:
+    warm: Findings = {}
+    found["warm-up seconds"] = warm
+    for name in list(contenders):
+        if not report.attempt(warm, name, partial(_warm_up, contenders[name], prompts)):
+            del contenders[name]
+    runs: dict[str, list[tuple[Answer, float]]] = {name: [] for name in contenders}
+    rng = random.Random(0)
+    for number, prompt in enumerate(prompts, 1):
+        if report.left <= 0:
+            break
+        for name in rng.sample(list(contenders), k=len(contenders)):
+            answer, seconds = _timed(contenders[name], prompt, num_tokens)
+            runs[name].append((answer, seconds))
+        found["prompts done"] = f"{number} of {len(prompts)}, {num_tokens} tokens each"
+        found["contenders"] = {name: _summary(each, runs) for name, each in runs.items()}
+        report.write()
+
+
+def _warm_up(contender: Contender, prompts: Sequence[list[int]]) -> float:
+    return round(_timed(contender, prompts[-1], WARM_UP)[1], 2)
+
+
+def _timed(contender: Contender, prompt: list[int], num_tokens: int) -> tuple[Answer, float]:
+    _wait()
+    began = time.perf_counter()
+    answer = contender(prompt, num_tokens)
+    _wait()
+    return answer, time.perf_counter() - began
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _summary(own: list[tuple[Answer, float]], runs: Mapping[str, list[tuple[Answer, float]]]) -> Findings:
+    """Medians over prompts, and how many texts are those of plain decoding."""
+    made: Findings = {
+        "tokens/s": round(statistics.median(len(answer.tokens) / seconds for answer, seconds in own), 1),
+        "tokens/step": round(statistics.median(len(answer.tokens) / (answer.steps or 1) for answer, _ in own), 2),
+        "ms/step": round(statistics.median(1e3 * seconds / (answer.steps or 1) for answer, seconds in own), 3),
+        "by prompt, tokens/s": [round(len(answer.tokens) / seconds, 1) for answer, seconds in own],
+    }
+    phases = {name for answer, _ in own for name in answer.phases}
+    if phases:
+        steps = sum(answer.steps or 0 for answer, _ in own)
+        total = {phase: sum(answer.phases[phase] for answer, _ in own) for phase in sorted(phases)}
+        made["ms/step by phase"] = {phase: round(1e3 * seconds / steps, 3) for phase, seconds in total.items()}
+    for base in ("transformers", PLAIN, "static autoregressive"):
+        others = runs.get(base)
+        if others and len(others) == len(own):
+            same = sum(answer.tokens == other.tokens for (answer, _), (other, _) in zip(own, others, strict=True))
+            ratios = [other / seconds for (_, seconds), (_, other) in zip(own, others, strict=True)]
+            made[f"over {base}"] = f"{statistics.median(ratios):.2f} times, {same} of {len(own)} texts equal"
+    return made
