@@ -15,6 +15,7 @@ import argparse
 import faulthandler
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,47 +63,64 @@ class Models:
             return widen(model, **shape)
 
 
+class Session:
+    """Makes the parts; a model is loaded when a part needs it, and the last one is retained."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments, self._models = arguments, Models(arguments.model, arguments.device)
+        self._dtype = ""
+        self._model: Any = None
+        self._prompts: list[list[int]] = []
+
+    def model(self, dtype: str) -> Any:
+        """The measured model."""
+        if dtype != self._dtype:
+            self._model, tokenizer = self._models.load(dtype)
+            self._dtype = dtype
+            self._prompts = [prompt.ids for prompt in encoded_prompts(self._arguments, tokenizer)]
+        return self._model
+
+    def texts(self, dtype: str) -> Part:
+        """Texts of the built-in model."""
+        return texts(dtype, self._arguments.device)
+
+    def speed(self, dtype: str) -> Part:
+        """Speed of the measured model."""
+        model = self.model(dtype)
+        return contest(model, self._prompts, self._arguments.num_tokens)
+
+    def speed_widened(self) -> Part:
+        """Speed at the costs of a larger model, on half as many tokens."""
+        wide = self._models.widened(self.model("bfloat16"))
+        return contest(wide, self._prompts, self._arguments.num_tokens // 2)
+
+    def profile(self) -> Part:
+        """Profiles of the measured model."""
+        model = self.model("bfloat16")
+        return profiles(model, self._prompts[0], self._arguments.out)
+
+    def row_bits(self, dtype: str) -> Part:
+        """Bits of the measured model's products."""
+        return row_bits(self.model(dtype))
+
+
 def measure(report: Report, arguments: argparse.Namespace) -> None:
-    """Run all parts."""
-    models, device = Models(arguments.model, arguments.device), arguments.device
-    report.found.setdefault("machine", _machine(device))
-    run(report, "texts float32", 35, lambda: texts("float32", device, ("fast", "exact")), device)
-
-    loaded: dict[str, Any] = {}
-
-    def model(dtype: str) -> Any:
-        if dtype not in loaded:
-            loaded.clear()
-            loaded[dtype], loaded["tokenizer"] = models.load(dtype)
-        return loaded[dtype]
-
-    def prompts() -> list[list[int]]:
-        return [prompt.ids for prompt in encoded_prompts(arguments, loaded["tokenizer"])]
-
-    def speed(dtype: str) -> Part:
-        target = model(dtype)
-        return contest(target, prompts(), arguments.num_tokens)
-
-    def widened() -> Part:
-        wide = models.widened(model("bfloat16"))
-        return contest(wide, prompts(), arguments.num_tokens // 2)
-
-    run(report, "speed bfloat16", 75, lambda: speed("bfloat16"), device)
-    run(
-        report, "profile", 12, lambda: profiles(model("bfloat16"), prompts_after(model, prompts), report.folder), device
-    )
-    run(report, "speed widened bfloat16", 35, widened, device)
-    run(report, "texts bfloat16", 20, lambda: texts("bfloat16", device, ("fast", "exact")), device)
-    run(report, "bits of rows bfloat16", 8, lambda: row_bits([model("bfloat16")]), device)
-    run(report, "texts float16", 15, lambda: texts("float16", device, ("fast", "exact")), device)
-    run(report, "speed float32", 30, lambda: speed("float32"), device)
-    run(report, "bits of rows float32", 8, lambda: row_bits([model("float32")]), device)
-
-
-def prompts_after(model: Callable[[str], Any], prompts: Callable[[], list[list[int]]]) -> list[int]:
-    """The first prompt, once the model's tokenizer is loaded."""
-    model("bfloat16")
-    return prompts()[0]
+    """Run the parts."""
+    session, device = Session(arguments), arguments.device
+    parts: dict[str, tuple[float, Callable[[], Part]]] = {
+        "machine": (10, lambda: partial(_machine, device)),
+        "texts float32": (45, partial(session.texts, "float32")),
+        "speed bfloat16": (85, partial(session.speed, "bfloat16")),
+        "profile bfloat16": (14, session.profile),
+        "speed widened bfloat16": (35, session.speed_widened),
+        "bits of rows bfloat16": (8, partial(session.row_bits, "bfloat16")),
+        "texts bfloat16": (25, partial(session.texts, "bfloat16")),
+        "texts float16": (15, partial(session.texts, "float16")),
+        "speed float32": (40, partial(session.speed, "float32")),
+        "bits of rows float32": (8, partial(session.row_bits, "float32")),
+    }
+    for name in arguments.parts or parts:
+        run(report, name, *parts[name], device)
 
 
 def run(report: Report, name: str, seconds: float, make: Callable[[], Part], device: str) -> None:
@@ -111,7 +129,11 @@ def run(report: Report, name: str, seconds: float, make: Callable[[], Part], dev
     Raises:
         SystemExit: if it doesn't, with the code 3.
     """
-    report.part(name, seconds, lambda report, findings: make()(report, findings))
+
+    def made(report: Report, findings: Findings) -> None:
+        make()(report, findings)  # what a part needs is loaded under guard, too
+
+    report.part(name, seconds, made)
     try:
         torch.ones(2, device=device).sum().item()
     except RuntimeError as error:
@@ -120,13 +142,12 @@ def run(report: Report, name: str, seconds: float, make: Callable[[], Part], dev
         sys.exit(3)
 
 
-def _machine(device: str) -> dict[str, Any]:
-    where = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
-    flags = {
-        "matmul precision": torch.get_float32_matmul_precision(),
-        "bfloat16 reduced precision": torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
-    }
-    return {"device": where, "facts": facts(), "cuda": torch.version.cuda, **flags, **recorded()}
+def _machine(device: str, report: Report, found: Findings) -> None:
+    found["device"] = torch.cuda.get_device_name(device) if device.startswith("cuda") else "CPU"
+    found["cuda"] = torch.version.cuda
+    found["matmul precision"] = torch.get_float32_matmul_precision()
+    report.attempt(found, "facts", facts)
+    report.attempt(found, "commit", recorded)
 
 
 def main() -> None:
@@ -136,6 +157,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--seconds", type=float, default=200.0, help="time for all parts")
     parser.add_argument("--num-tokens", type=int, default=128, help="of each text that is timed")
+    parser.add_argument("--parts", nargs="+", metavar="PART", help="names as in gpu.json; default: all")
     add_prompt_options(parser)
     arguments = parser.parse_args()
     logging.set_verbosity_error()

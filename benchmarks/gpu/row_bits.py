@@ -1,6 +1,6 @@
 """The bits of a row on a device: which numbers of rows go through the same kernel, and ties of the largest logit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,16 +14,13 @@ COUNTS = (*range(1, 17), 24, 32, 48, 64, 96, 128, 160, 192, 256)
 PLACED = (8, 16, 32, 64, 128, 256)
 
 
-def row_bits(models: Sequence[Any]) -> Callable[[Report, Findings], None]:
-    """Return the part that compares rows of each model's products, and the order of equal logits."""
+def row_bits(model: Any) -> Callable[[Report, Findings], None]:
+    """Return the part that compares rows of a model's products, and the order of equal logits."""
 
     def run(report: Report, found: Findings) -> None:
-        device = models[0].device
-        report.attempt(found, "ties", partial(_ties, device))
-        for model in models:
-            name = f"{model.num_parameters() / 1e6:.0f} million, {model.dtype}"
-            report.attempt(found, f"{name}: probe", partial(_probe, model))
-            report.attempt(found, f"{name}: products", partial(_products, model))
+        report.attempt(found, "ties", partial(_ties, model.device))
+        report.attempt(found, "probe", partial(_probe, model))
+        report.attempt(found, "products", partial(_products, model))
 
     return run
 

@@ -17,14 +17,15 @@ STRATEGIES = (
     "prompt_lookup+lookahead",
 )  # fmt: skip
 WAYS: Mapping[str, Mapping[str, str]] = {
-    "split": {"mask": "split:least_prefix=16"},
     "static": {"backend": "static", "numerics": "fast"},
+    "split": {"mask": "split:least_prefix=16"},
+    "auto": {},
 }
 NUM_TOKENS, NUM_PROMPTS, BATCH = 24, 3, 8
 SEED = 5
 
 
-def texts(dtype: str, device: str, numerics: Sequence[str]) -> Callable[[Report, Findings], None]:
+def texts(dtype: str, device: str) -> Callable[[Report, Findings], None]:
     """Return the part that compares the texts in a dtype."""
 
     def run(report: Report, found: Findings) -> None:
@@ -33,10 +34,10 @@ def texts(dtype: str, device: str, numerics: Sequence[str]) -> Callable[[Report,
         ids = [tokenizer(prompt.text)["input_ids"] for prompt in demo.prompts()]
         cases = Cases(model.to(device), tokenizer, drafter, ids)
         report.attempt(found, "transformers", partial(cases.generate, NUM_TOKENS))
-        for name in numerics:
-            report.group(found.setdefault(name, {}), partial(_under, cases=cases, numerics=name))
+        report.group(found.setdefault("fast", {}), partial(_under, cases=cases, numerics="fast"))
         for name, options in WAYS.items():
             report.group(found.setdefault(name, {}), partial(_way, cases=cases, options=options))
+        report.group(found.setdefault("exact", {}), partial(_under, cases=cases, numerics="exact"))
 
     return run
 
@@ -138,6 +139,7 @@ def _way(report: Report, found: Findings, cases: Cases, options: Mapping[str, st
     """Some strategies by another mask or backend."""
     with opened(found, cases, **options) as generator:
         plain = [_decoded(generator, cases.prompts, temperature) for temperature in (0.0, 1.0)]
+        found["notes"] = plain[0][0].notes
         for name in STRATEGIES[:4]:
             report.attempt(found, name, partial(_of_strategy, generator, cases, name, plain))
         report.attempt(found, "ragged batch", partial(_of_batch, generator, cases))
