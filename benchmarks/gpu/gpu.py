@@ -164,6 +164,8 @@ def main() -> None:
     logging.disable_progress_bar()
     report = Report.opened(arguments.out, arguments.seconds)
     left = report.found["began"] + arguments.seconds - report.clock()
+    if left <= 0:
+        return
     with (arguments.out / "hang.txt").open("a", encoding="utf-8") as file:
         faulthandler.dump_traceback_later(max(1.0, left + 10.0), exit=True, file=file)
         measure(report, arguments)

@@ -19,13 +19,12 @@ CASES = (("hf", "auto"), ("hf", "autoregressive"), ("static", "auto"), ("hf", "l
 
 
 def profiles(model: Any, prompt: list[int], folder: Path) -> Callable[[Report, Findings], None]:
-    """Return the part that profiles some strategies; the tables of operators are files of the folder."""
+    """Return the part that profiles some strategies; the tables of operators are in ``profile.txt``."""
 
     def run(report: Report, found: Findings) -> None:
         for backend, strategy in CASES:
             name = f"{backend} {strategy}"
-            file = folder / f"profile-{backend}-{strategy.partition(':')[0]}.txt"
-            report.attempt(found, name, partial(_profiled, model, prompt, backend, strategy, file))
+            report.attempt(found, name, partial(_profiled, model, prompt, backend, strategy, folder / "profile.txt"))
 
     return run
 
@@ -46,7 +45,8 @@ def _profiled(model: Any, prompt: list[int], backend: str, strategy: str, file: 
         table.table(sort_by=key, row_limit=15, max_name_column_width=70)
         for key in ("self_device_time_total", "self_cpu_time_total")
     )
-    file.write_text(f"{backend} {strategy}, {NUM_STEPS} steps\n{by_device}\n{by_host}\n", encoding="utf-8")
+    with file.open("a", encoding="utf-8") as tables:
+        tables.write(f"{backend} {strategy}, {NUM_STEPS} steps\n{by_device}\n{by_host}\n\n")
     return {
         "host ms/step, not profiled": round(1e3 * seconds / NUM_STEPS, 3),
         "device ms/step": round(_device_us(table) / 1e3 / NUM_STEPS, 3),
