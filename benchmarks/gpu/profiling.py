@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]  # where its own profiler finds it
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.gpu.parts import Findings, Report

@@ -170,7 +170,8 @@ def _of_batch(generator: Generator, cases: Cases) -> Findings:
 
 def _of_context(generator: Generator, cases: Cases) -> str:
     """Two turns with cached keys and values, against the same without."""
-    first, settings = cases.prompts[0], {"max_new_tokens": NUM_TOKENS, "eos_token_id": []}
+    first = cases.prompts[0]
+    settings: dict[str, Any] = {"max_new_tokens": NUM_TOKENS, "eos_token_id": []}
     with generator.context() as context:
         before = generator.generate(first, context=context, proposer="auto", **settings)
         second = [*first, *before.token_ids, *cases.ids[-1][:20]]

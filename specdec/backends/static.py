@@ -89,7 +89,8 @@ class Graph:
                 run(inputs)  # libraries set themselves up in the first call, which a capture doesn't allow
             torch.cuda.current_stream().wait_stream(stream)
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, pool=pool):
+            # torch makes a generator's state in a process's first capture: inference mode would spoil it for others.
+            with torch.inference_mode(False), torch.cuda.graph(self._graph, pool=pool):
                 self._logits = run(inputs)
 
     def __call__(self, inputs: Inputs) -> torch.Tensor:
