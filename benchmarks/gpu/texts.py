@@ -95,8 +95,8 @@ def opened(found: Findings, cases: Cases, **options: Any) -> Iterator[Generator]
 
 
 def _decoded(generator: Generator, ids: Any, temperature: float, **options: Any) -> list[Result]:
-    settings = {"max_new_tokens": NUM_TOKENS, "temperature": temperature, "seed": SEED, "eos_token_id": []}
-    return [generator.generate(prompt, **settings, **options) for prompt in ids]
+    settings: dict[str, Any] = {"max_new_tokens": NUM_TOKENS, "temperature": temperature, "seed": SEED}
+    return [generator.generate(prompt, eos_token_id=[], **settings, **options) for prompt in ids]
 
 
 def agreement(results: Sequence[Result], expected: Sequence[Result]) -> str:
