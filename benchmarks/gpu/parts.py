@@ -67,17 +67,20 @@ class Report:
         if self.left <= 0:
             findings[key] = "not run: out of time"
             return False
-        began = self.clock()
         try:
             findings[key] = run()
         except Exception as error:  # whatever fails, the other cases go on
-            findings[key] = f"{type(error).__name__}: {error}"[:400]
-            with (self.folder / "failures.txt").open("a", encoding="utf-8") as file:
-                file.write(f"== {key} ({self.clock() - began:.1f} s)\n{traceback.format_exc()}\n")
+            findings[key] = self.failure(key, error)
             return False
         finally:
             self.write()
         return True
+
+    def failure(self, key: str, error: Exception) -> str:
+        """Write an error's traceback, and return the error in short."""
+        with (self.folder / "failures.txt").open("a", encoding="utf-8") as file:
+            file.write(f"== {key}\n{''.join(traceback.format_exception(error))}\n")
+        return f"{type(error).__name__}: {error}"[:400]
 
     def write(self) -> None:
         """Write everything that was found so far."""

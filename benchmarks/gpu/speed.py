@@ -95,8 +95,11 @@ def _race(
         if report.left <= 0:
             break
         for name in rng.sample(list(contenders), k=len(contenders)):
-            answer, seconds = _timed(contenders[name], prompt, num_tokens)
-            runs[name].append((answer, seconds))
+            try:
+                runs[name].append(_timed(contenders[name], prompt, num_tokens))
+            except Exception as error:  # the others go on
+                warm[name] = report.failure(name, error)
+                del contenders[name], runs[name]
         found["prompts done"] = f"{number} of {len(prompts)}, {num_tokens} tokens each"
         found["contenders"] = {name: _summary(each, runs) for name, each in runs.items()}
         report.write()
