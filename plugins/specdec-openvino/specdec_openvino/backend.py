@@ -197,6 +197,7 @@ def _shapes_of_config(model: OpenVINOModel) -> Shapes:
             dtype=model.dtype,
             device=torch.device("cpu"),
             num_layers=config.num_hidden_layers,
+            packs_rows=True,
         )
     )
 
