@@ -20,7 +20,7 @@ from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.machine.forks import refuse_fork
 from specdec.models.architecture import cache_argument, name_of, shapes_of
-from specdec.models.attention_switch import switched, why_fixed
+from specdec.models.attention_switch import switched, why_fixed, without_cudnn
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import lock_of
 from specdec.weights.layers import is_sharded
@@ -195,7 +195,8 @@ class HFBackend(Backend):
         """
         if name is None and sees_all and self._has_fused_attention:
             name = grouped.NAME
-        with lock_of(self.model), nullcontext() if name is None else switched(self._config, name):
+        attention = nullcontext() if name is None else switched(self._config, name)
+        with lock_of(self.model), attention, without_cudnn(self.shapes.device):
             yield
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:

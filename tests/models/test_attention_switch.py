@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec import Generator, ModelError
-from specdec.models.attention_switch import why_not_switchable
+from specdec.models.attention_switch import why_not_switchable, without_cudnn
 from tests.support import families
 
 NO_INTERFACE = "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
@@ -58,3 +59,18 @@ def test_a_fixed_attention_is_why_exact_numerics_cannot_be_had(name: str) -> Non
     generator = Generator(families.make(*families.FIXED[name]), proposer="jacobi")
     assert generator.shapes.takes_trees
     assert NO_INTERFACE in generator.numerics.inexact
+
+
+@pytest.mark.parametrize("was_enabled", [True, False])
+def test_cudnn_is_barred_on_a_gpu_alone_and_restored(was_enabled):
+    cuda, before = torch.backends.cuda, torch.backends.cuda.cudnn_sdp_enabled()
+    cuda.enable_cudnn_sdp(was_enabled)
+    try:
+        with pytest.raises(KeyError), without_cudnn(torch.device("cuda")):
+            assert not cuda.cudnn_sdp_enabled()
+            raise KeyError
+        assert cuda.cudnn_sdp_enabled() is was_enabled
+        with without_cudnn(torch.device("cpu")):
+            assert cuda.cudnn_sdp_enabled() is was_enabled
+    finally:
+        cuda.enable_cudnn_sdp(before)
