@@ -1,0 +1,1 @@
+"""Trained draft heads: modules, caches, draft trees and folders."""

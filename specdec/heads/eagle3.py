@@ -1,0 +1,180 @@
+"""EAGLE-3's draft head (Li et al. 2025, arXiv 2503.01840): one decoder layer over pairs of a feature and a token.
+
+Pair i consists of the target's hidden states F_i of some layers at position i and the embedding of the next token
+x_{i+1}; it stands at position i and predicts x_{i+2}:
+
+    g = fc(F_i)
+    x = cat(input_layernorm(emb(x_{i+1})), hidden_norm(g))
+    a = g + o_proj(Attention(x))
+    f = a + MLP(post_attention_layernorm(a))
+    logits(x_{i+2}) = lm_head(norm(f))
+
+A drafted token has no target states: its pair takes f of the pair before it in place of g. The module computes what
+surrounds attention; drafting and training bring the attention over their own keys and values.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.functional import embedding, rms_norm, silu
+from specdec.heads.config import Eagle3Config
+from specdec.heads.rotary import Rotary, rotated
+
+
+class LayerInputs(NamedTuple):
+    """What attention and the rest of the layer take; heads lie before positions.
+
+    Attributes:
+        residual: (batch, n, hidden).
+        query: (batch, heads, n, head_dim), rotated.
+        key: (batch, key-value heads, n, head_dim), rotated.
+        value: (batch, key-value heads, n, head_dim).
+    """
+
+    residual: torch.Tensor
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm with a weight."""
+
+    def __init__(self, size: int, eps: float, **where: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size, **where))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: Eagle3Config, **where: Any) -> None:
+        super().__init__()
+        width, hidden = 2 * config.hidden_size, config.hidden_size
+        queries = config.num_attention_heads * config.head_dim
+        pairs = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(width, queries, bias=False, **where)
+        self.k_proj = nn.Linear(width, pairs, bias=False, **where)
+        self.v_proj = nn.Linear(width, pairs, bias=False, **where)
+        self.o_proj = nn.Linear(queries, hidden, bias=False, **where)
+
+
+class _MLP(nn.Module):
+    def __init__(self, config: Eagle3Config, **where: Any) -> None:
+        super().__init__()
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.gate_proj = nn.Linear(hidden, inner, bias=False, **where)
+        self.up_proj = nn.Linear(hidden, inner, bias=False, **where)
+        self.down_proj = nn.Linear(inner, hidden, bias=False, **where)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
+        return out
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: Eagle3Config, **where: Any) -> None:
+        super().__init__()
+        norm = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(*norm, **where)
+        self.hidden_norm = RMSNorm(*norm, **where)
+        self.self_attn = _Attention(config, **where)
+        self.post_attention_layernorm = RMSNorm(*norm, **where)
+        self.mlp = _MLP(config, **where)
+
+
+class Eagle3Head(nn.Module):
+    """An EAGLE-3 head; its parameters have the names of published folders.
+
+    Args:
+        config: sizes and variants.
+        embeddings: (vocab, hidden), the target's token embeddings, or the head's own. They are shared, not copied, and
+            are no part of ``state_dict``.
+        device: where the parameters are created.
+        dtype: of the parameters.
+    """
+
+    d2t: torch.Tensor
+    t2d: torch.Tensor
+    embeddings: torch.Tensor
+
+    def __init__(
+        self,
+        config: Eagle3Config,
+        embeddings: torch.Tensor,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.config = config
+        width = config.num_states * config.target_hidden_size
+        if config.norm_before_fc:
+            self.input_norm = RMSNorm(width, config.rms_norm_eps, **where)
+        if config.fc_norm:
+            norms = (RMSNorm(config.target_hidden_size, config.rms_norm_eps, **where) for _ in range(config.num_states))
+            self.fc_norm = nn.ModuleList(norms)
+        self.fc = nn.Linear(width, config.hidden_size, bias=False, **where)
+        self.midlayer = _Layer(config, **where)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
+        self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False, **where)
+        self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.int64, device=device))
+        kept = torch.arange(config.vocab_size, device=device) < config.draft_vocab_size
+        self.register_buffer("t2d", kept)
+        self.register_buffer("embeddings", embeddings.detach(), persistent=False)
+        self._rotary = Rotary(config)
+
+    @property
+    def target_ids(self) -> torch.Tensor:
+        """(draft vocab,) the target's id of each draft id."""
+        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    def set_vocabulary(self, target_ids: torch.Tensor) -> None:
+        """Set the draft vocabulary to ``target_ids``, (draft vocab,), in ascending order."""
+        self.d2t.copy_(target_ids - torch.arange(len(target_ids), device=target_ids.device))
+        self.t2d.zero_()
+        self.t2d[target_ids.to(self.t2d.device)] = True
+
+    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the features g, (…, hidden), of target states (…, num_states * target hidden), low layer first."""
+        if self.config.norm_before_fc:
+            states = self.input_norm(states)
+        if self.config.fc_norm:
+            parts = states.split(self.config.target_hidden_size, -1)
+            states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
+        fused: torch.Tensor = self.fc(states)
+        return fused
+
+    def enter(self, tokens: torch.Tensor, features: torch.Tensor, positions: torch.Tensor) -> LayerInputs:
+        """Return attention's inputs for pairs of tokens (batch, n) and features (batch, n, hidden) at ``positions``."""
+        layer, config = self.midlayer, self.config
+        embedded = layer.input_layernorm(embedding(tokens, self.embeddings).to(features.dtype))
+        normed = layer.hidden_norm(features)
+        x = torch.cat((embedded, normed), -1)
+        query, key, value = (
+            projection(x).unflatten(-1, (-1, config.head_dim)).transpose(1, 2)
+            for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)
+        )
+        cos, sin = self._rotary.at(positions, x.dtype)
+        residual = normed if config.norm_before_residual else features
+        return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
+
+    def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output f, (batch, n, hidden), from attention's (batch, heads, n, head_dim)."""
+        layer = self.midlayer
+        a = residual + layer.self_attn.o_proj(attended.transpose(1, 2).flatten(2))
+        out: torch.Tensor = a + layer.mlp(layer.post_attention_layernorm(a))
+        return out
+
+    def next_features(self, out: torch.Tensor) -> torch.Tensor:
+        """Return the features that the next drafted pairs take from the layer's output."""
+        after: torch.Tensor = self.norm(out) if self.config.norm_output else out
+        return after
+
+    def logits(self, out: torch.Tensor) -> torch.Tensor:
+        """Return the logits over the draft vocabulary, (…, draft vocab), of the layer's output."""
+        scores: torch.Tensor = self.lm_head(self.norm(out))
+        return scores

@@ -1,0 +1,215 @@
+"""Folders of EAGLE-3 heads: published ones are read, and ours are written so that vLLM, SGLang and llama.cpp read them.
+
+Read are the official layout, SpecForge's and ``speculators``', as safetensors or as a ``.bin`` file of plain tensors.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from specdec.errors import ModelError
+from specdec.heads.config import Eagle3Config
+from specdec.heads.eagle3 import Eagle3Head
+
+_REMEDY = "give the folder of an EAGLE-3 head that was trained for this model"
+_OTHER_KINDS = {"dflash": "DFlash", "dflash2": "DFlash", "dspark": "DSpark", "mtp": "MTP", "peagle": "P-EAGLE"}
+_OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
+_LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+# Tensors that a folder may leave out.
+_OPTIONAL = {"d2t", "t2d"}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWeights:
+    """What a head shares with its target.
+
+    Attributes:
+        embeddings: (vocab, hidden), the input embeddings.
+        output: (vocab, hidden), the output matrix.
+        num_layers: number of the target's layers.
+    """
+
+    embeddings: torch.Tensor
+    output: torch.Tensor
+    num_layers: int
+
+
+def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3Head:
+    """Read a head from its folder, for a target, on the target's device.
+
+    Raises:
+        ModelError: the folder holds no EAGLE-3 head, or one of another target; with what was found and needed.
+    """
+    settings = _read_config(folder)
+    tensors = _read_tensors(folder)
+    try:
+        config = _config_of(settings, tensors)
+    except (ValidationError, KeyError, TypeError) as error:
+        raise ModelError(f"the head in {folder} has an incomplete or unknown configuration ({error}): {_REMEDY}") from error
+    _check_target(folder, config, tensors, target)
+    embeddings = tensors.pop("embed_tokens.weight", target.embeddings).to(target.embeddings.device, dtype)
+    head = Eagle3Head(config, embeddings, device=target.embeddings.device, dtype=dtype)
+    if config.draft_vocab_size == config.vocab_size:
+        tensors.setdefault("lm_head.weight", target.output)
+    missing = sorted(head.state_dict().keys() - tensors.keys() - _OPTIONAL)
+    extra = sorted(tensors.keys() - head.state_dict().keys())
+    if missing or extra:
+        raise ModelError(
+            f"the head in {folder} lacks {missing or 'nothing'} and has unknown tensors {extra or 'none'}: {_REMEDY}"
+        )
+    _load(folder, head, tensors)
+    return head.eval().requires_grad_(False)
+
+
+def write_head(head: Eagle3Head, folder: Path, num_layers: int, special_tokens: dict[str, Any] | None = None) -> None:
+    """Write a head in bfloat16, in the layout that vLLM, SGLang and llama.cpp read.
+
+    Args:
+        head: the head; its states aren't scaled.
+        folder: created if it doesn't exist.
+        num_layers: number of the target's layers.
+        special_tokens: ``bos_token_id`` and the like, for the configuration.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: tensor.detach().cpu().to(torch.bfloat16 if tensor.is_floating_point() else tensor.dtype).contiguous()
+        for name, tensor in head.state_dict().items()
+    }
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    settings = json.dumps(_written_config(head.config, num_layers) | (special_tokens or {}), indent=2)
+    (folder / "config.json").write_text(settings + "\n", encoding="utf-8")
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        settings: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder} has no readable config.json ({error}): {_REMEDY}") from error
+    kind = settings.get("speculators_model_type", "eagle3")
+    if kind != "eagle3":
+        raise ModelError(f"{folder} holds a {_OTHER_KINDS.get(kind, kind)} head, which specdec doesn't read: {_REMEDY}")
+    layers = settings.get("transformer_layer_config", settings).get("num_hidden_layers", 1)
+    if layers != 1:
+        raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE-3 heads have one: {_REMEDY}")
+    return settings
+
+
+def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
+    """Read a folder's tensors under the official names; nothing in a file is executed."""
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    if not files:
+        raise ModelError(f"{folder} has neither model.safetensors nor pytorch_model.bin: {_REMEDY}")
+    tensors = dict[str, torch.Tensor]()
+    for file in files:
+        try:
+            loaded = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
+        except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
+            raise ModelError(f"{file} is damaged or no file of tensors ({error}): copy the head's folder again") from error
+        except Exception as error:  # whatever a malicious pickle brings up
+            raise ModelError(f"{file} holds something other than tensors ({error}): {_REMEDY}") from error
+        tensors |= {_official_name(name): tensor for name, tensor in loaded.items()}
+    return tensors
+
+
+def _official_name(name: str) -> str:
+    name = name.removeprefix("model.")
+    if name.startswith("layers.0."):
+        return name.replace("layers.0.", "midlayer.", 1)
+    older = name.removesuffix(".weight")
+    return f"{_OLDER_NORMS[older]}.weight" if older in _OLDER_NORMS else name
+
+
+def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Eagle3Config:
+    """Return the configuration; sizes that a file may leave out or have wrong are those of the tensors."""
+    layer = settings.get("transformer_layer_config", settings)
+    hidden, joined = tensors["fc.weight"].shape
+    layer_ids = settings.get(_LAYER_IDS)
+    target_hidden = settings.get("target_hidden_size") or hidden
+    rope = layer.get("rope_parameters") or {"rope_type": "default", **(layer.get("rope_scaling") or {})}
+    return Eagle3Config(
+        hidden_size=hidden,
+        target_hidden_size=target_hidden,
+        num_states=joined // target_hidden,
+        intermediate_size=len(tensors["midlayer.mlp.gate_proj.weight"]),
+        num_attention_heads=layer["num_attention_heads"],
+        num_key_value_heads=layer.get("num_key_value_heads", layer["num_attention_heads"]),
+        head_dim=len(tensors["midlayer.self_attn.q_proj.weight"]) // layer["num_attention_heads"],
+        vocab_size=layer["vocab_size"],
+        draft_vocab_size=settings.get("draft_vocab_size") or layer["vocab_size"],
+        rms_norm_eps=layer.get("rms_norm_eps", 1e-6),
+        rope_parameters={"rope_theta": layer.get("rope_theta", 10000.0), **rope},
+        max_position_embeddings=layer.get("max_position_embeddings", 2048),
+        layer_ids=layer_ids,
+        norm_before_residual=settings.get("norm_before_residual", "speculators_model_type" in settings),
+        norm_before_fc="input_norm.weight" in tensors,
+        fc_norm="fc_norm.0.weight" in tensors,
+        norm_output=settings.get("norm_output", False),
+    )
+
+
+def _check_target(
+    folder: Path, config: Eagle3Config, tensors: dict[str, torch.Tensor], target: TargetWeights
+) -> None:
+    vocab, hidden = target.embeddings.shape
+    needed = {"vocabulary": vocab, "hidden size": hidden}
+    found = {"vocabulary": config.vocab_size, "hidden size": config.target_hidden_size}
+    if needed != found:
+        differs = ", ".join(f"{name} {found[name]} (the target has {needed[name]})" for name in needed if needed[name] != found[name])
+        raise ModelError(f"the head in {folder} was trained for another model, of {differs}: {_REMEDY}")
+    if "embed_tokens.weight" not in tensors and config.hidden_size != hidden:
+        raise ModelError(f"the head in {folder} has neither the target's hidden size nor embeddings of its own: {_REMEDY}")
+    layers = config.target_layers(target.num_layers)
+    if len(layers) != config.num_states or not all(0 <= layer <= target.num_layers for layer in layers):
+        raise ModelError(
+            f"the head in {folder} reads {config.num_states} states of layers {list(layers)}, and the target has "
+            f"{target.num_layers} layers: {_REMEDY}"
+        )
+
+
+def _load(folder: Path, head: Eagle3Head, tensors: dict[str, torch.Tensor]) -> None:
+    wrong = {
+        name: (tuple(tensors[name].shape), tuple(expected.shape))
+        for name, expected in head.state_dict().items()
+        if name in tensors and tensors[name].shape != expected.shape
+    }
+    if wrong:
+        listed = ", ".join(f"{name} {found} (needed: {needed})" for name, (found, needed) in wrong.items())
+        raise ModelError(f"the head in {folder} has tensors of other shapes: {listed}. {_REMEDY.capitalize()}")
+    head.load_state_dict(tensors, strict=False)
+    ids = head.target_ids
+    if ids.min() < 0 or ids.max() >= head.config.vocab_size:
+        raise ModelError(f"the head in {folder} maps draft tokens beyond the vocabulary (d2t are offsets): {_REMEDY}")
+    if "t2d" not in tensors:
+        head.set_vocabulary(ids)
+
+
+def _written_config(config: Eagle3Config, num_layers: int) -> dict[str, Any]:
+    """Return a config.json; layer numbers are left out where they are the layout's default, which all readers know."""
+    settings: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "num_hidden_layers": 1,
+        **config.model_dump(
+            include={
+                "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+                "rms_norm_eps", "rope_parameters", "max_position_embeddings", "vocab_size", "draft_vocab_size",
+            }
+        ),
+        "rope_theta": config.rope_parameters["rope_theta"],
+        "tie_word_embeddings": False,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    if config.layer_ids and config.layer_ids != (2, num_layers // 2, num_layers - 3):
+        settings[_LAYER_IDS] = list(config.layer_ids)
+        settings["eagle_config"] = {_LAYER_IDS: [layer - 1 for layer in config.layer_ids]}  # SGLang counts outputs
+    variants = "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"
+    return settings | {name: True for name in variants if getattr(config, name)}

@@ -1,0 +1,52 @@
+"""Rotary position embeddings as the head's own configuration says, in Llama's convention."""
+
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from specdec.errors import ModelError
+from specdec.heads.config import Eagle3Config
+
+_BY_LENGTH = "dynamic", "longrope"  # frequencies that depend on the length of the text
+
+
+class Rotary:
+    """Cosines and sines by position, computed in float32 whatever the head's dtype.
+
+    Raises:
+        ModelError: for a kind of rotation whose frequencies depend on the length of the text, or an unknown one.
+    """
+
+    def __init__(self, config: Eagle3Config) -> None:
+        kind = config.rope_parameters.get("rope_type", "default")
+        if kind in _BY_LENGTH or kind not in ("default", *ROPE_INIT_FUNCTIONS):
+            raise ModelError(f"the head's rotary embedding is of type {kind!r}: use a head with default rotation")
+        dim, self.scaling = config.head_dim, 1.0
+        if kind == "default":
+            exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
+            self._frequencies = config.rope_parameters["rope_theta"] ** -exponents
+        else:
+            self._frequencies, self.scaling = ROPE_INIT_FUNCTIONS[kind](_llama_config(config), torch.device("cpu"))
+
+    def at(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cosines and sines, (batch, 1, n, head_dim), of positions (batch, n)."""
+        self._frequencies = self._frequencies.to(positions.device)
+        angles = positions[:, None, :, None].float() * self._frequencies
+        angles = torch.cat((angles, angles), -1)
+        return (angles.cos() * self.scaling).to(dtype), (angles.sin() * self.scaling).to(dtype)
+
+
+def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate the two halves of each head of (batch, heads, n, head_dim)."""
+    low, high = x.chunk(2, -1)
+    return x * cos + torch.cat((-high, low), -1) * sin
+
+
+def _llama_config(config: Eagle3Config) -> LlamaConfig:
+    return LlamaConfig(
+        hidden_size=config.hidden_size,
+        num_attention_heads=config.num_attention_heads,
+        head_dim=config.head_dim,
+        max_position_embeddings=config.max_position_embeddings,
+        rope_parameters=dict(config.rope_parameters),
+    )

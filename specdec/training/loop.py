@@ -1,0 +1,181 @@
+"""Training of an EAGLE-3 head on a target's text, from a least-squares start to the best head of the schedule."""
+
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from specdec.heads.eagle3 import Eagle3Head
+from specdec.training.acceptance import Acceptance, held_out_acceptance
+from specdec.training.losses import labels, unrolled_loss
+from specdec.training.packing import PackedRows
+from specdec.training.settings import TrainingSettings
+from specdec.training.start import Samples, least_squares_start, state_scales
+from specdec.training.target import TargetStates
+from specdec.training.unrolled import unroll
+
+# Learning rates by kind of parameter, for batches of about a thousand tokens.
+_RATES = {"norm": 1e-3, "mlp": 5e-4, "o_proj": 4e-4, "_proj": 2.5e-4, "fc": 1e-4}
+_DEPTH = 5
+_EVALUATION_ROWS = 8
+
+
+@dataclass
+class Run:
+    """What a training run did.
+
+    Attributes:
+        num_tokens: tokens trained on, prompts and padding included.
+        num_answer_tokens: tokens of answers trained on.
+        seconds: spent, evaluations included.
+        losses: (update, loss) now and then.
+        evaluations: (update, acceptance), the last of which is the end's.
+        best: the update after which the head that was kept was evaluated.
+    """
+
+    num_tokens: int = 0
+    num_answer_tokens: int = 0
+    seconds: float = 0.0
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    evaluations: list[tuple[int, Acceptance]] = field(default_factory=list)
+    best: int = 0
+
+
+class Trainer:
+    """Trains one head.
+
+    Args:
+        head: in float32, on the target's device, with its draft vocabulary set.
+        target: runs the target.
+        output_rows: (vocab, hidden), the target's output matrix.
+        norm_weight: (hidden,) the weight of its final norm.
+        held_out: rows to evaluate on.
+        settings: how to train.
+        generator: the source of randomness, on the head's device.
+    """
+
+    def __init__(
+        self,
+        head: Eagle3Head,
+        target: TargetStates,
+        output: tuple[torch.Tensor, torch.Tensor],
+        held_out: PackedRows,
+        settings: TrainingSettings,
+        generator: torch.Generator,
+    ) -> None:
+        self.head, self.target, self.held_out = head, target, held_out
+        self.settings, self.generator = settings, generator
+        output_rows, self.norm_weight = output
+        self.output_rows = output_rows[head.target_ids]
+        self.scales = torch.ones(head.fc.in_features, device=head.fc.weight.device)
+
+    def start(self, rows: PackedRows) -> float:
+        """Begin the head by least squares on some rows; the explained share of the next states' energy."""
+        parts = [self._samples(batch) for batch in _batches(rows, self.settings.rows_per_batch)]
+        samples = Samples(*(torch.cat(each) for each in zip(*parts, strict=True)))
+        self.scales = state_scales(samples.layers)
+        chosen = self.output_rows.float()
+        return least_squares_start(self.head, samples, self.scales, chosen, self.norm_weight, self.generator)
+
+    def _samples(self, rows: PackedRows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        indices = labels(rows, None, 1)
+        rows, indices = rows.to(self.scales.device), indices.to(self.scales.device)
+        states = self.target.of(rows.tokens, rows.positions, rows.visible())
+        return (
+            states.layers.flatten(0, 1)[indices - 2].float(),
+            rows.tokens.flatten()[indices - 1],
+            states.final.flatten(0, 1)[indices - 1].float(),
+        )
+
+    def train(self, rows: PackedRows) -> Run:
+        """Train on the rows, once, in their order; the head ends as the best of those evaluated."""
+        settings, run, began = self.settings, Run(), time.perf_counter()
+        trained = [parameter for parameter in self._trained()]
+        optimizer = torch.optim.AdamW(self._groups(), betas=settings.betas, weight_decay=0.0, fused=True)
+        peaks = [group["lr"] for group in optimizer.param_groups]
+        count = len(rows) // settings.rows_per_batch
+        evaluated_at = {count - (count * index) // (2 * settings.evaluations) for index in range(settings.evaluations)}
+        kept = dict[str, torch.Tensor]()
+        in_vocabulary = self.head.t2d.cpu()
+        for update, batch in enumerate(_batches(rows, settings.rows_per_batch)):
+            num_steps = settings.early_steps if update < settings.flat_share * count else len(settings.step_weights)
+            loss = self._loss(batch, num_steps, in_vocabulary)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(trained, settings.clip)
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * self._schedule(update, count)
+            optimizer.step()
+            run.num_tokens += batch.tokens.numel()
+            run.num_answer_tokens += batch.num_answer_tokens
+            if update % max(1, count // 20) == 0:
+                run.losses.append((update, loss.item()))
+            if update + 1 in evaluated_at:
+                kept = self._evaluate(run, update + 1, kept)
+        self.head.load_state_dict(kept)
+        run.seconds = time.perf_counter() - began
+        return run
+
+    def evaluate(self) -> Acceptance:
+        """Measure the head on the held-out rows."""
+        with self._autocast():
+            return held_out_acceptance(self.head, self.target, self.held_out, self.scales, _DEPTH, _EVALUATION_ROWS)
+
+    def fold(self) -> None:
+        """Fold the factors on the target's states into ``fc``; the head then reads states as they are."""
+        with torch.no_grad():
+            self.head.fc.weight.mul_(self.scales)
+        self.scales = torch.ones_like(self.scales)
+
+    def _evaluate(self, run: Run, update: int, kept: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Note an evaluation; the weights to keep, these or those of before."""
+        before = max((each.tokens_per_step for _, each in run.evaluations), default=0.0)
+        found = self.evaluate()
+        run.evaluations.append((update, found))
+        if found.tokens_per_step < before:
+            return kept
+        run.best = update
+        return {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
+
+    def _loss(self, batch: PackedRows, num_steps: int, in_vocabulary: torch.Tensor) -> torch.Tensor:
+        device = self.scales.device
+        indices = labels(batch, in_vocabulary, num_steps).to(device, non_blocking=True)
+        rows = batch.to(device)
+        visible = rows.visible()
+        states = self.target.of(rows.tokens, rows.positions, visible)
+        with self._autocast():
+            outs = unroll(self.head, states.layers * self.scales, rows.tokens, rows.positions, visible, num_steps)
+            weights = self.settings.step_weights[:num_steps]
+            return unrolled_loss(self.head, outs, states.final, self.output_rows, indices, weights)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        """Compute in the target's dtype where that is a half one."""
+        dtype = self.output_rows.dtype
+        return nullcontext() if dtype == torch.float32 else torch.autocast(self.scales.device.type, dtype)
+
+    def _trained(self) -> Iterator[torch.nn.Parameter]:
+        self.head.lm_head.weight.requires_grad_(False)
+        yield from (each for each in self.head.parameters() if each.requires_grad)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Groups of parameters with their learning rates; the first kind whose name is in a parameter's."""
+        groups: dict[str, list[torch.nn.Parameter]] = {kind: [] for kind in _RATES}
+        for name, parameter in self.head.named_parameters():
+            if parameter.requires_grad:
+                groups[next(kind for kind in _RATES if kind in name.replace("mlp.down_proj", "mlp"))].append(parameter)
+        rate = self.settings.rate
+        return [{"params": each, "lr": _RATES[kind] * rate} for kind, each in groups.items() if each]
+
+    def _schedule(self, update: int, count: int) -> float:
+        """The factor on the rates: a warm-up, a constant part, a linear fall to zero."""
+        fall_from = self.settings.flat_share * count
+        fall = 1.0 if update < fall_from else (count - update) / (count - fall_from)
+        return min(1.0, (update + 1) / self.settings.warm_up) * fall
+
+
+def _batches(rows: PackedRows, size: int) -> Iterator[PackedRows]:
+    for start in range(0, len(rows) - size + 1, size):
+        yield rows[start : start + size]

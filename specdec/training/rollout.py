@@ -1,0 +1,144 @@
+"""The target writes text for training: many rows side by side in one static cache.
+
+Each row writes one document after another. The shared prefix stays in the row's cache, and all bookkeeping is done on
+the device, so a step waits for nothing but the model's forward pass.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import PreTrainedModel
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from specdec.errors import ModelError
+from specdec.models.architecture import name_of
+from specdec.models.attention_switch import switched, why_fixed
+from specdec.training.records import Records
+from specdec.training.script import Script
+from specdec.training.settings import RolloutSettings
+from specdec.training.text import Text
+
+_STEPS_PER_CHECK = 16
+_LEAST_NOISE = 1e-30
+
+
+class _StaticCache:
+    """Keys and values of all layers, (rows, key-value heads, slots, head_dim) each, and attention over them."""
+
+    def __init__(self, model: PreTrainedModel, num_rows: int, num_slots: int) -> None:
+        config = model.config.get_text_config()
+        heads = config.num_key_value_heads
+        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        shape = config.num_hidden_layers, 2, num_rows, heads, num_slots, dim
+        self.layers = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self.rows = torch.arange(num_rows, device=model.device)
+        self.slots = torch.arange(num_slots, device=model.device)
+        self.lengths = torch.zeros(num_rows, dtype=torch.long, device=model.device)
+        self.mask = torch.empty(0)
+
+    def place(self) -> None:
+        """Prepare a pass in which each row's token goes to the slot after its last."""
+        hidden = self.slots > self.lengths[:, None]
+        mask = torch.zeros(hidden.shape, dtype=self.layers.dtype, device=hidden.device)
+        self.mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
+
+    def attend(
+        self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **rest: Any
+    ) -> tuple[torch.Tensor, None]:
+        """Write a layer's new keys and values, and attend; query heads of a group share a read of their keys."""
+        keys, values = self.layers[module.layer_idx]  # type: ignore[index]  # an int in every transformers attention
+        keys[self.rows, :, self.lengths] = key[:, :, 0]
+        values[self.rows, :, self.lengths] = value[:, :, 0]
+        grouped = query.unflatten(1, (key.shape[1], -1)).squeeze(3)
+        scale = rest.get("scaling")
+        attended = scaled_dot_product_attention(grouped, keys, values, self.mask, scale=scale)
+        return attended.flatten(1, 2)[:, None], None
+
+
+class Rollout:
+    """A target that writes documents in rows.
+
+    Args:
+        model: the target.
+        script: the tokens around what the target writes.
+        settings: how it writes.
+        generator: the source of randomness, on the model's device.
+
+    Raises:
+        ModelError: for a model whose attention can't be exchanged.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, script: Script, settings: RolloutSettings, generator: torch.Generator
+    ) -> None:
+        if reason := why_fixed(model):
+            raise ModelError(f"{name_of(model)} can't write many texts at once: {reason}")
+        self.model, self.script, self.settings, self.generator = model, script, settings, generator
+        self.cache = _StaticCache(model, settings.num_rows, settings.num_slots(script))
+        self.records = Records(script, settings, generator, model.device)
+        self.seconds = 0.0
+
+    @torch.inference_mode()
+    def write(self, num_answer_tokens: int, seconds: float) -> Text:
+        """Return documents with ``num_answer_tokens`` tokens of answers, or what there is after ``seconds``.
+
+        Documents that are unfinished by then are cut. Nothing is deduplicated.
+        """
+        began = time.perf_counter()
+        prefix = torch.tensor(self.script.prefix, device=self.model.device)
+        with self._attention():
+            for token in prefix[:-1]:
+                self._logits(token.expand(self.settings.num_rows))
+                self.cache.lengths += 1
+            tokens, steps = prefix[-1].expand(self.settings.num_rows), 0
+            while steps % _STEPS_PER_CHECK or (
+                self.records.num_answer_tokens() < num_answer_tokens and time.perf_counter() - began < seconds
+            ):
+                logits = self._logits(tokens)
+                tokens, ended = self.records.append(sampled(logits, self.records.laws(), self.generator))
+                self.cache.lengths += 1
+                self.cache.lengths.masked_fill_(ended, len(self.script.prefix) - 1)
+                steps += 1
+        self.seconds = time.perf_counter() - began
+        return self.records.text()
+
+    def _logits(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Feed a token per row; the logits, (rows, vocab)."""
+        self.cache.place()
+        positions = self.cache.lengths[:, None]
+        output = self.model(tokens[:, None], position_ids=positions, use_cache=False, logits_to_keep=1)
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    @contextmanager
+    def _attention(self) -> Iterator[None]:
+        """Temporarily give the model the static cache's attention."""
+        name = f"specdec_rollout_{id(self)}"
+        ALL_ATTENTION_FUNCTIONS[name] = self.cache.attend
+        try:
+            with switched(self.model.config.get_text_config(), name):
+                yield
+        finally:
+            del ALL_ATTENTION_FUNCTIONS[name]
+
+
+def sampled(
+    logits: torch.Tensor, laws: tuple[torch.Tensor, torch.Tensor], generator: torch.Generator
+) -> torch.Tensor:
+    """Draw a token per row by the Gumbel-max trick; a temperature of 0 gives the top token.
+
+    Args:
+        logits: (rows, vocab).
+        laws: (rows,) temperatures, and (rows,) logarithms of min-p.
+        generator: the source of randomness.
+    """
+    temperatures, log_min_p = laws
+    logits = logits.float()
+    least = logits.amax(-1) + temperatures * log_min_p
+    noise = torch.empty_like(logits).exponential_(generator=generator).clamp_min_(_LEAST_NOISE).log_()
+    scores = noise.mul_(-temperatures[:, None]).add_(logits)
+    return scores.masked_fill_(logits < least[:, None], float("-inf")).argmax(-1)

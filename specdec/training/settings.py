@@ -1,0 +1,64 @@
+"""Settings of the text that the target writes, and of the training on it."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specdec.training.script import Script
+
+_ALIGNMENT = 64  # slots
+
+
+class RolloutSettings(BaseModel):
+    """How the target writes.
+
+    Attributes:
+        num_rows: documents side by side.
+        opening_tokens: least and most tokens of free text before the answer.
+        answer_tokens: most tokens of an answer.
+        opening_temperature: of the free text before the answer.
+        answer_temperature: of answers that aren't greedy.
+        greedy_share: share of answers that are greedy.
+        min_p: tokens below this share of the top probability are left out where text is sampled.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    num_rows: int = Field(default=128, ge=1)
+    opening_tokens: tuple[int, int] = (64, 64)
+    answer_tokens: int = Field(default=256, ge=1)
+    opening_temperature: float = Field(default=1.0, ge=0)
+    answer_temperature: float = Field(default=0.7, ge=0)
+    greedy_share: float = Field(default=0.8, ge=0, le=1)
+    min_p: float = Field(default=0.02, gt=0, le=1)
+
+    def num_slots(self, script: Script) -> int:
+        """Return the number of cache slots per row."""
+        longest = max(map(len, script.openings)) + self.opening_tokens[1] + self.answer_tokens
+        return -(-(len(script.prefix) + len(script.bridge) + longest + 1) // _ALIGNMENT) * _ALIGNMENT
+
+
+class TrainingSettings(BaseModel):
+    """How a head is trained.
+
+    Attributes:
+        step_weights: weight of each unrolled step's loss.
+        early_steps: unrolled steps before the rates begin to fall.
+        rows_per_batch: packed rows per update of the weights.
+        rate: factor on all learning rates.
+        warm_up: updates until the rates are reached.
+        flat_share: share of the updates at full rates, after which these fall linearly to zero.
+        betas: of AdamW.
+        clip: largest norm of the gradient.
+        evaluations: how often the head is evaluated, the last time at the end.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step_weights: tuple[float, ...] = (1.0, 0.8, 0.64)
+    early_steps: int = Field(default=2, ge=1)
+    rows_per_batch: int = Field(default=2, ge=1)
+    rate: float = Field(default=1.0, gt=0)
+    warm_up: int = Field(default=30, ge=1)
+    flat_share: float = Field(default=0.4, ge=0, le=1)
+    betas: tuple[float, float] = (0.9, 0.97)
+    clip: float = Field(default=5.0, gt=0)
+    evaluations: int = Field(default=4, ge=1)

@@ -1,0 +1,82 @@
+"""What heads read of their target: hidden states of some layers, computed batch by batch and never kept."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from specdec.errors import ModelError
+from specdec.models.architecture import name_of
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """A target's states of a batch.
+
+    Attributes:
+        layers: (rows, length, num_states * hidden), of the chosen layers, low layer first.
+        final: (rows, length, hidden), after the final norm.
+    """
+
+    layers: torch.Tensor
+    final: torch.Tensor
+
+
+class TargetStates:
+    """Runs a target for its hidden states.
+
+    Args:
+        model: the target.
+        layer_ids: layers as transformers numbers ``hidden_states``: k is the state after k layers.
+
+    Raises:
+        ModelError: for a model whose layers aren't found, or that has no layer of such a number.
+    """
+
+    def __init__(self, model: PreTrainedModel, layer_ids: Sequence[int]) -> None:
+        self.decoder: Any = model.get_decoder()
+        self.layers = getattr(self.decoder, "layers", None)
+        if not isinstance(self.layers, torch.nn.ModuleList):
+            raise ModelError(f"{name_of(model)} doesn't keep its layers in `layers`: heads can't be trained for it")
+        if not all(0 <= layer < len(self.layers) for layer in layer_ids):
+            raise ModelError(f"{name_of(model)} has {len(self.layers)} layers: {list(layer_ids)} can't be read")
+        self.model, self.layer_ids = model, list(layer_ids)
+
+    @torch.no_grad()
+    def of(
+        self, tokens: torch.Tensor, positions: torch.Tensor | None = None, visible: torch.Tensor | None = None
+    ) -> States:
+        """Return the states of tokens (rows, length).
+
+        Args:
+            tokens: (rows, length).
+            positions: (rows, length); None for 0, 1, ….
+            visible: (rows, length, length), True where a position sees another; None for causal attention.
+        """
+        mask = None if visible is None else visible[:, None]
+        with self._reading() as found:
+            output = self.decoder(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False)
+        return States(torch.cat([found[layer] for layer in self.layer_ids], -1), output.last_hidden_state)
+
+    @contextmanager
+    def _reading(self) -> Iterator[dict[int, torch.Tensor]]:
+        """Hooks on the layers, which note what each takes."""
+        found = dict[int, torch.Tensor]()
+
+        def hook(number: int) -> Any:
+            def note(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                found[number] = args[0] if args else kwargs["hidden_states"]
+
+            return note
+
+        handles = [
+            self.layers[layer].register_forward_pre_hook(hook(layer), with_kwargs=True) for layer in {*self.layer_ids}
+        ]
+        try:
+            yield found
+        finally:
+            for handle in handles:
+                handle.remove()

@@ -1,0 +1,110 @@
+"""EAGLE-3 for one request in float32, written from the paper without specdec: the tests' reference."""
+
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding, linear, silu
+
+Tensors = dict[str, torch.Tensor]
+
+
+def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
+
+
+def rope(x: torch.Tensor, positions: torch.Tensor, theta: float) -> torch.Tensor:
+    """Rotate the halves of (heads, n, head_dim), Llama's convention."""
+    dim = x.shape[-1]
+    angles = positions[:, None].float() * theta ** (-torch.arange(0, dim, 2).float() / dim)
+    cos, sin = torch.cat((angles, angles), -1).cos(), torch.cat((angles, angles), -1).sin()
+    low, high = x[..., : dim // 2], x[..., dim // 2 :]
+    return x * cos + torch.cat((-high, low), -1) * sin
+
+
+class ReferenceHead:
+    """A head from a folder's tensors, with the target's embeddings under ``embed_tokens.weight``."""
+
+    def __init__(self, tensors: Tensors, num_heads: int, num_kv_heads: int, eps: float, theta: float) -> None:
+        self.t, self.num_heads, self.num_kv_heads = tensors, num_heads, num_kv_heads
+        self.eps, self.theta = eps, theta
+        self.dim = tensors["midlayer.self_attn.q_proj.weight"].shape[0] // num_heads
+        self.k = self.v = torch.empty(num_kv_heads, 0, self.dim)
+        offsets = tensors["d2t"]
+        self.target_ids = offsets + torch.arange(len(offsets))
+
+    def layer(
+        self, tokens: torch.Tensor, g: torch.Tensor, positions: torch.Tensor, cache: Any, mask: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """One pass; g: (n, H), cache: keys and values before, mask: (n, before + n), True where visible."""
+        t, m, n = self.t, "midlayer.", len(tokens)
+        embedded = embedding(tokens, t["embed_tokens.weight"])
+        norms = t[m + "input_layernorm.weight"], t[m + "hidden_norm.weight"]
+        x = torch.cat((rms(embedded, norms[0], self.eps), rms(g, norms[1], self.eps)), -1)
+        q = linear(x, t[m + "self_attn.q_proj.weight"]).view(n, self.num_heads, self.dim).transpose(0, 1)
+        k = linear(x, t[m + "self_attn.k_proj.weight"]).view(n, self.num_kv_heads, self.dim).transpose(0, 1)
+        v = linear(x, t[m + "self_attn.v_proj.weight"]).view(n, self.num_kv_heads, self.dim).transpose(0, 1)
+        k = torch.cat((cache[0], rope(k, positions, self.theta)), 1)
+        v = torch.cat((cache[1], v), 1)
+        group = self.num_heads // self.num_kv_heads
+        scores = rope(q, positions, self.theta) @ k.repeat_interleave(group, 0).transpose(1, 2) / self.dim**0.5
+        attended = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v.repeat_interleave(group, 0)
+        a = g + linear(attended.transpose(0, 1).flatten(1), t[m + "self_attn.o_proj.weight"])
+        y = rms(a, t[m + "post_attention_layernorm.weight"], self.eps)
+        inner = silu(linear(y, t[m + "mlp.gate_proj.weight"])) * linear(y, t[m + "mlp.up_proj.weight"])
+        return a + linear(inner, t[m + "mlp.down_proj.weight"]), k, v
+
+    def log_probs(self, out: torch.Tensor) -> torch.Tensor:
+        return linear(rms(out, self.t["norm.weight"], self.eps), self.t["lm_head.weight"]).log_softmax(-1)
+
+    def extend(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        """Append pairs of states (n, 3H) at positions i and tokens i + 1; the output of the last."""
+        n, before = len(tokens), self.k.shape[1]
+        positions = torch.arange(before, before + n)
+        mask = torch.arange(before + n)[None] <= positions[:, None]
+        g = linear(states, self.t["fc.weight"])
+        out, self.k, self.v = self.layer(tokens, g, positions, (self.k, self.v), mask)
+        return out[-1]
+
+    def chain(self, last: torch.Tensor, tokens: torch.Tensor) -> list[torch.Tensor]:
+        """Log-probabilities after the last pair, and after each of ``tokens`` fed as drafted ones."""
+        base, g, found = (self.k, self.v), last[None], [self.log_probs(last)]
+        for step, token in enumerate(tokens):
+            visible = torch.ones(1, base[0].shape[1] + 1, dtype=torch.bool)
+            g, *base = self.layer(token[None], g, torch.tensor([self.k.shape[1] + step]), base, visible)  # type: ignore[assignment]
+            found.append(self.log_probs(g[0]))
+        return found
+
+    def grow(self, last: torch.Tensor, width: int, depth: int, total: int) -> tuple[list[int], list[int], list[float]]:
+        """EAGLE-2's tree: tokens, parents (-1: the root) and path log-probabilities of its ``total`` best nodes."""
+        base = self.k.shape[1]
+        values, ids = self.log_probs(last[None])[0].topk(width)
+        tokens, parents, scores = self.target_ids[ids].tolist(), [-1] * width, values.tolist()
+        level, g, k, v = list(range(width)), last[None].repeat(width, 1), self.k, self.v
+        column: dict[int, int] = {}
+        for d in range(depth):
+            columns = k.shape[1]
+            mask = torch.zeros(width, columns + width, dtype=torch.bool)
+            mask[:, :base] = True
+            for row, fed in enumerate(level):
+                column[fed] = columns + row
+                node = fed
+                while node >= 0:
+                    mask[row, column[node]] = True
+                    node = parents[node]
+            fed_tokens = torch.tensor([tokens[node] for node in level])
+            out, k, v = self.layer(fed_tokens, g, torch.full((width,), base + d), (k, v), mask)
+            values, ids = self.log_probs(out).topk(width)
+            paths = values + torch.tensor([scores[node] for node in level])[:, None]
+            first = len(tokens)
+            tokens += self.target_ids[ids].flatten().tolist()
+            scores += paths.flatten().tolist()
+            parents += [node for node in level for _ in range(width)]
+            best = paths.flatten().topk(width).indices
+            level, g = [first + index for index in best.tolist()], out[best // width]
+        kept = sorted(torch.tensor(scores).topk(total).indices.tolist())
+        place = {-1: -1, **{node: index for index, node in enumerate(kept)}}
+        return (
+            [tokens[node] for node in kept],
+            [place[parents[node]] for node in kept],
+            [scores[node] for node in kept],
+        )
