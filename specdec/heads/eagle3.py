@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn.functional import embedding, rms_norm, silu
+
 from specdec.heads.config import Eagle3Config
 from specdec.heads.rotary import Rotary, rotated
 

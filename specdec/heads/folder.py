@@ -51,7 +51,9 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
     try:
         config = _config_of(settings, tensors)
     except (ValidationError, KeyError, TypeError) as error:
-        raise ModelError(f"the head in {folder} has an incomplete or unknown configuration ({error}): {_REMEDY}") from error
+        raise ModelError(
+            f"the head in {folder} has an incomplete or unknown configuration ({error}): {_REMEDY}"
+        ) from error
     _check_target(folder, config, tensors, target)
     embeddings = tensors.pop("embed_tokens.weight", target.embeddings).to(target.embeddings.device, dtype)
     head = Eagle3Head(config, embeddings, device=target.embeddings.device, dtype=dtype)
@@ -67,7 +69,13 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
     return head.eval().requires_grad_(False)
 
 
-def write_head(head: Eagle3Head, folder: Path, num_layers: int, special_tokens: dict[str, Any] | None = None) -> None:
+def write_head(
+    head: Eagle3Head,
+    folder: Path,
+    num_layers: int,
+    special_tokens: dict[str, Any] | None = None,
+    with_output: bool = True,
+) -> None:
     """Write a head in bfloat16, in the layout that vLLM, SGLang and llama.cpp read.
 
     Args:
@@ -75,11 +83,14 @@ def write_head(head: Eagle3Head, folder: Path, num_layers: int, special_tokens: 
         folder: created if it doesn't exist.
         num_layers: number of the target's layers.
         special_tokens: ``bos_token_id`` and the like, for the configuration.
+        with_output: False leaves out the output matrix and the map of the vocabulary, for a head with the target's own
+            output matrix over the full vocabulary; readers then share the target's.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: tensor.detach().cpu().to(torch.bfloat16 if tensor.is_floating_point() else tensor.dtype).contiguous()
         for name, tensor in head.state_dict().items()
+        if with_output or name not in ("lm_head.weight", "d2t", "t2d")
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     settings = json.dumps(_written_config(head.config, num_layers) | (special_tokens or {}), indent=2)
@@ -110,7 +121,9 @@ def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
         try:
             loaded = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
         except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
-            raise ModelError(f"{file} is damaged or no file of tensors ({error}): copy the head's folder again") from error
+            raise ModelError(
+                f"{file} is damaged or no file of tensors ({error}): copy the head's folder again"
+            ) from error
         except Exception as error:  # whatever a malicious pickle brings up
             raise ModelError(f"{file} holds something other than tensors ({error}): {_REMEDY}") from error
         tensors |= {_official_name(name): tensor for name, tensor in loaded.items()}
@@ -153,17 +166,19 @@ def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Ea
     )
 
 
-def _check_target(
-    folder: Path, config: Eagle3Config, tensors: dict[str, torch.Tensor], target: TargetWeights
-) -> None:
+def _check_target(folder: Path, config: Eagle3Config, tensors: dict[str, torch.Tensor], target: TargetWeights) -> None:
     vocab, hidden = target.embeddings.shape
     needed = {"vocabulary": vocab, "hidden size": hidden}
     found = {"vocabulary": config.vocab_size, "hidden size": config.target_hidden_size}
     if needed != found:
-        differs = ", ".join(f"{name} {found[name]} (the target has {needed[name]})" for name in needed if needed[name] != found[name])
+        differs = ", ".join(
+            f"{name} {found[name]} (the target has {needed[name]})" for name in needed if needed[name] != found[name]
+        )
         raise ModelError(f"the head in {folder} was trained for another model, of {differs}: {_REMEDY}")
     if "embed_tokens.weight" not in tensors and config.hidden_size != hidden:
-        raise ModelError(f"the head in {folder} has neither the target's hidden size nor embeddings of its own: {_REMEDY}")
+        raise ModelError(
+            f"the head in {folder} has neither the target's hidden size nor embeddings of its own: {_REMEDY}"
+        )
     layers = config.target_layers(target.num_layers)
     if len(layers) != config.num_states or not all(0 <= layer <= target.num_layers for layer in layers):
         raise ModelError(

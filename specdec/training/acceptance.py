@@ -1,4 +1,4 @@
-"""How much of a head's drafts a target accepts: on held-out text at every position, and in replays of greedy answers."""
+"""How many of a head's drafts a target accepts: at all positions of held-out text, and in replays of greedy answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -155,7 +155,9 @@ def replay_trees(head: Eagle3Head, answers: Sequence[Answer], shape: TreeShape) 
     while active := [row for row, answer in enumerate(answers) if known[row] < len(answer.tokens)]:
         ranges = [slice(len(caches[row]), known[row] - 1) for row in active]
         states = [answers[row].layers[pairs] for row, pairs in zip(active, ranges, strict=True)]
-        tokens = [answers[row].tokens[pairs.start + 1 : pairs.stop + 1] for row, pairs in zip(active, ranges, strict=True)]
+        tokens = [
+            answers[row].tokens[pairs.start + 1 : pairs.stop + 1] for row, pairs in zip(active, ranges, strict=True)
+        ]
         here = [caches[row] for row in active]
         trees = grow(head, here, extend(head, here, states, tokens), shape.width, shape.depth, shape.num_nodes)
         following = [answers[row].tokens[known[row] :].tolist() for row in active]

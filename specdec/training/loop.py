@@ -14,13 +14,12 @@ from specdec.training.losses import labels, unrolled_loss
 from specdec.training.packing import PackedRows
 from specdec.training.settings import TrainingSettings
 from specdec.training.start import Samples, least_squares_start, state_scales
-from specdec.training.target import TargetStates
+from specdec.training.target import States, TargetStates
 from specdec.training.unrolled import unroll
 
 # Learning rates by kind of parameter, for batches of about a thousand tokens.
 _RATES = {"norm": 1e-3, "mlp": 5e-4, "o_proj": 4e-4, "_proj": 2.5e-4, "fc": 1e-4}
 _DEPTH = 5
-_EVALUATION_ROWS = 8
 
 
 @dataclass
@@ -44,14 +43,24 @@ class Run:
     best: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows of one update, on the device, and what their loss needs."""
+
+    rows: PackedRows
+    visible: torch.Tensor
+    states: States
+    indices: torch.Tensor
+    num_answer_tokens: int
+
+
 class Trainer:
     """Trains one head.
 
     Args:
         head: in float32, on the target's device, with its draft vocabulary set.
         target: runs the target.
-        output_rows: (vocab, hidden), the target's output matrix.
-        norm_weight: (hidden,) the weight of its final norm.
+        output: (vocab, hidden), the target's output matrix, and (hidden,) the weight of its final norm.
         held_out: rows to evaluate on.
         settings: how to train.
         generator: the source of randomness, on the head's device.
@@ -93,23 +102,22 @@ class Trainer:
     def train(self, rows: PackedRows) -> Run:
         """Train on the rows, once, in their order; the head ends as the best of those evaluated."""
         settings, run, began = self.settings, Run(), time.perf_counter()
-        trained = [parameter for parameter in self._trained()]
+        trained = list(self._trained())
         optimizer = torch.optim.AdamW(self._groups(), betas=settings.betas, weight_decay=0.0, fused=True)
         peaks = [group["lr"] for group in optimizer.param_groups]
         count = len(rows) // settings.rows_per_batch
         evaluated_at = {count - (count * index) // (2 * settings.evaluations) for index in range(settings.evaluations)}
         kept = dict[str, torch.Tensor]()
-        in_vocabulary = self.head.t2d.cpu()
-        for update, batch in enumerate(_batches(rows, settings.rows_per_batch)):
+        for update, batch in enumerate(self._with_states(rows)):
             num_steps = settings.early_steps if update < settings.flat_share * count else len(settings.step_weights)
-            loss = self._loss(batch, num_steps, in_vocabulary)
+            loss = self._loss(batch, num_steps)
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, settings.clip)
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * self._schedule(update, count)
             optimizer.step()
-            run.num_tokens += batch.tokens.numel()
+            run.num_tokens += batch.rows.tokens.numel()
             run.num_answer_tokens += batch.num_answer_tokens
             if update % max(1, count // 20) == 0:
                 run.losses.append((update, loss.item()))
@@ -119,10 +127,27 @@ class Trainer:
         run.seconds = time.perf_counter() - began
         return run
 
+    def _with_states(self, rows: PackedRows) -> Iterator["_Batch"]:
+        """Yield batches with the target's states, which are computed for several of them at once."""
+        size, device = self.settings.rows_per_batch, self.scales.device
+        in_vocabulary, num_steps = self.head.t2d.cpu(), len(self.settings.step_weights)
+        at_once = max(1, self.settings.rows_per_target_pass // size) * size
+        for start in range(0, len(rows) // size * size, at_once):
+            chunk = rows[start : min(start + at_once, len(rows) // size * size)]
+            there = chunk.to(device)
+            visible = there.visible()
+            states = self.target.of(there.tokens, there.positions, visible)
+            for first in range(0, len(chunk), size):
+                part = slice(first, first + size)
+                indices = labels(chunk[part], in_vocabulary, num_steps).to(device, non_blocking=True)
+                found = States(states.layers[part], states.final[part])
+                yield _Batch(there[part], visible[part], found, indices, chunk[part].num_answer_tokens)
+
     def evaluate(self) -> Acceptance:
         """Measure the head on the held-out rows."""
         with self._autocast():
-            return held_out_acceptance(self.head, self.target, self.held_out, self.scales, _DEPTH, _EVALUATION_ROWS)
+            rows = self.settings.rows_per_target_pass
+            return held_out_acceptance(self.head, self.target, self.held_out, self.scales, _DEPTH, rows)
 
     def fold(self) -> None:
         """Fold the factors on the target's states into ``fc``; the head then reads states as they are."""
@@ -140,16 +165,13 @@ class Trainer:
         run.best = update
         return {name: tensor.clone() for name, tensor in self.head.state_dict().items()}
 
-    def _loss(self, batch: PackedRows, num_steps: int, in_vocabulary: torch.Tensor) -> torch.Tensor:
-        device = self.scales.device
-        indices = labels(batch, in_vocabulary, num_steps).to(device, non_blocking=True)
-        rows = batch.to(device)
-        visible = rows.visible()
-        states = self.target.of(rows.tokens, rows.positions, visible)
+    def _loss(self, batch: "_Batch", num_steps: int) -> torch.Tensor:
+        rows, states = batch.rows, batch.states
         with self._autocast():
-            outs = unroll(self.head, states.layers * self.scales, rows.tokens, rows.positions, visible, num_steps)
+            layers = states.layers * self.scales
+            outs = unroll(self.head, layers, rows.tokens, rows.positions, batch.visible, num_steps)
             weights = self.settings.step_weights[:num_steps]
-            return unrolled_loss(self.head, outs, states.final, self.output_rows, indices, weights)
+            return unrolled_loss(self.head, outs, states.final, self.output_rows, batch.indices, weights)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         """Compute in the target's dtype where that is a half one."""

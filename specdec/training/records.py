@@ -1,6 +1,7 @@
 """What rows of a rollout have written, and what comes next in each: kept on the device, step by step."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -116,13 +117,13 @@ class Records:
         """Return the documents that have an answer, in the order in which they began."""
         if not self.steps:
             return Text.of([], [])
-        steps = torch.stack(self.steps).cpu().numpy()
+        steps = torch.stack(self.steps, 1).cpu().numpy()
         prefix = np.array(self.script.prefix, dtype=np.int32)
         found = []
-        for row in range(steps.shape[1]):
-            column = np.ascontiguousarray(steps[:, row])
+        for row in range(len(steps)):
+            column = steps[row]
             bounds = [0, *(np.flatnonzero(column & _END) + 1).tolist(), len(column)]
-            for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+            for start, stop in pairwise(bounds):
                 piece = column[start:stop]
                 answers = np.flatnonzero(piece & _ANSWER)
                 if len(answers):

@@ -7,10 +7,8 @@ the device, so a step waits for nothing but the model's forward pass.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -20,43 +18,11 @@ from specdec.models.attention_switch import switched, why_fixed
 from specdec.training.records import Records
 from specdec.training.script import Script
 from specdec.training.settings import RolloutSettings
+from specdec.training.static_cache import StaticCache
 from specdec.training.text import Text
 
 _STEPS_PER_CHECK = 16
 _LEAST_NOISE = 1e-30
-
-
-class _StaticCache:
-    """Keys and values of all layers, (rows, key-value heads, slots, head_dim) each, and attention over them."""
-
-    def __init__(self, model: PreTrainedModel, num_rows: int, num_slots: int) -> None:
-        config = model.config.get_text_config()
-        heads = config.num_key_value_heads
-        dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        shape = config.num_hidden_layers, 2, num_rows, heads, num_slots, dim
-        self.layers = torch.zeros(shape, dtype=model.dtype, device=model.device)
-        self.rows = torch.arange(num_rows, device=model.device)
-        self.slots = torch.arange(num_slots, device=model.device)
-        self.lengths = torch.zeros(num_rows, dtype=torch.long, device=model.device)
-        self.mask = torch.empty(0)
-
-    def place(self) -> None:
-        """Prepare a pass in which each row's token goes to the slot after its last."""
-        hidden = self.slots > self.lengths[:, None]
-        mask = torch.zeros(hidden.shape, dtype=self.layers.dtype, device=hidden.device)
-        self.mask = mask.masked_fill_(hidden, float("-inf"))[:, None, None]
-
-    def attend(
-        self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any, **rest: Any
-    ) -> tuple[torch.Tensor, None]:
-        """Write a layer's new keys and values, and attend; query heads of a group share a read of their keys."""
-        keys, values = self.layers[module.layer_idx]  # type: ignore[index]  # an int in every transformers attention
-        keys[self.rows, :, self.lengths] = key[:, :, 0]
-        values[self.rows, :, self.lengths] = value[:, :, 0]
-        grouped = query.unflatten(1, (key.shape[1], -1)).squeeze(3)
-        scale = rest.get("scaling")
-        attended = scaled_dot_product_attention(grouped, keys, values, self.mask, scale=scale)
-        return attended.flatten(1, 2)[:, None], None
 
 
 class Rollout:
@@ -78,7 +44,7 @@ class Rollout:
         if reason := why_fixed(model):
             raise ModelError(f"{name_of(model)} can't write many texts at once: {reason}")
         self.model, self.script, self.settings, self.generator = model, script, settings, generator
-        self.cache = _StaticCache(model, settings.num_rows, settings.num_slots(script))
+        self.cache = StaticCache(model, settings.num_rows, settings.num_slots(script))
         self.records = Records(script, settings, generator, model.device)
         self.seconds = 0.0
 
@@ -126,9 +92,7 @@ class Rollout:
             del ALL_ATTENTION_FUNCTIONS[name]
 
 
-def sampled(
-    logits: torch.Tensor, laws: tuple[torch.Tensor, torch.Tensor], generator: torch.Generator
-) -> torch.Tensor:
+def sampled(logits: torch.Tensor, laws: tuple[torch.Tensor, torch.Tensor], generator: torch.Generator) -> torch.Tensor:
     """Draw a token per row by the Gumbel-max trick; a temperature of 0 gives the top token.
 
     Args:

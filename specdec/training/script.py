@@ -1,4 +1,4 @@
-"""What a document is made of before the target writes freely: a shared prefix, an opening, and what leads to the answer."""
+"""The tokens around what a target writes: a shared prefix, openings, and what leads to the answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

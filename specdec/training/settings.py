@@ -43,6 +43,7 @@ class TrainingSettings(BaseModel):
         step_weights: weight of each unrolled step's loss.
         early_steps: unrolled steps before the rates begin to fall.
         rows_per_batch: packed rows per update of the weights.
+        rows_per_target_pass: packed rows whose target states are computed at once, and held meanwhile.
         rate: factor on all learning rates.
         warm_up: updates until the rates are reached.
         flat_share: share of the updates at full rates, after which these fall linearly to zero.
@@ -56,6 +57,7 @@ class TrainingSettings(BaseModel):
     step_weights: tuple[float, ...] = (1.0, 0.8, 0.64)
     early_steps: int = Field(default=2, ge=1)
     rows_per_batch: int = Field(default=2, ge=1)
+    rows_per_target_pass: int = Field(default=8, ge=1)
     rate: float = Field(default=1.0, gt=0)
     warm_up: int = Field(default=30, ge=1)
     flat_share: float = Field(default=0.4, ge=0, le=1)

@@ -1,0 +1,45 @@
+"""EAGLE-3 heads of random sizes and weights, with the tests' reference."""
+
+from typing import Any
+
+import torch
+
+from specdec.heads.config import Eagle3Config
+from specdec.heads.eagle3 import Eagle3Head
+from tests.support.eagle3_reference import ReferenceHead
+
+
+def random_head(seed: int) -> tuple[Eagle3Head, ReferenceHead]:
+    """A head with its reference; every other one has a reduced vocabulary."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def one_of(*values: Any) -> Any:
+        return values[int(torch.randint(len(values), (1,), generator=draw))]
+
+    vocab, group, dim, hidden = one_of(40, 57), one_of(1, 2, 3), one_of(4, 8), one_of(12, 16)
+    num_kv_heads, theta = one_of(1, 2), one_of(100.0, 5000.0)
+    config = Eagle3Config(
+        hidden_size=hidden,
+        target_hidden_size=one_of(8, hidden),
+        intermediate_size=20,
+        num_attention_heads=group * num_kv_heads,
+        num_key_value_heads=num_kv_heads,
+        head_dim=dim,
+        vocab_size=vocab,
+        draft_vocab_size=vocab if seed % 2 else 24,
+        rope_parameters={"rope_type": "default", "rope_theta": theta},
+    )
+    head = Eagle3Head(config, torch.randn(vocab, hidden, generator=draw))
+    for name, parameter in head.named_parameters():
+        scale = 1.0 if "norm" in name else 1.5 / parameter.shape[-1] ** 0.5
+        parameter.data = torch.randn(parameter.shape, generator=draw) * scale
+    head.set_vocabulary(torch.randperm(vocab, generator=draw)[: config.draft_vocab_size].sort().values)
+    return head, reference_of(head)
+
+
+def reference_of(head: Eagle3Head) -> ReferenceHead:
+    """A reference with a head's weights and an empty cache."""
+    config = head.config
+    tensors = {**head.state_dict(), "embed_tokens.weight": head.embeddings}
+    sizes = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
+    return ReferenceHead(tensors, *sizes, config.rope_parameters["rope_theta"])

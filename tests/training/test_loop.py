@@ -1,0 +1,51 @@
+"""A head learns: from the least-squares start on, the loss falls and more drafts are right."""
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec.heads.eagle3 import Eagle3Head
+from specdec.training.loop import Trainer
+from specdec.training.packing import pack
+from specdec.training.rollout import Rollout
+from specdec.training.script import Script
+from specdec.training.settings import RolloutSettings, TrainingSettings
+from specdec.training.sizes import eagle3_config
+from specdec.training.target import TargetStates
+from specdec.training.vocabulary import draft_vocabulary
+
+
+def test_training_improves_on_the_start_and_the_start_on_chance() -> None:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=48,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=7,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.12,
+    )
+    model = LlamaForCausalLM(config).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(1)
+    settings = RolloutSettings(num_rows=64, opening_tokens=(2, 6), answer_tokens=24, answer_temperature=0.5)
+    text = Rollout(model, Script.continuation(3, [5]), settings, generator).write(16_000, 60.0)
+    rows = pack(text, 64, np.random.default_rng(0))
+    head_config = eagle3_config(model, 40)
+    head = Eagle3Head(head_config, model.get_input_embeddings().weight)
+    head.set_vocabulary(draft_vocabulary(text, 48, 40))
+    target = TargetStates(model, head_config.target_layers(7))
+    output = model.get_output_embeddings().weight.detach(), model.model.norm.weight.detach()
+    training = TrainingSettings(rows_per_batch=4, rows_per_target_pass=16, rate=4.0)
+    trainer = Trainer(head, target, output, rows[:16], training, generator)
+    assert trainer.start(rows[16:80]) > 0.1
+    before = trainer.evaluate()
+    assert before.accuracy[0] > 2 / 40
+    run = trainer.train(rows[16:])
+    after = trainer.evaluate()
+    assert run.num_answer_tokens > 10_000
+    two_steps = [loss for update, loss in run.losses if update < 0.4 * run.num_tokens / 256]
+    assert two_steps[-1] < two_steps[0]
+    assert after.accuracy[0] > before.accuracy[0]
+    assert after.tokens_per_step > before.tokens_per_step
+    assert after.tokens_per_step == max(each.tokens_per_step for _, each in run.evaluations)
