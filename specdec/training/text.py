@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +80,8 @@ class Text:
             ModelError: the file isn't one, or is damaged.
         """
         try:
-            with np.load(path, allow_pickle=False) as arrays:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 tokens, offsets, answers = (arrays[name] for name in _NAMES)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise ModelError(f"{path} is no file of training text ({error}): generate the text again") from error
         return cls(tokens.astype(np.int32), offsets, answers)
