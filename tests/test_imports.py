@@ -154,7 +154,9 @@ def test_transformers_comes_in_with_backends_probes_and_attention_functions_alon
         "specdec.models.architecture",
         "specdec.models.attention_switch",
         "specdec.probes",
+        "specdec.heads.rotary",
         "specdec.strategies.draft_model.early_exit",
+        "specdec.training",
     )
     assert users
     assert {module for module in users if not any(is_inside(module, place) for place in places)} == set()

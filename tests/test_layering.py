@@ -14,7 +14,7 @@ layout costs record
 sampling
 weights
 models
-masks
+heads masks
 backends verifiers
 target
 strategies
@@ -25,7 +25,7 @@ requests
 plugins
 runtime
 generator
-demo distributed
+demo distributed training
 comparison
 auditing chat in_transformers loadtest pictures serving side_by_side testing
 cli

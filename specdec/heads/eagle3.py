@@ -144,7 +144,7 @@ class Eagle3Head(nn.Module):
         if self.config.norm_before_fc:
             states = self.input_norm(states)
         if self.config.fc_norm:
-            parts = states.split(self.config.target_hidden_size, -1)
+            parts = torch.split(states, self.config.target_hidden_size, -1)
             states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
         fused: torch.Tensor = self.fc(states)
         return fused

@@ -1,8 +1,6 @@
 """Rotary position embeddings as the head's own configuration says, in Llama's convention."""
 
 import torch
-from transformers import LlamaConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from specdec.errors import ModelError
 from specdec.heads.config import Eagle3Config
@@ -19,14 +17,11 @@ class Rotary:
 
     def __init__(self, config: Eagle3Config) -> None:
         kind = config.rope_parameters.get("rope_type", "default")
-        if kind in _BY_LENGTH or kind not in ("default", *ROPE_INIT_FUNCTIONS):
-            raise ModelError(f"the head's rotary embedding is of type {kind!r}: use a head with default rotation")
-        dim, self.scaling = config.head_dim, 1.0
         if kind == "default":
-            exponents = torch.arange(0, dim, 2, dtype=torch.int64).float() / dim
-            self._frequencies = config.rope_parameters["rope_theta"] ** -exponents
+            exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
+            self._frequencies, self.scaling = config.rope_parameters["rope_theta"] ** -exponents, 1.0
         else:
-            self._frequencies, self.scaling = ROPE_INIT_FUNCTIONS[kind](_llama_config(config), torch.device("cpu"))
+            self._frequencies, self.scaling = _scaled(kind, config)
 
     def at(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cosines and sines, (batch, 1, n, head_dim), of positions (batch, n)."""
@@ -42,11 +37,19 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return x * cos + torch.cat((-high, low), -1) * sin
 
 
-def _llama_config(config: Eagle3Config) -> LlamaConfig:
-    return LlamaConfig(
+def _scaled(kind: str, config: Eagle3Config) -> tuple[torch.Tensor, float]:
+    """Return transformers' frequencies of a kind of scaled rotation, and the factor on cosines and sines."""
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    if kind in _BY_LENGTH or kind not in ROPE_INIT_FUNCTIONS:
+        raise ModelError(f"the head's rotary embedding is of type {kind!r}: use a head with default rotation")
+    sizes = LlamaConfig(
         hidden_size=config.hidden_size,
         num_attention_heads=config.num_attention_heads,
         head_dim=config.head_dim,
         max_position_embeddings=config.max_position_embeddings,
         rope_parameters=dict(config.rope_parameters),
     )
+    frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](sizes, torch.device("cpu"))
+    return frequencies, scaling

@@ -112,7 +112,7 @@ class Trainer:
             num_steps = settings.early_steps if update < settings.flat_share * count else len(settings.step_weights)
             loss = self._loss(batch, num_steps)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(trained, settings.clip)
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * self._schedule(update, count)

@@ -100,11 +100,11 @@ class Records:
 
     def _begin(self, rows: torch.Tensor) -> None:
         """Begin another document in ``rows``, True where."""
-        count, where = self.settings.num_rows, {"generator": self.generator, "device": self.device}
-        chosen = torch.randint(len(self.openings), (count,), **where)
+        shape, device, generator = (self.settings.num_rows,), self.device, self.generator
+        chosen = torch.randint(len(self.openings), shape, generator=generator, device=device)
         least, most = self.settings.opening_tokens
-        limits = torch.randint(least, most + 1, (count,), **where)
-        greedy = torch.rand(count, **where) < self.settings.greedy_share
+        limits = torch.randint(least, most + 1, shape, generator=generator, device=device)
+        greedy = torch.rand(shape, generator=generator, device=device) < self.settings.greedy_share
         self.forced = torch.where(rows[:, None], self.openings[chosen], self.forced)
         self.num_forced = torch.where(rows, self.opening_lengths[chosen], self.num_forced)
         self.limit = torch.where(rows, limits, self.limit)

@@ -71,7 +71,7 @@ class StaticCache:
         keys, values = self.layers[module.layer_idx]  # type: ignore[index]  # an int in transformers' attention
         keys[self.rows, :, self.lengths] = key[:, :, 0]
         values[self.rows, :, self.lengths] = value[:, :, 0]
-        grouped = query.unflatten(1, (key.shape[1], -1)).squeeze(3)
+        grouped = query.reshape(len(query), key.shape[1], -1, query.shape[-1])
         attended = self.kernel(grouped, keys, values, self.mask, rest.get("scaling"))
         return attended.flatten(1, 2)[:, None], None
 
@@ -81,10 +81,10 @@ class StaticCache:
         candidates: tuple[Kernel, ...] = (fused, by_products)
         return min(candidates, key=lambda kernel: self._seconds(kernel, query, keys, values))
 
-    def _seconds(self, kernel: Kernel, *arrays: torch.Tensor) -> float:
+    def _seconds(self, kernel: Kernel, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> float:
         found = []
         for _ in range(_TRIALS):
             began = time.perf_counter()
-            kernel(*arrays, self.mask, None)[0, 0, 0, 0].item()  # waits for the device
+            kernel(query, keys, values, self.mask, None)[0, 0, 0, 0].item()  # waits for the device
             found.append(time.perf_counter() - began)
         return min(found)

@@ -38,11 +38,12 @@ class TargetStates:
 
     def __init__(self, model: PreTrainedModel, layer_ids: Sequence[int]) -> None:
         self.decoder: Any = model.get_decoder()
-        self.layers = getattr(self.decoder, "layers", None)
-        if not isinstance(self.layers, torch.nn.ModuleList):
+        layers = getattr(self.decoder, "layers", None)
+        if not isinstance(layers, torch.nn.ModuleList):
             raise ModelError(f"{name_of(model)} doesn't keep its layers in `layers`: heads can't be trained for it")
-        if not all(0 <= layer < len(self.layers) for layer in layer_ids):
-            raise ModelError(f"{name_of(model)} has {len(self.layers)} layers: {list(layer_ids)} can't be read")
+        self.layers = layers
+        if not all(0 <= layer < len(layers) for layer in layer_ids):
+            raise ModelError(f"{name_of(model)} has {len(layers)} layers: {list(layer_ids)} can't be read")
         self.model, self.layer_ids = model, list(layer_ids)
 
     @torch.no_grad()

@@ -66,10 +66,10 @@ class Text:
     def save(self, path: Path) -> None:
         """Write a compressed file, in 16 bits per token where the vocabulary allows."""
         is_small = len(self.tokens) == 0 or self.tokens.max() < 2**16
-        arrays = self.tokens.astype(np.uint16) if is_small else self.tokens, self.offsets, self.answers
+        tokens = self.tokens.astype(np.uint16) if is_small else self.tokens
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial.npz")
-        np.savez_compressed(partial, **dict(zip(_NAMES, arrays, strict=True)))
+        np.savez_compressed(partial, tokens=tokens, offsets=self.offsets, answers=self.answers)
         partial.replace(path)
 
     @classmethod

@@ -46,8 +46,8 @@ def unroll(
 def _attention(query: torch.Tensor, fed: list[LayerInputs], visible: torch.Tensor) -> torch.Tensor:
     """Attend to the first step's visible pairs, and to the same position's pairs of all later steps."""
     first, later = fed[0], fed[1:]
-    num_heads = query.shape[1]
-    grouped = query.unflatten(1, (first.key.shape[1], -1)) * query.shape[-1] ** -0.5  # (rows, pairs, group, n, dim)
+    rows, num_heads, n, dim = query.shape
+    grouped = query.reshape(rows, first.key.shape[1], -1, n, dim) * dim**-0.5
     scores = grouped @ first.key.unsqueeze(2).transpose(-1, -2)
     scores = scores.masked_fill(~visible[:, None, None], float("-inf"))
     own = [(grouped * inputs.key.unsqueeze(2)).sum(-1, keepdim=True) for inputs in later]
@@ -56,4 +56,4 @@ def _attention(query: torch.Tensor, fed: list[LayerInputs], visible: torch.Tenso
     attended = weights[..., :length] @ first.value.unsqueeze(2)
     for index, inputs in enumerate(later):
         attended = attended + weights[..., length + index, None] * inputs.value.unsqueeze(2)
-    return attended.reshape(query.shape[0], num_heads, *query.shape[2:])
+    return attended.reshape(rows, num_heads, n, dim)
