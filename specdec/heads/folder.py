@@ -21,8 +21,6 @@ _REMEDY = "give the folder of an EAGLE-3 head that was trained for this model"
 _OTHER_KINDS = {"dflash": "DFlash", "dflash2": "DFlash", "dspark": "DSpark", "mtp": "MTP", "peagle": "P-EAGLE"}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-# Tensors that a folder may leave out.
-_OPTIONAL = {"d2t", "t2d"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +55,11 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
     _check_target(folder, config, tensors, target)
     embeddings = tensors.pop("embed_tokens.weight", target.embeddings).to(target.embeddings.device, dtype)
     head = Eagle3Head(config, embeddings, device=target.embeddings.device, dtype=dtype)
+    optional = {"t2d"}
     if config.draft_vocab_size == config.vocab_size:
         tensors.setdefault("lm_head.weight", target.output)
-    missing = sorted(head.state_dict().keys() - tensors.keys() - _OPTIONAL)
+        optional.add("d2t")
+    missing = sorted(head.state_dict().keys() - tensors.keys() - optional)
     extra = sorted(tensors.keys() - head.state_dict().keys())
     if missing or extra:
         raise ModelError(
