@@ -164,7 +164,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(_Malicious(tmp_path / "executed")))
-    with pytest.raises(ModelError, match="something other than tensors|damaged"):
+    with pytest.raises(ModelError, match=r"something other than tensors|damaged"):
         read_head(tmp_path, target(), torch.float32)
     assert not (tmp_path / "executed").exists()
 
