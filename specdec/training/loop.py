@@ -187,7 +187,7 @@ class Trainer:
         groups: dict[str, list[torch.nn.Parameter]] = {kind: [] for kind in _RATES}
         for name, parameter in self.head.named_parameters():
             if parameter.requires_grad:
-                groups[next(kind for kind in _RATES if kind in name.replace("mlp.down_proj", "mlp"))].append(parameter)
+                groups[next(kind for kind in _RATES if kind in name)].append(parameter)
         rate = self.settings.rate
         return [{"params": each, "lr": _RATES[kind] * rate} for kind, each in groups.items() if each]
 
