@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.training.curve import Curve, Results
 from benchmarks.training.head_run import Corpus, on_prompts
 from specdec.heads.folder import TargetWeights, read_head
+from specdec.models.attention_switch import without_cudnn
 from specdec.training.acceptance import Answer
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script
@@ -31,8 +32,14 @@ MOST_MEMORY = 0.62  # of a GPU's free memory, for the cache of the text's rows
 
 def main() -> None:
     arguments = parsed()
-    results = Results(arguments.out, arguments.seconds)
     device = torch.device(arguments.device)
+    with without_cudnn(device):  # which makes a plan for each new shape
+        measure(arguments, device)
+
+
+def measure(arguments: argparse.Namespace, device: torch.device) -> None:
+    """Answer the prompts, let the target write its text, and go through the curve."""
+    results = Results(arguments.out, arguments.seconds)
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=arguments.dtype).to(device).eval()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
     results.write(
