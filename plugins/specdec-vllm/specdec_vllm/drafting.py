@@ -2,19 +2,22 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from specdec import Budget, DraftTree, Feedback, Proposer, Request
-from specdec.costs import Costs, group_of
+from specdec.costs import Costs
 from specdec.errors import ModelError, PluginError
 from specdec.plugins.registry import load_plugins
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Host
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.tree import ROOT
+from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec_vllm.rows import Text
 
 # Until steps have shown what they take, a further token costs little, as on a GPU.
@@ -58,20 +61,19 @@ class Drafting:
             )
         self._name, self._vocab_size, self._eos = strategy, vocab_size, frozenset(eos_token_ids)
         self._num_tokens, self._max_length, self._clock = num_tokens, max_length, clock
-        self._engine = proposer.bind(
-            Host(
-                model=None,
-                tokenizer=tokenizer,
-                vocab_size=vocab_size,
-                reads_q=False,
-                is_keyed=True,
-                takes_trees=False,
-                packs_rows=True,
-                load=_refuse,
-                open=_refuse,
-                costs=lambda: _NOMINAL,
-            )
+        host = Host(
+            model=None,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            reads_q=False,
+            is_keyed=True,
+            takes_trees=False,
+            load=_refuse,
+            open=_refuse,
+            costs=lambda: _NOMINAL,
         )
+        merged = proposer if isinstance(proposer, MergedProposer) else None
+        self._engine = merged.bind_with(host, partial(_sizer, merged)) if merged else proposer.bind(host)
         self._began: float | None = None  # when the step under way did, with the search for its drafts
         self._searching = 0.0  # seconds of it
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
@@ -158,6 +160,10 @@ def _without_signals(auto: AutoProposer) -> MergedProposer:
     """The merge that ``auto`` stands for, without the strategies that need the model's predictions."""
     merged = auto.merged()
     return merged.model_copy(update={"proposers": tuple(each for each in merged.proposers if not each.wants())})
+
+
+def _sizer(merged: MergedProposer, host: Host) -> DraftSizer:
+    return SpeedupSizer(PackedCostModel(host.costs(), merged.num_nodes, merged.clock), merged.loss)
 
 
 def _refuse(*_: Any) -> Any:

@@ -28,7 +28,7 @@ from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Host
-from specdec.strategies.merging.acceptance_rates import Rate
+from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.merged import MergedEngine, MergedProposer
 from specdec.strategies.merging.source import Candidate, Source
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
@@ -161,7 +161,7 @@ def test_a_part_whose_engine_or_source_fails_ends_alone(fault: str) -> None:
             return 0
 
         def candidates(self, state: int) -> Sequence[Candidate]:
-            return [(99, Rate(0.9, "wrong"))]
+            return [(99, AcceptanceRate(0.9, "wrong"))]
 
         def stop(self) -> None:
             stopped.append("wrong")
@@ -248,7 +248,7 @@ def test_recycled_predictions_are_draws_where_the_noise_is_known() -> None:
     model = ToyModel.random(8, order=1, sharpness=1.0, seed=3)
     taus = {}
     for temperature in (0.0, 1.0):
-        generator = Generator(model, proposer="token_recycling:min_chance=0.2")
+        generator = Generator(model, proposer="token_recycling:min_probability=0.2")
         result = generator.generate([1, 2], max_new_tokens=300, temperature=temperature, seed=2)
         taus[temperature] = result.stats.tokens_per_step
     assert taus[1.0] > 2.5  # the law of a token is known once it was seen, and so is what is drawn from it

@@ -189,7 +189,7 @@ def test_a_file_that_does_not_fit_is_made_anew_and_decoding_goes_on(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def text() -> list[int]:
-        generator = Generator(tiny_llama(seed=4), proposer=TokenRecyclingProposer(min_chance=0.0))
+        generator = Generator(tiny_llama(seed=4), proposer=TokenRecyclingProposer(min_probability=0.0))
         return generator.generate([5, 9], max_new_tokens=8).token_ids
 
     Generator(tiny_llama(seed=4)).prepare()
@@ -247,7 +247,7 @@ def test_a_prepared_generator_knows_all_tokens_at_once_and_so_do_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    proposer = TokenRecyclingProposer(min_chance=0.0, vocabulary_seconds=0.0)
+    proposer = TokenRecyclingProposer(min_probability=0.0, vocabulary_seconds=0.0)
     generator = Generator(tiny_llama(seed=4), proposer=proposer)
     before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
     told: list[tuple[int, int]] = []
@@ -270,7 +270,7 @@ def test_a_folder_that_cant_be_written_to_is_said_where_it_was_asked_for(
 
 
 def test_a_token_that_wasnt_seen_is_followed_by_what_the_target_says_of_it_alone() -> None:
-    proposer, prompt = TokenRecyclingProposer(min_chance=0.0), [5, 9]
+    proposer, prompt = TokenRecyclingProposer(min_probability=0.0), [5, 9]
     unknown, known = (Generator(tiny_llama(seed=1), proposer=proposer) for _ in range(2))
     known.prepare()
     first, other = (each.generate(prompt, max_new_tokens=2) for each in (known, unknown))
@@ -280,7 +280,7 @@ def test_a_token_that_wasnt_seen_is_followed_by_what_the_target_says_of_it_alone
 
 def test_idle_time_is_used_until_every_token_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    generator = Generator(tiny_llama(seed=6, vocab_size=1000), proposer=TokenRecyclingProposer(min_chance=0.0))
+    generator = Generator(tiny_llama(seed=6, vocab_size=1000), proposer=TokenRecyclingProposer(min_probability=0.0))
     before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
     with generator.open_batch() as batch:
         while not batch.use_idle_time(1e-9):
