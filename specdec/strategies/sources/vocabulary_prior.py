@@ -84,9 +84,10 @@ class VocabularyPrior:
         self, target: Target, row: CacheRow, path: Path, on_progress: Callable[[int, int], object], seconds: float
     ) -> None:
         began, vocab_size, must_save = self._clock(), target.shapes.vocab_size, math.isinf(seconds)
-        saved = SuccessorTable.load(path, vocab_size, min(NUM_SUCCESSORS, vocab_size))
-        if saved.num_known >= self.table.num_known:
-            self.table = saved
+        if seconds or not self.table.num_known:  # calls of 0 seconds, as at each load, read the file once
+            saved = SuccessorTable.load(path, vocab_size, min(NUM_SUCCESSORS, vocab_size))
+            if saved.num_known >= self.table.num_known:
+                self.table = saved
         try:
             while seconds > 0 and not self.table.is_whole:
                 num_known = self.table.num_known
