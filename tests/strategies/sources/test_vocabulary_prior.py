@@ -216,6 +216,23 @@ def test_a_table_that_another_process_has_finished_is_not_replaced_by_a_part(tmp
     assert SuccessorTable.load(path, 1000, 8).is_whole
 
 
+def test_loading_and_idle_time_read_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, paths, load = target_of(tiny_llama(vocab_size=1000)), list[Path](), SuccessorTable.load
+
+    def counting(path: Path, vocab_size: int, k: int) -> SuccessorTable:
+        paths.append(path)
+        return load(path, vocab_size, k)
+
+    monkeypatch.setattr(SuccessorTable, "load", counting)
+    for num_reads in (2, 1):  # the second: before it is written, since another process may have written more
+        prior = VocabularyPrior(lambda: target, FIRST, tmp_path)
+        assert prior.prepare(lambda *_: None, 0.0) == (num_reads == 1)
+        while not prior.prepare(lambda *_: None, 1e-9):
+            pass
+        assert (len(paths), prior.table.is_whole) == (num_reads, True)
+        paths.clear()
+
+
 def test_no_seconds_are_no_successors(tmp_path: Path) -> None:
     assert prepared(target_of(tiny_llama()), 0.0, tmp_path).of(0, 4) is None
     assert not list(tmp_path.iterdir())
