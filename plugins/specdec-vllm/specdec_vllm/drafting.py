@@ -1,4 +1,4 @@
-"""A strategy of specdec's, driven by a loop that isn't specdec's: it is given texts, and told what became of drafts."""
+"""A specdec strategy in another engine's loop: it receives texts, and what was accepted of its drafts."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -54,9 +54,9 @@ class Drafting:
         if isinstance(proposer, AutoProposer):
             proposer = _without_signals(proposer)
         if wanted := proposer.wants():
-            told = ", ".join(sorted(f"{nodes.name.lower()} {what}" for nodes, what in wanted))
+            signals = ", ".join(sorted(f"{nodes.name.lower()} {what}" for nodes, what in wanted))
             raise PluginError(
-                f"{strategy} drafts by what the model thinks ({told}), and vLLM tells its drafters tokens alone: "
+                f"{strategy} drafts by what the model thinks ({signals}), and vLLM tells its drafters tokens alone: "
                 "use auto, or suffix, prompt_lookup, datastore, or several of these three joined by +"
             )
         self._name, self._vocab_size, self._eos = strategy, vocab_size, frozenset(eos_token_ids)
@@ -122,7 +122,7 @@ class Drafting:
             self._engine.learn(record, outcomes)
 
     def propose(self, texts: Sequence[Text]) -> list[list[int]]:
-        """A chain behind each text; empty where nothing is worth it."""
+        """Return a chain after each text; an empty one where no draft pays."""
         began, chains = self._clock(), dict[Text, list[int]]()
         asked = [text for text in texts if len(text.tokens) < self._max_length - 1]
         for text in asked:

@@ -23,12 +23,12 @@ from specdec.strategies.merging.growth import Growth
 
 _MOST, _FEWEST = 5, 2  # passes of a group that count, and that have to be seen
 _MOST_SEARCHES = 15
-_LAST = 256  # steps that count: contexts grow, and what seems too dear to be tried is tried again
-_REFRESH = 48  # steps within which passes have to be seen that tell what a plain step takes
-_EVERY = 8  # steps, after which tables are made anew
+_LAST = 256  # steps that count: contexts grow, and what seems too expensive to be tried is tried again
+_REFRESH = 48  # steps within which passes have to be seen that show what a plain step takes
+_EVERY = 8  # steps between updates
 _MOST_ROUNDS = 512  # so that a table is made in a millisecond
 _BEYOND = 8  # nodes more than twice the most that were seen: two or four would be too few to begin with
-_NEAR = 1.25  # times the nodes: passes that tell what a plain step takes
+_NEAR = 1.25  # times the nodes: passes that show what a plain step takes
 _DOUBT = 1.1  # times what a larger pass takes: the machine has become faster
 _FAR = 1.5  # times the nodes: a slope between sizes that are nearer is mostly noise
 
@@ -102,15 +102,15 @@ class PackedCostModel(CostModel):
         if not is_plain:
             self._searching.append(searching / num_rows)
         if len(passes) == _FEWEST or self._num_steps % _EVERY == 0 or group in self._doubtful:
-            self._believe()
+            self._update()
 
     @property
     def _search(self) -> float:
         """Seconds that the search for a row's draft takes."""
         return statistics.median_low(self._searching) if self._searching else 0.0
 
-    def _believe(self) -> None:
-        """Make c(T) anew of the passes that were seen of late."""
+    def _update(self) -> None:
+        """Derive c(T) from the recent passes."""
         seen = dict[range, float]()
         for group in sorted(self._passes, key=lambda group: group.start):
             passes = self._passes[group]
@@ -129,7 +129,7 @@ class PackedCostModel(CostModel):
         self._costs = self._with_next(self._with_ends(known), at_most)
 
     def _with_ends(self, known: Costs) -> Costs:
-        """Costs from one node on, and as far as is to be tried."""
+        """Return costs from one node on, and as far as is to be tried."""
         first, last, taken = known.sizes[0], known.sizes[-1], known.seconds[-1]
         sizes, seconds, most = known.sizes, known.seconds, 2 * last + _BEYOND
         below = bisect_right(sizes, last / _FAR) - 1
@@ -142,7 +142,7 @@ class PackedCostModel(CostModel):
         return replace(known, sizes=(*sizes, most), seconds=(*seconds, taken + rise))
 
     def _with_next(self, known: Costs, seen: dict[range, float]) -> Costs:
-        """Costs with a guess for the group above each that was seen: half-way between the line and the least."""
+        """Return costs with a guess for the group above each that was seen: half-way between the line and the least."""
         knots = dict(zip(known.sizes, known.seconds, strict=True))
         for group, taken in seen.items():
             above = group_of(group.stop)
