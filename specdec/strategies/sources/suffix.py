@@ -45,22 +45,17 @@ class SuffixEngine(Engine):
 
     def forget(self) -> None:
         self.acceptance_rates = AcceptanceRates("suffix", _prior)
-        self._past: list[SuffixTrie] = []
-
-    @property
-    def past(self) -> Sequence[SuffixTrie]:
-        """Earlier answers, the latest first."""
-        return self._past
+        self.past: list[SuffixTrie] = []  # earlier answers, the latest first
 
     def remember(self, answer: Sequence[int]) -> None:
         """Keep an answer. When the younger half of the memory is full, the older one is dropped."""
         if not self._num_remembered:
             return
-        if not self._past or len(self._past[0]) + len(answer) > self._num_remembered // 2:
-            self._past = [SuffixTrie(self.depth), *self._past[:1]]
+        if not self.past or len(self.past[0]) + len(answer) > self._num_remembered // 2:
+            self.past = [SuffixTrie(self.depth), *self.past[:1]]
         for token in answer[: self._num_remembered // 2]:
-            self._past[0].append(token)
-        self._past[0].append(BREAK)
+            self.past[0].append(token)
+        self.past[0].append(BREAK)
 
     def start(self, request: Request) -> Source:
         return _SuffixSource(request, self)

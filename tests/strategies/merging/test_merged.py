@@ -262,12 +262,16 @@ def test_each_strategy_is_credited_with_what_it_named_by_depth() -> None:
     assert result.stats.sources == {"scripted": {1: [1, 1], 2: [1, 1]}, "scripted 2": {1: [1, 1], 2: [1, 0]}}
 
 
-def test_parts_hear_of_steps_and_are_told_to_forget_under_rules_that_read_q_as_well() -> None:
+def test_parts_learn_from_steps_prepare_and_forget_under_rules_that_read_q_as_well() -> None:
     told = list[str]()
 
     class Counting(Engine):
         def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
             told.append("learn")
+
+        def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
+            told.append("prepare")
+            return True
 
         def forget(self) -> None:
             told.append("forget")
@@ -278,8 +282,37 @@ def test_parts_hear_of_steps_and_are_told_to_forget_under_rules_that_read_q_as_w
 
     generator = Generator(ToyModel.random(4), proposer=MergedProposer([Counted(script=chain(1))]), verifier="rejection")
     result = generator.generate([1], max_new_tokens=5, temperature=1.0)
+    generator.prepare()
     generator.forget()
-    assert told == ["learn"] * result.stats.steps + ["forget"]
+    assert told == ["learn"] * result.stats.steps + ["prepare", "forget"]
+
+
+def test_where_the_text_depends_on_drafts_a_request_drafts_alike_alone_and_beside_others() -> None:
+    def drafted(with_others: bool) -> list[DraftTree]:
+        """The trees of a text that repeats itself, with a part whose acceptance rates the other text spoils."""
+        host = toy_host(6, reads_q=True)
+        engine = MergedProposer([SuffixProposer(), Scripted(script=chain(1, 2))]).bind(host)
+        texts = [[0, 1, 2, 3] * 4, [5, 4, 5, 5]][: 1 + with_others]
+        drafters = [
+            engine.start(Request(TokenView(text), len(text), 6, frozenset(), 0.0, Randomness(0).stream("test")))
+            for text in texts
+        ]
+        trees = list[DraftTree]()
+        for _ in range(20):
+            proposed = engine.propose_many(drafters, [ROOMY] * len(texts))
+            for text, drafter, tree in zip(texts, drafters, proposed, strict=True):
+                assert isinstance(tree, DraftTree)
+                text.append((text[-1] + 1) % 4 if text is texts[0] else 5)
+                drafter.observe(Feedback(tree, (0,), (text[-1],)))
+            record = StepRecord("step", (), {"forward": 1.0}, width=9)
+            engine.learn(record, ())
+            assert isinstance(proposed[0], DraftTree)
+            trees.append(proposed[0])
+        return trees
+
+    alone, together = drafted(False), drafted(True)
+    assert [(tree.tokens, tree.parents) for tree in alone] == [(tree.tokens, tree.parents) for tree in together]
+    assert max(map(len, alone)) > 3
 
 
 def test_a_merge_that_rests_drafts_nothing_and_still_hears(monkeypatch: pytest.MonkeyPatch) -> None:
