@@ -98,9 +98,10 @@ class Drafting:
             drafter.stop()
 
     def learn(self, emitted: Mapping[Text, Sequence[int]], is_plain_step: bool) -> None:
-        """Take the tokens that texts have emitted since their drafts, append them, and tell drafters of them.
+        """Append the tokens that texts have emitted since their drafts, and give drafters their feedback.
 
-        ``is_plain_step``: nothing else was computed since then, such as prompts.
+        Args:
+            is_plain_step: nothing else was computed since then, such as prompts.
         """
         began, self._began = self._began, self._clock()
         outcomes = list[Outcome]()
