@@ -1,11 +1,7 @@
 """The draft sizer: how many draft tokens pay in the next step.
 
 ``SpeedupSizer`` decides for ``auto`` and merges. It lets the most probable candidates in, round by round, as long as
-the expected speed-up rises:
-
-    expected speed-up = (1 + sum of acceptance probabilities / rows) / c(n)
-
-c(n) is the cost of a step with n rounds of draft tokens, in plain steps (``cost_model.py``).
+the expected speed-up rises. A round is one more node of every row, or of one row (``cost_model.py``).
 
 A balance bounds what drafts can lose, however wrong costs or probabilities are. Each step adds ``loss`` plain steps, a
 draft takes out what its pass costs beyond a plain one, and each accepted draft token adds one. No draft is made that
@@ -33,10 +29,14 @@ _TRIALS, _TRIAL_NODES = 2, 4  # steps of a trial, and draft tokens of each
 
 
 class DraftSizer(ABC):
-    """Decides how many nodes of each request's tree are verified in the next step; ``sizes`` is the decision."""
+    """Seeks the highest expected speed-up of a step = (1 + sum of acceptance probabilities / rows) / c(n).
+
+    c(n) is the cost of the step with n rounds of draft tokens, in plain steps. A sizer defines ``sizes``, which decides
+    how many nodes of each request's tree are verified.
+    """
 
     def skips(self, num_rows: int) -> bool:
-        """Begin a step of ``num_rows`` requests; if True, nothing is drafted and no source is searched."""
+        """Begin a step of ``num_rows`` requests; return True if nothing is drafted in it, nor searched for."""
         return False
 
     def min_probability(self, num_rows: int) -> float:
@@ -45,7 +45,7 @@ class DraftSizer(ABC):
 
     @abstractmethod
     def sizes(self, growths: Sequence[Growth]) -> list[int]:
-        """Grow the requests' trees, and return how many nodes of each to verify, the root included."""
+        """Grow each request's tree, and return the number of its nodes that are verified, the root included."""
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:  # noqa: B027 - optional
         """Called after each step that included the sizer's requests; ``outcomes`` are theirs."""
@@ -55,10 +55,10 @@ class DraftSizer(ABC):
 
 
 class SpeedupSizer(DraftSizer):
-    """Verifies the trees of the greatest expected speed-up = (1 + sum of acceptance probabilities / rows) / c(n).
+    """Takes candidates while they raise the expected speed-up by measured costs, within a balance of losses.
 
     Args:
-        costs: c(n), and what the next round is.
+        costs: c(n), and which nodes a round has.
         loss: share of plain decoding's time that drafts may lose.
 
     Attributes:
