@@ -115,9 +115,12 @@ class Drafting:
             text.draft = None
         if began is not None and outcomes:
             widths = [len(outcome.tree or ()) for outcome in outcomes]
-            kind, group = "step" if is_plain_step else "prompt", group_of(sum(widths))
+            group = group_of(sum(widths))
             seconds = {"propose": self._searching, "forward": self._began - began - self._searching}
-            record = StepRecord(kind, tuple(outcomes), seconds, max(widths), is_warm=group in self._groups)
+            is_warm = group in self._groups
+            record = StepRecord(
+                "step" if is_plain_step else "prompt", tuple(outcomes), seconds, max(widths), is_warm=is_warm
+            )
             if is_plain_step:
                 self._groups.add(group)
             self._engine.learn(record, outcomes)

@@ -115,9 +115,9 @@ def test_rates_are_learnt_across_requests_and_forgotten_when_told(path: Path) ->
     assert isinstance(engine, DatastoreEngine)
     drafter = engine.start(Request(TokenView([1, 2]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test")))
     drafter.propose(ROOMY)
-    assert engine.rates
+    assert engine.acceptance_rates
     engine.forget()
-    assert not engine.rates
+    assert not engine.acceptance_rates
     engine.close()
 
 
