@@ -57,8 +57,8 @@ def test_for_every_number_of_nodes_the_likeliest_are_taken(
             probabilities[*path, token] = probabilities[path] * rate.value
             frontier.append((*path, token))
     best = sorted((probability for path, probability in probabilities.items() if path), reverse=True)[:num_nodes]
-    growth = Growth([Table(table)], request(), Budget(99, depth, 99))
-    while len(growth) <= num_nodes and growth.next_probability:
+    growth = Growth([Table(table)], request(), Budget(num_nodes, depth, 99))
+    while growth.next_probability:
         growth.take()
     assert growth.probabilities[1:] == pytest.approx(best)
     tree = growth.tree(len(growth))

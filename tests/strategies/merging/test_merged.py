@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -304,8 +305,9 @@ def test_where_the_text_depends_on_drafts_a_request_drafts_alike_alone_and_besid
                 assert isinstance(tree, DraftTree)
                 text.append((text[-1] + 1) % 4 if text is texts[0] else 5)
                 drafter.observe(Feedback(tree, (0,), (text[-1],)))
-            record = StepRecord("step", (), {"forward": 1.0}, width=9)
-            engine.learn(record, ())
+            others = [Outcome(Mock())] * 3 if with_others else []  # of another strategy
+            outcomes = [Outcome(Mock(), tree=tree, tokens=(1,)) for tree in proposed if isinstance(tree, DraftTree)]
+            engine.learn(StepRecord("step", (*outcomes, *others), {"forward": 1.0}, width=9), outcomes)
             assert isinstance(proposed[0], DraftTree)
             trees.append(proposed[0])
         return trees
