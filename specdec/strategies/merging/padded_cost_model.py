@@ -14,6 +14,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, repeat
 
 import numpy as np
@@ -29,6 +30,7 @@ _MEMORY = 256  # steps: older ones count only where there are too few
 _SURPRISE = 1.5  # plain steps: two steps are enough where both cost more
 _REFRESH = 48  # steps after which a plain one is due: contexts grow, and machines change
 _HIGHEST_COST = 100.0
+_MOST_SIZES = 4096  # of passes
 
 
 class PaddedCostModel(CostModel):
@@ -39,6 +41,7 @@ class PaddedCostModel(CostModel):
     def __init__(self, costs: Costs, max_width: int, learns: bool = True) -> None:
         super().__init__(learns)
         self._costs, self._max_width = costs, max_width
+        self._seconds = lru_cache(_MOST_SIZES)(costs.at)  # of a pass; each table asks for the same sizes
         self._rows: defaultdict[int, _Steps] = defaultdict(_Steps)
         self._tables: dict[int, CostTable] = {}
 
@@ -64,7 +67,7 @@ class PaddedCostModel(CostModel):
 
     def plain(self, num_rows: int) -> float:
         """Return the seconds of a plain step of ``num_rows`` rows, by c(T)."""
-        return self._costs.at(num_rows * self._costs.least_width)
+        return self._seconds(num_rows * self._costs.least_width)
 
     def needs_plain(self, num_rows: int) -> bool:
         return self._rows[num_rows].needs_plain
@@ -101,7 +104,7 @@ class PaddedCostModel(CostModel):
 
         def factor(width: int) -> float:
             filled = self._filled(num_rows, width)
-            beyond = self._costs.at(num_rows * max(filled, largest)) / self._costs.at(num_rows * largest)
+            beyond = self._seconds(num_rows * max(filled, largest)) / self._seconds(num_rows * largest)
             return float(np.interp(filled, sizes, at_most)) * beyond / self._predicted(num_rows, width)
 
         return factor
@@ -111,7 +114,7 @@ class PaddedCostModel(CostModel):
         return math.ceil(self._costs.filled(num_rows * max(width, self._costs.least_width)) / num_rows)
 
     def _predicted(self, num_rows: int, width: int) -> float:
-        return self._costs.at(num_rows * max(width, self._costs.least_width)) / self.plain(num_rows)
+        return self._seconds(num_rows * max(width, self._costs.least_width)) / self.plain(num_rows)
 
 
 @dataclass(frozen=True, slots=True)
