@@ -45,13 +45,3 @@ class Costs:
     def relative(self) -> tuple[float, ...]:
         """c(T): over the cost of an ordinary plain step."""
         return tuple(seconds / self.plain for seconds in self.seconds)
-
-
-def group_of(num_nodes: int) -> range:
-    """The numbers of nodes that are counted as one size, since few of those of wide passes come twice.
-
-    There are eight groups between powers of two. They end at multiples, as passes do that are filled up.
-    """
-    places = max(0, (num_nodes - 1).bit_length() - 4)
-    first = (num_nodes - 1 >> places << places) + 1
-    return range(first, first + (1 << places))

@@ -12,8 +12,10 @@ Each message says what was given, what is allowed and the remedy.
 import difflib
 import traceback
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import ExitStack
 from itertools import groupby
 from pathlib import Path
+from typing import Protocol
 
 _LIKENESS = 0.6  # difflib's default
 
@@ -113,6 +115,20 @@ def refuse_unknown(caller: str, given: Iterable[str], allowed: Collection[str], 
     """
     if faults := [f"unknown name {name!r} ({remedy(name, allowed, elsewhere)})" for name in given]:
         raise RequestError(f"{caller}: {'; '.join(faults)}")
+
+
+class Closable(Protocol):
+    """An object that holds something until it is closed."""
+
+    def close(self) -> object:
+        """Release it."""
+
+
+def close_all(closables: Iterable[Closable]) -> None:
+    """Close each object, the last first, even if another one raises."""
+    with ExitStack() as closing:
+        for each in closables:
+            closing.callback(each.close)
 
 
 def plural(number: int, noun: str, many: str = "") -> str:

@@ -239,13 +239,13 @@ MUTATIONS = (
     Mutation(
         "a draft that the balance can't lose whole",
         "specdec/strategies/merging/sizer.py",
-        ((" or costs[place + 1] - 1.0 > self.balance", ""),),
+        ((" or costs[size + 1] - 1.0 > self.balance", ""),),
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(
-        "chances without their parents'",
+        "probabilities without their parents'",
         "specdec/strategies/merging/growth.py",
-        (("likelihood = chance * rate.value", "likelihood = rate.value"),),
+        (("probability = path_probability * rate.value", "probability = rate.value"),),
         ("tests/strategies/merging/test_growth.py",),
     ),
     Mutation(

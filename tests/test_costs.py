@@ -6,12 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from specdec import Generator, ToyModel
 from specdec.backends.toy import ToyBackend
-from specdec.costs import Costs, group_of
+from specdec.costs import Costs
 from specdec.machine.timing import Timer
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.costs import measure_costs
@@ -212,13 +210,3 @@ def test_chains_are_as_long_as_what_they_stand_for() -> None:
     target = Timed(lambda size: size, takes_trees=False)
     target.costs(sizes=(1, 32, 128), context=16)
     assert {size for _, size in target.passes} == {1, 32, 128}
-
-
-@given(num_nodes=st.integers(1, 5000))
-def test_groups_are_eight_between_powers_of_two_and_leave_no_number_out(num_nodes: int) -> None:
-    group = group_of(num_nodes)
-    assert num_nodes in group
-    assert {group_of(each) for each in group} == {group}
-    assert group_of(group.stop).start == group.stop
-    assert group[-1] % len(group) == 0, "it ends where passes do that are filled up"
-    assert len(group) == 1 or len(group) <= num_nodes / 8

@@ -21,9 +21,6 @@ VARIANTS: dict[str, dict[str, object]] = {
     "… without column 0 as a candidate": {"verify_window": False},
     "… without n-grams of prompt and text": {"pool_from_prompt": False},
     "… without either": {"pool_from_prompt": False, "verify_window": False},
-    "… window advances by the accepted length": {"advance": "accepted"},
-    "… window keeps end-of-text ids": {"filter_eos": False},
-    "… window filled with keyed draws": {"noise_aware": True},
 }
 
 

@@ -21,7 +21,12 @@ from typing import Any
 from benchmarks.machine import facts, recorded
 from benchmarks.models import add_model_options, load_model
 
-_STRATEGIES = ("lookahead:N=5,W=7,G=7", "lookahead:N=5,W=15,G=15", "token_recycling:num_nodes=60,min_chance=0", "auto")
+_STRATEGIES = (
+    "lookahead:N=5,W=7,G=7",
+    "lookahead:N=5,W=15,G=15",
+    "token_recycling:num_nodes=60,min_probability=0",
+    "auto",
+)
 _PROMPTS = ("# shutil\ndef copytree(src, dst", "The history of Rome begins", "import os\n\ndef walk(")
 
 

@@ -37,7 +37,6 @@ from specdec.strategies.base import Engine, Host, TopLogits
 from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedEngine
-from specdec.strategies.merging.padded_prices import PaddedPrices
 from specdec.strategies.merging.sizer import DraftSizer
 from specdec.strategies.sources.recycling import RecyclingEngine
 from specdec.strategies.sources.successor_table import SuccessorTable
@@ -55,7 +54,7 @@ MACHINES = {
     "a node costs as much as a pass": Costs((1, 64), (1.0, 64.0), 1.0),
 }
 NUM_NODES = 1, 2, 3, 5, 7, 10, 14, 20, 32, 64
-LEAST_CHANCES = 0.005, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.8
+MIN_PROBABILITIES = 0.005, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6, 0.8
 
 
 @dataclass(frozen=True)
@@ -90,26 +89,19 @@ class World:
 
 
 class FixedSizer(DraftSizer):
-    """Spends a fixed budget."""
+    """Takes every candidate that is probable enough, up to the engine's number of nodes."""
 
-    def __init__(self, num_nodes: int, chance: float) -> None:
-        super().__init__(PaddedPrices(Costs((1, 2), (1.0, 1.0), 1.0), 2, learns=False), loss=0.0)
-        self._num_nodes, self._chance = num_nodes, chance
+    def __init__(self, min_probability: float) -> None:
+        self._min_probability = min_probability
 
-    def skips(self, num_rows: int) -> bool:
-        return False
+    def min_probability(self, num_rows: int) -> float:
+        return self._min_probability
 
-    def least_probability(self, num_rows: int) -> float:
-        return self._chance
-
-    def sizes(self, growths: Sequence[Growth], limits: Sequence[int]) -> list[int]:
-        for growth, limit in zip(growths, limits, strict=True):
-            while len(growth) <= min(self._num_nodes, limit) and growth.next_chance:
+    def sizes(self, growths: Sequence[Growth]) -> list[int]:
+        for growth in growths:
+            while growth.next_probability:
                 growth.take()
         return [len(growth) for growth in growths]
-
-    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        pass
 
 
 def auto(world: World, costs: Costs) -> Engine:
@@ -118,12 +110,12 @@ def auto(world: World, costs: Costs) -> Engine:
     return world.prepared(engine)
 
 
-def fixed(world: World, num_nodes: int, chance: float) -> Engine:
+def fixed(world: World, num_nodes: int, min_probability: float) -> Engine:
     host = world.host(Costs((1, 2), (1.0, 1.0), 1.0))
     parts = list[Part]()
     for proposer in AutoProposer().merged().proposers:
         parts.append(Part.of(proposer, host, [part.name for part in parts]))
-    return world.prepared(MergedEngine(parts, FixedSizer(num_nodes, chance), num_nodes, takes_trees=True))
+    return world.prepared(MergedEngine(parts, FixedSizer(min_probability), num_nodes, takes_trees=True))
 
 
 class Row:
@@ -196,10 +188,10 @@ def report(world: World, sizes: Sequence[int]) -> str:
     """For each machine and batch: ``auto``, and the best fixed setting."""
     lines = []
     for batch in sizes:
-        settings = list(product(NUM_NODES, LEAST_CHANCES))
-        engines = [partial(fixed, num_nodes=num_nodes, chance=chance) for num_nodes, chance in settings]
+        settings = list(product(NUM_NODES, MIN_PROBABILITIES))
+        engines = [partial(fixed, num_nodes=num_nodes, min_probability=least) for num_nodes, least in settings]
         tried = dict(zip(settings, in_pool(world, engines, batch), strict=True))
-        [plain] = in_pool(world, [partial(fixed, num_nodes=0, chance=1.0)], batch)
+        [plain] = in_pool(world, [partial(fixed, num_nodes=0, min_probability=1.0)], batch)
         chosen = in_pool(world, [partial(auto, costs=costs) for costs in MACHINES.values()], batch)
         for (name, costs), passes in zip(MACHINES.items(), chosen, strict=True):
             best = max(settings, key=lambda setting: speed(tried[setting], costs))

@@ -1,9 +1,9 @@
 """The plan of a request: its strategy, acceptance rule and settings, fixed while it is decoded."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
+from specdec.errors import close_all
 from specdec.settings import Settings
 from specdec.strategies.base import Engine, Hidden, Nodes, Signal, TopLogits
 from specdec.target import Target
@@ -44,10 +44,7 @@ class Strategy:
 
     def close(self) -> None:
         """Close the engine, and then the models that it drove."""
-        with ExitStack() as closing:
-            for target in self.targets:
-                closing.callback(target.close)
-            closing.callback(self.engine.close)
+        close_all([*self.targets, self.engine])
 
 
 def layers_of(signals: Iterable[Signal]) -> frozenset[int]:

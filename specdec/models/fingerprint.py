@@ -12,7 +12,7 @@ model computes changes one:
 It costs about as much as one or two plain decoding steps.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from specdec.models.notes import facts_of as tensor_facts
-from specdec.models.notes import lock_of, notes_of
+from specdec.models.notes import lock_of, notes_of, state_of
 from specdec.models.own_forward import own_logits
 from specdec.models.structure import described, facts_of
 from specdec.weights.checksum import checksum_of
@@ -52,7 +52,7 @@ class Fingerprint:
 
 
 def fingerprint_of(model: object) -> Fingerprint:
-    """Return a model's present fingerprint; while the model is ``unchanging``, computed once for each structure.
+    """Return a model's present fingerprint; while the model is ``unchanging``, computed once for each state.
 
     An object that is no torch module can't change; its fingerprint is the text in its attribute ``fingerprint``, such
     as a digest of a checkpoint's files.
@@ -60,21 +60,31 @@ def fingerprint_of(model: object) -> Fingerprint:
     if not isinstance(model, torch.nn.Module):
         return Fingerprint(str(getattr(model, "fingerprint", "")), "", "")
     with lock_of(model):  # passes set the configured attention
-        facts = facts_of([*model.modules()])
-        structure = _digest(chain(map(described, facts), _names(model)))
         known = notes_of(model).while_unchanging
-        if known is not None and (structure, torch.get_num_threads()) in known:
-            made: Fingerprint = known[structure, torch.get_num_threads()]
-            return made
-        made = Fingerprint(structure, _digest(_numbers(model, facts)), "" if is_sharded(model) else _answers(model))
-        if known is not None:
-            known[structure, torch.get_num_threads()] = made
-        return made
+        if known is None:
+            return _made(model, {})
+        state = state_of(model), torch.get_num_threads()
+        if state not in known:
+            known[state] = _made(model, known)
+        found: Fingerprint = known[state]
+        return found
+
+
+def _made(model: torch.nn.Module, known: dict[Hashable, Any]) -> Fingerprint:
+    """Return a new fingerprint, with the numbers and answers that are known for the same structure."""
+    facts = facts_of([*model.modules()])
+    structure = _digest(chain(map(described, facts), _names(model)))
+    key = structure, torch.get_num_threads()
+    if key not in known:
+        answers = "" if is_sharded(model) else _answers(model)
+        known[key] = Fingerprint(structure, _digest(_numbers(model, facts)), answers)
+    made: Fingerprint = known[key]
+    return made
 
 
 @contextmanager
 def unchanging(model: object) -> Iterator[None]:
-    """Assume that the model's numbers don't change meanwhile, as while a generator is made: they are read once."""
+    """Assume that only specdec changes the model meanwhile, as while a generator is made: each state is read once."""
     notes = notes_of(model)
     before = notes.while_unchanging
     notes.while_unchanging = {} if before is None else before

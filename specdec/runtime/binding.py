@@ -12,7 +12,7 @@ import torch
 
 from specdec.costs import Costs
 from specdec.decoding.contexts import Contexts
-from specdec.errors import RequestError, plural
+from specdec.errors import RequestError, close_all, plural
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.models.fingerprint import fingerprint_of, unchanging
@@ -175,10 +175,7 @@ class Binding:
         """Close the strategies, then the target; once."""
         if self._is_open:
             self._is_open = False
-            with ExitStack() as closing:
-                closing.callback(self.target.close)
-                closing.callback(self.strategies.close)
-                closing.callback(self.contexts.close)
+            close_all([self.target, self.strategies, self.contexts])
 
     def _release(self) -> None:
         try:

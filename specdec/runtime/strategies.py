@@ -1,13 +1,12 @@
 """The proposers that are bound to a target, each with its engine and signals."""
 
 import warnings
-from collections.abc import Callable, Iterable, Set
-from contextlib import ExitStack
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
 from specdec.decoding.plan import Strategy, layers_of
-from specdec.errors import PluginError, SpecdecError, failure
+from specdec.errors import PluginError, SpecdecError, close_all, failure
 from specdec.strategies.base import Engine, Hidden, Host, Nodes, Proposer, Signal, TopK, TopLogits, What
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
@@ -68,14 +67,7 @@ class Strategies:
     def close(self) -> None:
         """Close all strategies."""
         bound, self._bound = self._bound, []
-        _close(strategy for *_, strategy in bound)
-
-
-def _close(strategies: Iterable[Strategy]) -> None:
-    """Close every strategy, even if one raises."""
-    with ExitStack() as closing:
-        for strategy in strategies:
-            closing.callback(strategy.close)
+        close_all(strategy for *_, strategy in bound)
 
 
 def _bound_to(host: Host, proposer: Proposer) -> Strategy:

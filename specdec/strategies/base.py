@@ -165,8 +165,6 @@ class Host:
         reads_q: True if the acceptance rule makes use of the distributions that candidates are drawn from.
         is_keyed: True if the text doesn't depend on what is drafted.
         takes_trees: True if the model can be given branching trees; otherwise drafts are cut to their longest chain.
-        packs_rows: True if a pass holds each row's own nodes alone; otherwise rows are padded to the widest. Drafts are
-            chains then.
         num_layers: those that ``Hidden`` may name, besides the embeddings; None where any may be named.
         load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be
             given, else None. Raises ModelError.
@@ -188,7 +186,6 @@ class Host:
     costs: Callable[[], Costs]
     idle_target: Callable[[], Target | None] = lambda: None
     num_layers: int | None = None
-    packs_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

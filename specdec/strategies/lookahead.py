@@ -15,7 +15,7 @@ The window as a tree (column j = 0 … W-1, level l = 0 … N-2; cell (0, 0) is 
 """
 
 import warnings
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -37,12 +37,9 @@ class LookaheadProposer(Proposer):
     G: int = Field(default=15, ge=-1, description="guesses kept per token (-1: no limit)")
     pool_from_prompt: bool = Field(default=True, description="also collect n-grams of the prompt and of committed text")
     verify_window: bool = Field(default=True, description="column 0 of the window is a candidate too")
-    advance: Literal["one", "accepted"] = Field(default="one", description="how far a step moves the window")
-    noise_aware: bool = Field(default=False, description="fill the window with keyed draws instead of the argmax")
-    filter_eos: bool = Field(default=True, description="replace end-of-text ids in the window")
 
     def wants(self) -> frozenset[Signal]:
-        return frozenset({(Nodes.PROBE, What.DRAW if self.noise_aware else What.ARGMAX)})
+        return frozenset({(Nodes.PROBE, What.ARGMAX)})
 
     def bind(self, host: Host) -> Engine:
         least, most = max(1, self.W * (self.N - 1)), self.N  # nodes, the root among them; tokens
@@ -105,9 +102,9 @@ class _LookaheadDrafter(Drafter):
         known = {**feedback.predictions, ROOT: feedback.tokens[0]}
         predictions = [known.get(node) for node in self._probes]
         if any(token is not None for token in predictions):  # none where the model takes chains only
-            self._turn_window(feedback.tree.tokens[ROOT], predictions, len(feedback.tokens))
+            self._turn_window(feedback.tree.tokens[ROOT], predictions)
 
-    def _turn_window(self, old_root: int, predictions: list[int | None], num_committed: int) -> None:
+    def _turn_window(self, old_root: int, predictions: list[int | None]) -> None:
         """Harvest one n-gram per column, then make each level the older one and the predictions the newest."""
         base = [old_root, *self._levels[0][1:]]
         if self._num_shifts >= self._config.N - 2:  # before that, columns hold random tokens, not iterates
@@ -115,16 +112,13 @@ class _LookaheadDrafter(Drafter):
                 if prediction is not None:
                     upper = (level[column] for level in self._levels[1:])
                     self._pool.add(base[column], (*upper, prediction))
-        width = self._config.W
-        self._levels = [*self._levels[1:], self._filled(predictions + [None] * (width - len(predictions)))]
+        missing = [None] * (self._config.W - len(predictions))
+        self._levels = [*self._levels[1:], self._filled([*predictions, *missing])]
         self._num_shifts += 1
-        if self._config.advance == "accepted":
-            skipped = min(width, num_committed - 1)
-            self._levels = [level[skipped:] + self.request.random_tokens(skipped) for level in self._levels]
 
     def _filled(self, tokens: list[int | None]) -> list[int]:
-        """A level whose gaps, and end-of-text ids where they are filtered, are tokens of the history."""
-        unwanted = {None, *self.request.eos_token_ids} if self._config.filter_eos else {None}
+        """Return a level in which gaps and end-of-text ids are replaced by tokens of the history."""
+        unwanted = {None, *self.request.eos_token_ids}
         filler = iter(self.request.random_tokens(sum(token in unwanted for token in tokens)))
         return [next(filler) if token is None or token in unwanted else token for token in tokens]
 

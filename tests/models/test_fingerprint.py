@@ -4,7 +4,7 @@ import copy
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specdec.models import fingerprint
 from specdec.models.fingerprint import fingerprint_of, unchanging
 from specdec.weights.checksum import checksum_of
 from tests.support import families
@@ -74,6 +75,22 @@ def test_while_a_model_is_unchanging_its_numbers_are_read_once() -> None:
         model.model.norm.weight.data.mul_(2.0)
         assert fingerprint_of(model) == before
     assert fingerprint_of(model) != before
+
+
+def test_while_a_model_is_unchanging_its_structure_is_read_once_for_each_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, reads, facts_of = tiny(), list[int](), fingerprint.facts_of
+
+    def counting(modules: Sequence[torch.nn.Module]) -> list[object]:
+        reads.append(len(modules))
+        return facts_of(modules)
+
+    monkeypatch.setattr(fingerprint, "facts_of", counting)
+    with unchanging(model):
+        before = {fingerprint_of(model) for _ in range(3)}
+        model.model.norm = torch.nn.Identity()  # as the self-test hides layers
+        after = {fingerprint_of(model) for _ in range(3)}
+    assert (len(reads), len(before), len(after)) == (2, 1, 1)
+    assert before.isdisjoint(after)
 
 
 def test_another_process_finds_the_same_one() -> None:

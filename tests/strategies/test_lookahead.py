@@ -115,16 +115,6 @@ def test_end_of_text_is_kept_out_of_the_window_and_nothing_follows_it_in_a_guess
     assert [8] not in [tree.path(node)[1:] for node in tree.nodes_with(Role.CANDIDATE) if tree.path(node)[0] == EOS]
 
 
-def test_the_window_may_advance_by_the_accepted_length() -> None:
-    tokens = list(range(10, 60))
-    drafter = begin(LookaheadProposer(N=3, W=4, G=0, advance="accepted", pool_from_prompt=False), tokens)
-    tree = drafter.propose(ROOMY)
-    predictions = {node: 500 + tree.depths[node] for node in probes(tree)}  # column j ends at depth j + 1
-    advance(drafter, tokens, tree, predictions, [70, 71, 72])
-    newest = [path[-1] for path in columns(drafter.propose(ROOMY))]
-    assert newest[:2] == [503, 504], "two columns have slid out of the window"
-
-
 def test_n_of_two_is_jacobi_with_memory() -> None:
     tokens = list(range(10, 30))
     drafter = begin(LookaheadProposer(N=2, W=3, G=2, pool_from_prompt=False), tokens)

@@ -1,20 +1,23 @@
-"""A strategy of specdec's, driven by a loop that isn't specdec's: it is given texts, and told what became of drafts."""
+"""A specdec strategy in another engine's loop: it receives texts, and what was accepted of its drafts."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from specdec import Budget, DraftTree, Feedback, Proposer, Request
-from specdec.costs import Costs, group_of
+from specdec.costs import Costs
 from specdec.errors import ModelError, PluginError
 from specdec.plugins.registry import load_plugins
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Host
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.tree import ROOT
+from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec_vllm.rows import Text
 
 # Until steps have shown what they take, a further token costs little, as on a GPU.
@@ -51,27 +54,26 @@ class Drafting:
         if isinstance(proposer, AutoProposer):
             proposer = _without_signals(proposer)
         if wanted := proposer.wants():
-            told = ", ".join(sorted(f"{nodes.name.lower()} {what}" for nodes, what in wanted))
+            signals = ", ".join(sorted(f"{nodes.name.lower()} {what}" for nodes, what in wanted))
             raise PluginError(
-                f"{strategy} drafts by what the model thinks ({told}), and vLLM tells its drafters tokens alone: "
+                f"{strategy} drafts by what the model thinks ({signals}), and vLLM tells its drafters tokens alone: "
                 "use auto, or suffix, prompt_lookup, datastore, or several of these three joined by +"
             )
         self._name, self._vocab_size, self._eos = strategy, vocab_size, frozenset(eos_token_ids)
         self._num_tokens, self._max_length, self._clock = num_tokens, max_length, clock
-        self._engine = proposer.bind(
-            Host(
-                model=None,
-                tokenizer=tokenizer,
-                vocab_size=vocab_size,
-                reads_q=False,
-                is_keyed=True,
-                takes_trees=False,
-                packs_rows=True,
-                load=_refuse,
-                open=_refuse,
-                costs=lambda: _NOMINAL,
-            )
+        host = Host(
+            model=None,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            reads_q=False,
+            is_keyed=True,
+            takes_trees=False,
+            load=_refuse,
+            open=_refuse,
+            costs=lambda: _NOMINAL,
         )
+        merged = proposer if isinstance(proposer, MergedProposer) else None
+        self._engine = merged.bind_with(host, partial(_sizer, merged)) if merged else proposer.bind(host)
         self._began: float | None = None  # when the step under way did, with the search for its drafts
         self._searching = 0.0  # seconds of it
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
@@ -96,9 +98,10 @@ class Drafting:
             drafter.stop()
 
     def learn(self, emitted: Mapping[Text, Sequence[int]], is_plain_step: bool) -> None:
-        """Take the tokens that texts have emitted since their drafts, append them, and tell drafters of them.
+        """Append the tokens that texts have emitted since their drafts, and give drafters their feedback.
 
-        ``is_plain_step``: nothing else was computed since then, such as prompts.
+        Args:
+            is_plain_step: nothing else was computed since then, such as prompts.
         """
         began, self._began = self._began, self._clock()
         outcomes = list[Outcome]()
@@ -112,15 +115,18 @@ class Drafting:
             text.draft = None
         if began is not None and outcomes:
             widths = [len(outcome.tree or ()) for outcome in outcomes]
-            kind, group = "step" if is_plain_step else "prompt", group_of(sum(widths))
+            group = group_of(sum(widths))
             seconds = {"propose": self._searching, "forward": self._began - began - self._searching}
-            record = StepRecord(kind, tuple(outcomes), seconds, max(widths), is_warm=group in self._groups)
+            is_warm = group in self._groups
+            record = StepRecord(
+                "step" if is_plain_step else "prompt", tuple(outcomes), seconds, max(widths), is_warm=is_warm
+            )
             if is_plain_step:
                 self._groups.add(group)
             self._engine.learn(record, outcomes)
 
     def propose(self, texts: Sequence[Text]) -> list[list[int]]:
-        """A chain behind each text; empty where nothing is worth it."""
+        """Return a chain after each text; an empty one where no draft pays."""
         began, chains = self._clock(), dict[Text, list[int]]()
         asked = [text for text in texts if len(text.tokens) < self._max_length - 1]
         for text in asked:
@@ -158,6 +164,10 @@ def _without_signals(auto: AutoProposer) -> MergedProposer:
     """The merge that ``auto`` stands for, without the strategies that need the model's predictions."""
     merged = auto.merged()
     return merged.model_copy(update={"proposers": tuple(each for each in merged.proposers if not each.wants())})
+
+
+def _sizer(merged: MergedProposer, host: Host) -> DraftSizer:
+    return SpeedupSizer(PackedCostModel(host.costs(), merged.num_nodes, merged.clock), merged.loss)
 
 
 def _refuse(*_: Any) -> Any:

@@ -1,9 +1,9 @@
-"""The requests behind a batch's rows: vLLM tells what each row holds, and not whose it is.
+"""The requests of a batch's rows: vLLM reports the text of each row, but not its request.
 
-Rows change places when requests finish, and a row that is free is given to another request. So a request is known by
-its text: the row whose text before this step is what a request had behind the last one is that request's, or one that
-begins with that, where vLLM has gone on alone. Two requests with the same text may be taken for one another. Nothing is
-lost by that, since all that is known of a request follows from its text.
+Rows change places when requests finish, and a free row goes to another request. So a request is identified by its text:
+a row is the request's if its text before this step is the request's text after the last one, or begins with it where
+vLLM has continued without drafts. Two requests with the same text may be confused. Nothing is lost by that, since all
+that is known of a request follows from its text.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class Text:
     Attributes:
         tokens: prompt and emitted tokens; drafters hold it as a live view.
         drafter: None before its first draft, and once it has failed.
-        draft: the chain that was proposed behind the text, and is being verified.
+        draft: the chain that was proposed after the text, and is being verified.
     """
 
     tokens: list[int]
@@ -35,7 +35,7 @@ class Text:
     _array: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def precedes(self, tokens: np.ndarray, most: int) -> bool:
-        """True where a row's tokens, (tokens,), are the text's, with at most so many behind them."""
+        """Return True if a row's tokens, ``(tokens,)``, begin with the text and have at most ``most`` more."""
         known, length = len(self._array), len(self.tokens)
         if not length <= len(tokens) <= length + most:
             return False
@@ -55,7 +55,7 @@ class Rows:
     def find(
         self, emitted: Sequence[Sequence[int]], tokens: Sequence[np.ndarray]
     ) -> tuple[dict[int, Text], list[Text]]:
-        """Find the texts of rows that have emitted tokens in a step.
+        """Return the texts of rows that have emitted tokens in a step.
 
         Args:
             emitted: by row, the tokens that it has emitted; a row without any is left out.

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from specdec_vllm import Proposer
 from specdec_vllm.drafting import Drafting
+from specdec_vllm.packed_cost_model import PackedCostModel
 from specdec_vllm.rows import Rows, Text
 
 from specdec import Budget, Drafter, DraftTree, Feedback, PluginError
 from specdec.record import StepRecord
 from specdec.strategies.base import Engine
 from specdec.strategies.merging.merged import MergedEngine
-from specdec.strategies.merging.packed_prices import PackedPrices
+from specdec.strategies.merging.sizer import SpeedupSizer
 
 VOCAB, LONGEST, NUM_TOKENS = 32, 200, 6
 
@@ -247,7 +248,8 @@ def test_auto_is_the_default_and_shares_a_passs_tokens_among_its_rows() -> None:
     """One row's text is sure to go on as before, the other's is new."""
     drafting = Proposer(config())._drafting
     assert isinstance(drafting._engine, MergedEngine)
-    assert isinstance(drafting._engine._sizer.prices, PackedPrices)
+    assert isinstance(drafting._engine._sizer, SpeedupSizer)
+    assert isinstance(drafting._engine._sizer._costs, PackedCostModel)
     assert [part.name for part in drafting._engine.parts] == ["suffix"]
     rng, now = random.Random(0), 0.0
     drafting._clock = lambda: now

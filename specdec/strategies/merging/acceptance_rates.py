@@ -1,21 +1,21 @@
-"""Calibrated rates: how often candidates of a kind were right, of late.
+"""Acceptance rates of draft candidates, measured by bucket.
 
-A source sorts its candidates into kinds by what it knows of them, such as the length of a match and the rank by count.
-The rate of a kind is an exponentially weighted mean over the candidates of that kind whose outcome is known: those at
-each node of an accepted path, fed or not, since the token that the target emitted there is known.
+A source sorts its candidates into buckets by what it knows of them, such as the length of a match and the rank by
+count. The acceptance rate of a bucket is an exponentially weighted mean over its candidates whose outcome is known:
+those at each node of an accepted path, forwarded or not, since the token that the target emitted there is known.
 """
 
 from collections.abc import Callable, Hashable
 
-_MEMORY = 0.995  # weight of what was seen, with each candidate that is seen since
+_MEMORY = 0.995  # weight of earlier candidates after each new one
 _MOST_AGREEMENTS = 1 << 14  # a source that makes new rates for each request would fill memory
-_PRIOR_WEIGHT = 4.0  # candidates that a kind's first guess counts as
+_PRIOR_WEIGHT = 4.0  # candidates that a bucket's prior counts as
 
 
-class Rate:
-    """The share of a kind's candidates that were right; an object of its own, so that reading it costs no search.
+class AcceptanceRate:
+    """The acceptance rate of a bucket; sources hold on to it, so that reading it costs no search.
 
-    ``sources`` are the names of those that name the kind's candidates: one, or several that agree.
+    ``sources`` are the names of the sources that propose the bucket's candidates: one, or several that agree.
     """
 
     __slots__ = ("sources", "value", "weight")
@@ -24,37 +24,38 @@ class Rate:
         self.value, self.weight, self.sources = prior, _PRIOR_WEIGHT, sources
 
     def __repr__(self) -> str:
-        return f"Rate({self.value:.3f}, weight={self.weight:.1f})"
+        return f"AcceptanceRate({self.value:.3f}, weight={self.weight:.1f})"
 
-    def note(self, is_right: bool) -> None:
-        """Count one more candidate of this kind."""
+    def update(self, is_right: bool) -> None:
+        """Count one more candidate of this bucket."""
         self.weight = weight = _MEMORY * self.weight + 1.0
         self.value += (is_right - self.value) / weight
 
 
-class Rates(dict[Hashable, Rate]):
-    """The rates of a source's kinds, each begun with the source's own guess when it is first met."""
+class AcceptanceRates(dict[Hashable, AcceptanceRate]):
+    """A source's acceptance rates by bucket, each initialised by the source's prior when it is first read."""
 
     def __init__(self, source: str, prior: Callable[[Hashable], float]) -> None:
         super().__init__()
         self._source, self._prior = source, prior
 
-    def __missing__(self, kind: Hashable) -> Rate:
-        rate = self[kind] = Rate(self._prior(kind), self._source)
+    def __missing__(self, bucket: Hashable) -> AcceptanceRate:
+        rate = self[bucket] = AcceptanceRate(self._prior(bucket), self._source)
         return rate
 
 
-class Agreements(dict[tuple[Rate, Rate], Rate]):
-    """The kinds of candidates that two sources name at once, by the kinds under which they name them.
+class Agreements(dict[tuple[AcceptanceRate, AcceptanceRate], AcceptanceRate]):
+    """Acceptance rates of candidates that two sources propose, by the two rates that they have alone.
 
-    Such a candidate is likelier than either kind says, and counts for neither: a source's own kinds have those that no
-    other source names. An agreement is a kind as well, so that a third source can agree with it. Begun with the greater
-    of the two rates.
+    Such a candidate is more likely than either rate says. It counts for the agreement only, so that a source's own
+    buckets have the candidates that no other source proposes. A third source can agree with an agreement. The prior is
+    the larger of the two rates.
     """
 
-    def __missing__(self, both: tuple[Rate, Rate]) -> Rate:
+    def __missing__(self, both: tuple[AcceptanceRate, AcceptanceRate]) -> AcceptanceRate:
         if len(self) >= _MOST_AGREEMENTS:
             self.clear()
         first, second = both
-        rate = self[both] = Rate(max(first.value, second.value), *first.sources, *second.sources)
+        prior = max(first.value, second.value)
+        rate = self[both] = AcceptanceRate(prior, *first.sources, *second.sources)
         return rate

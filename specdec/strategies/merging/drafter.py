@@ -9,7 +9,7 @@ from typing import Self
 
 from specdec.errors import failure
 from specdec.strategies.base import BatchDrafter, Drafter, Engine, Feedback, Host, Proposer, Request
-from specdec.strategies.merging.acceptance_rates import Agreements, Rates
+from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.growth import CandidateSource, Growth
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
@@ -18,11 +18,11 @@ from specdec.tree import ROOT, Budget, DraftTree, Role
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """A strategy that takes part in a merge; ``rates`` are those of its trees' nodes, where it gives trees."""
+    """A strategy in a merge; ``acceptance_rates`` are the acceptance rates of its candidates if it returns trees."""
 
     name: str
     engine: Engine
-    rates: Rates
+    acceptance_rates: AcceptanceRates
 
     @classmethod
     def of(cls, proposer: Proposer, host: Host, others: Sequence[str]) -> Self:
@@ -30,7 +30,7 @@ class Part:
         own = re.sub("(?<!^)(?=[A-Z])", "_", type(proposer).__name__.removesuffix("Proposer")).lower()
         names = chain([own], (f"{own} {number}" for number in count(2)))
         name = next(name for name in names if name not in others)
-        return cls(name, proposer.bind(host), Rates(name, TreeSource.prior))
+        return cls(name, proposer.bind(host), AcceptanceRates(name, TreeSource.prior))
 
 
 class MergedDrafter(BatchDrafter):
@@ -56,14 +56,9 @@ class MergedDrafter(BatchDrafter):
         try:
             yield
         except Exception as error:  # a third party's code
-            self.leave_out_at(index, error)
+            self.leave_out(index, error)
 
-    def _leave_out(self, source: CandidateSource, error: Exception) -> None:
-        indices = [index for index, part in enumerate(self.parts) if isinstance(part, Source) and part is source]
-        for index in indices:
-            self.leave_out_at(index, error)
-
-    def leave_out_at(self, index: int, error: Exception) -> None:
+    def leave_out(self, index: int, error: Exception) -> None:
         """Leave a part out from now on, and say so."""
         if index in self._left_out:
             return
@@ -78,19 +73,14 @@ class MergedDrafter(BatchDrafter):
                 with self.guarding(index):
                     part.read(num_tokens, budget)
 
-    def begin(self, budget: Budget, takes_trees: bool, least_chance: float) -> Growth:
-        """Begin to grow a tree from what the parts know."""
-        sources: list[Source] = []
-        for index, part in enumerate(self.parts):
-            tree = self.trees.get(index)
-            if isinstance(part, Source):
-                sources.append(part)
-            elif tree is not None:
-                sources.append(TreeSource(self.request, tree, self._parts[index].rates))
-        self.growth = Growth(
-            sources, self.request, budget, self._agreements, least_chance, not takes_trees, self._leave_out
-        )
-        return self.growth
+    def begin(self, budget: Budget, min_probability: float, is_chain: bool) -> Growth:
+        """Begin to grow a tree of the parts' candidates."""
+        sources: list[CandidateSource | None] = [part if isinstance(part, Source) else None for part in self.parts]
+        for index, tree in self.trees.items():
+            sources[index] = TreeSource(self.request, tree, self._parts[index].acceptance_rates)
+        growth = Growth(sources, self.request, budget, self._agreements, min_probability, is_chain, self.leave_out)
+        self.growth = growth
+        return growth
 
     def skip(self) -> DraftTree:
         """Return the root alone, for a step in which nothing is drafted."""

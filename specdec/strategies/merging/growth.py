@@ -1,18 +1,19 @@
 """The growth of a draft tree: the most probable candidates of all sources first.
 
-A candidate's probability is its parent's times the acceptance rate of its kind, so it never rises along a path. Taking
-the most probable candidate again and again gives, for every number of nodes, the tree that is expected to accept most
-(Sequoia, Chen et al. 2024, arXiv 2402.12374, Proposition 3.4, without its fixed fan-out; the procedure of EAGLE-2, Li
-et al. 2024, arXiv 2406.16858, section 4).
+A candidate's probability is its parent's times its acceptance rate, so it never rises along a path. Taking the most
+probable candidate again and again gives, for every number of nodes, the tree that is expected to accept most (Sequoia,
+Chen et al. 2024, arXiv 2402.12374, Proposition 3.4, without its fixed fan-out; the procedure of EAGLE-2, Li et al.
+2024, arXiv 2406.16858, section 4).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Protocol
 
 from specdec.errors import PluginError
 from specdec.strategies.base import Request
-from specdec.strategies.merging.acceptance_rates import Agreements, Rate
+from specdec.strategies.merging.acceptance_rates import AcceptanceRate, Agreements
 from specdec.tree import ROOT, Budget, DraftTree
 
 
@@ -25,126 +26,123 @@ class CandidateSource(Protocol):
     def follow(self, state: Any, token: int) -> Any:
         """Return the state one token further."""
 
-    def candidates(self, state: Any) -> Sequence[tuple[int, Rate]]:
-        """Return the tokens that may come next, each with the rate of its kind."""
+    def candidates(self, state: Any) -> Sequence[tuple[int, AcceptanceRate]]:
+        """Return the tokens that may come next, each with its acceptance rate."""
 
 
 class Growth:
-    """A tree that grows by its most probable candidate.
+    """A tree that grows by its most probable candidate, within a budget.
 
     Attributes:
-        tokens, parents, depths, chances: of each node in the order in which it was taken, the root first.
-        named: the candidates at each node: by token, the rate of the kind that it is of.
+        tokens, parents, depths: of each node in the order in which it was taken, the root first.
+        probabilities: that the node and all its ancestors are accepted.
+        candidates: at each node, the acceptance rate of each candidate token.
     """
 
     def __init__(
         self,
-        sources: Sequence[CandidateSource],
+        sources: Sequence[CandidateSource | None],
         request: Request,
         budget: Budget,
         agreements: Agreements | None = None,
-        least_chance: float = 0.0,
+        min_probability: float = 0.0,
         is_chain: bool = False,
-        on_failure: Callable[[CandidateSource, Exception], None] | None = None,
+        on_failure: Callable[[int, Exception], None] | None = None,
     ) -> None:
         """Begin with the root.
 
         Args:
-            agreements: the kinds of tokens that several sources name; new ones if not given.
-            least_chance: candidates less likely than that are never taken.
+            sources: None in place of a source without candidates in this step.
+            agreements: acceptance rates of tokens that several sources propose; new ones if not given.
+            min_probability: less probable candidates are never taken.
             is_chain: no node gets a second child.
-            on_failure: called with a source that fails, which is then left out; by default the error is raised.
+            on_failure: called with the index of a source that fails, which is then left out; by default the error is
+                raised.
         """
-        self.tokens, self.parents, self.depths, self.chances = [request.root], [-1], [0], [1.0]
-        self.named: list[Mapping[int, Rate]] = []
-        self._sources: list[CandidateSource | None] = list(sources)  # None in the place of one that has failed
+        self.tokens, self.parents, self.depths, self.probabilities = [request.root], [-1], [0], [1.0]
+        self.candidates: list[Mapping[int, AcceptanceRate]] = []
+        self._sources = list(sources)
         self._agreements = Agreements() if agreements is None else agreements
+        self._max_nodes = budget.num_nodes
         self._depth = min(budget.depth, budget.num_tokens - 1)  # a deeper candidate is wasted
         self._vocab_size = request.vocab_size
-        self._stops, self._least, self._is_chain = request.eos_token_ids, least_chance, is_chain
+        self._stops, self._least, self._is_chain = request.eos_token_ids, min_probability, is_chain
         self._states: list[list[Any]] = []
-        self._heap: list[tuple[float, int, int, int]] = []  # minus chance, order, parent, token
-        self._num_pushed = 0
-        self._on_failure = on_failure
+        self._heap: list[tuple[float, int, int, int]] = []  # minus probability, order, parent, token
+        self._order, self._on_failure = count(), on_failure
         self._open(ROOT)
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
-    def next_chance(self) -> float:
-        """The probability of the next candidate, 0 if there is none."""
-        return -self._heap[0][0] if self._heap else 0.0
+    def next_probability(self) -> float:
+        """The probability of the next candidate, 0 if there is none or the budget's nodes are taken."""
+        return -self._heap[0][0] if self._heap and len(self.tokens) <= self._max_nodes else 0.0
 
     def take(self) -> None:
-        """Take the most probable candidate, and open what may follow it."""
-        chance, _, parent, token = heappop(self._heap)
+        """Take the most probable candidate, and find the candidates after it."""
+        negative, _, parent, token = heappop(self._heap)
         if self._is_chain:
             self._heap.clear()
         node = len(self.tokens)
         self.tokens.append(token)
         self.parents.append(parent)
         self.depths.append(self.depths[parent] + 1)
-        self.chances.append(-chance)
+        self.probabilities.append(-negative)
         self._open(node)
 
     def _open(self, node: int) -> None:
-        """Gather what may follow a node that was just taken."""
-        states, named = list[Any](), dict[int, Rate]()
+        """Find the candidates after a node that was just taken."""
+        states, candidates = list[Any](), dict[int, AcceptanceRate]()
         self._states.append(states)
-        self.named.append(named)
+        self.candidates.append(candidates)
         token = self.tokens[node]
         if self.depths[node] >= self._depth or (node and token in self._stops):
             return
         above = self._states[self.parents[node]] if node else None
-        agreements, size = self._agreements, self._vocab_size
         for index, source in enumerate(self._sources):
             state = None
-            try:
-                if source is not None:
-                    if above is None:
-                        state = source.root()
-                    elif above[index] is not None:
-                        state = source.follow(above[index], token)
+            if source is not None and (above is None or above[index] is not None):
+                try:
+                    state = source.root() if above is None else source.follow(above[index], token)
                     if state is not None:
-                        for each, rate in source.candidates(state):
-                            if not 0 <= each < size:
-                                raise PluginError(f"named token {each}, outside the vocabulary of {size}")
-                            known = named.get(each)
-                            named[each] = rate if known is None else agreements[known, rate]
-            except Exception as error:  # a third party's code
-                self._drop(index, error)
+                        self._add(candidates, source.candidates(state))
+                except Exception as error:  # a third party's code
+                    if self._on_failure is None:
+                        raise
+                    self._sources[index] = None
+                    self._on_failure(index, error)
             states.append(state)
-        chance, least, heap, order = self.chances[node], self._least, self._heap, self._num_pushed
-        for each, rate in named.items():
-            likelihood = chance * rate.value
-            if likelihood > least:
-                order += 1
-                heappush(heap, (-likelihood, order, node, each))
-        self._num_pushed = order
+        path_probability, least, heap, order = self.probabilities[node], self._least, self._heap, self._order
+        for each, rate in candidates.items():
+            probability = path_probability * rate.value
+            if probability > least:
+                heappush(heap, (-probability, next(order), node, each))
 
-    def _drop(self, index: int, error: Exception) -> None:
-        source = self._sources[index]
-        if self._on_failure is None or source is None:
-            raise error
-        self._sources[index] = None
-        self._on_failure(source, error)
+    def _add(self, candidates: dict[int, AcceptanceRate], proposed: Sequence[tuple[int, AcceptanceRate]]) -> None:
+        """Add a source's candidates; a token that another source proposes as well is an agreement."""
+        for token, rate in proposed:
+            if not 0 <= token < self._vocab_size:
+                raise PluginError(f"proposed token {token}, outside the vocabulary of {self._vocab_size}")
+            known = candidates.get(token)
+            candidates[token] = rate if known is None else self._agreements[known, rate]
 
     def learn(self, tokens: Sequence[int]) -> None:
-        """Note what was right along the tokens that were committed, as far as the tree goes."""
+        """Update the acceptance rates along the committed tokens, as far as the tree goes."""
         children = {place: node for node, place in enumerate(zip(self.parents, self.tokens, strict=True))}
         node: int | None = ROOT
         for token in tokens:
             if node is None:
                 return
-            for each, rate in self.named[node].items():
-                rate.note(each == token)
+            for each, rate in self.candidates[node].items():
+                rate.update(each == token)
             node = children.get((node, token))
 
     def tree(self, num_nodes: int) -> DraftTree:
         """Return the tree of the first ``num_nodes`` nodes, the root included."""
         tree = DraftTree.of_candidates(self.tokens[:num_nodes], self.parents[:num_nodes], self.depths[:num_nodes])
         for node in range(1, len(tree)):
-            rate = self.named[tree.parents[node]][tree.tokens[node]]
+            rate = self.candidates[tree.parents[node]][tree.tokens[node]]
             tree.proposed_by[node], tree.probs[node] = rate.sources, rate.value
         return tree

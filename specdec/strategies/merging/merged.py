@@ -17,15 +17,13 @@ from typing import Any, ClassVar
 from pydantic import Field, SerializeAsAny
 
 from specdec.costs import Costs
-from specdec.errors import PluginError, plural
+from specdec.errors import PluginError, close_all, plural
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Signal
-from specdec.strategies.merging.acceptance_rates import Agreements, Rates
+from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.drafter import MergedDrafter, Part
-from specdec.strategies.merging.packed_prices import PackedPrices
-from specdec.strategies.merging.padded_prices import PaddedPrices
-from specdec.strategies.merging.prices import Prices
-from specdec.strategies.merging.sizer import DraftSizer
+from specdec.strategies.merging.padded_cost_model import PaddedCostModel
+from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
 from specdec.tree import Budget, DraftTree
@@ -55,72 +53,90 @@ class MergedProposer(Proposer):
         return frozenset().union(*(proposer.wants() for proposer in self.proposers))
 
     def bind(self, host: Host) -> Engine:
+        return self.bind_with(host, self._sizer)
+
+    def bind_with(self, host: Host, sizer: Callable[[Host], DraftSizer]) -> Engine:
+        """Do as ``bind``, with a draft sizer of the caller's own."""
         with ExitStack() as failing:
             parts = list[Part]()
             for proposer in self.proposers:
                 parts.append(Part.of(proposer, host, [part.name for part in parts]))
                 failing.callback(parts[-1].engine.close)
-            if host.is_keyed:
-                prices: Prices
-                if host.packs_rows:
-                    prices = PackedPrices(host.costs(), self.num_nodes, learns=self.clock)
-                else:
-                    prices = PaddedPrices(host.costs(), 2 * self.num_nodes, learns=self.clock)
-                engine: Engine = MergedEngine(parts, DraftSizer(prices, self.loss), self.num_nodes, host.takes_trees)
-            else:
-                engine = FreshEngine(parts, self.num_nodes, host.takes_trees)
+            engine = MergedEngine(parts, sizer(host), self.num_nodes, host.takes_trees, learns=host.is_keyed)
             failing.pop_all()
         return engine
 
+    def _sizer(self, host: Host) -> DraftSizer:
+        max_width = 2 * self.num_nodes
+        if not host.is_keyed:
+            return SpeedupSizer(PaddedCostModel(_NOMINAL, max_width, learns=False), loss=math.inf)
+        return SpeedupSizer(PaddedCostModel(host.costs(), max_width, learns=self.clock), self.loss)
+
 
 class MergedEngine(Engine):
-    """Grows the drafts of all requests to the size that pays for them together."""
+    """Grows the drafts of all requests to the size that pays for them together.
 
-    def __init__(self, parts: Sequence[Part], sizer: DraftSizer, num_nodes: int, takes_trees: bool) -> None:
-        self.parts, self._sizer = parts, sizer
+    If ``learns`` is False, each request begins with nothing learnt and is sized alone, for acceptance rules under which
+    the text depends on the drafts.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], sizer: DraftSizer, num_nodes: int, takes_trees: bool, learns: bool = True
+    ) -> None:
+        self.parts, self._sizer, self._learns = parts, sizer, learns
         self.agreements = Agreements()
         self._failed: dict[int, Exception] = {}  # by part, why it takes no part any more
         self._num_nodes, self._takes_trees = num_nodes, takes_trees
 
     def start(self, request: Request) -> Drafter:
-        return MergedDrafter(request, self, self.parts, self.agreements)
+        if self._learns:
+            return MergedDrafter(request, self, self.parts, self.agreements)
+        parts = [replace(part, acceptance_rates=AcceptanceRates(part.name, TreeSource.prior)) for part in self.parts]
+        return MergedDrafter(request, self, parts, Agreements())
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         merged = [drafter for drafter in drafters if isinstance(drafter, MergedDrafter)]
         assert len(merged) == len(drafters), "an engine is given the drafters that it started"
+        if self._learns:
+            return self._propose(merged, budgets)
+        return [self._propose([drafter], [budget])[0] for drafter, budget in zip(merged, budgets, strict=True)]
+
+    def _propose(self, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        """Return the trees of requests that are sized together."""
         for drafter in merged:
             drafter.trees = {}
             for index, error in self._failed.items():
-                drafter.leave_out_at(index, error)
+                drafter.leave_out(index, error)
         if self._sizer.skips(len(merged)):
             return [drafter.skip() for drafter in merged]
         for index, part in enumerate(self.parts):
-            self._ask(index, part, merged, budgets)
-        least_chance = self._sizer.least_probability(len(merged))
+            self._propose_trees(index, part, merged, budgets)
+        min_probability = self._sizer.min_probability(len(merged))
+        limits = [replace(budget, num_nodes=min(self._num_nodes, budget.num_nodes)) for budget in budgets]
         growths = [
-            drafter.begin(budget, self._takes_trees, least_chance)
-            for drafter, budget in zip(merged, budgets, strict=True)
+            drafter.begin(limit, min_probability, is_chain=not self._takes_trees)
+            for drafter, limit in zip(merged, limits, strict=True)
         ]
-        limits = [min(self._num_nodes, budget.num_nodes) for budget in budgets]
-        sizes = self._sizer.sizes(growths, limits)
-        return [drafter.tree(size) for drafter, size in zip(merged, sizes, strict=True)]
+        return [drafter.tree(size) for drafter, size in zip(merged, self._sizer.sizes(growths), strict=True)]
 
-    def _ask(self, index: int, part: Part, merged: Sequence["MergedDrafter"], budgets: Sequence[Budget]) -> None:
-        """Ask a part that gives trees for those of all its requests; who fails is left out from then on."""
-        asked = [
+    def _propose_trees(
+        self, index: int, part: Part, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]
+    ) -> None:
+        """Let a part that returns trees propose for all requests; where it fails, it is left out from then on."""
+        rows = [
             (drafter, own, budget)
             for drafter, budget in zip(merged, budgets, strict=True)
             if (own := drafter.parts[index]) is not None and not isinstance(own, Source)
         ]
-        if not asked:
+        if not rows:
             return
         try:
-            proposals = part.engine.propose_many([own for _, own, _ in asked], [each for _, _, each in asked])
-            if len(proposals) != len(asked):
-                raise PluginError(f"returned {plural(len(proposals), 'tree')} for {plural(len(asked), 'request')}")
+            proposals = part.engine.propose_many([own for _, own, _ in rows], [budget for *_, budget in rows])
+            if len(proposals) != len(rows):
+                raise PluginError(f"returned {plural(len(proposals), 'tree')} for {plural(len(rows), 'request')}")
         except Exception as error:  # a third party's code
-            proposals = [error] * len(asked)
-        for (drafter, _, budget), proposal in zip(asked, proposals, strict=True):
+            proposals = [error] * len(rows)
+        for (drafter, _, budget), proposal in zip(rows, proposals, strict=True):
             with drafter.guarding(index):
                 if isinstance(proposal, Exception):
                     raise proposal
@@ -128,7 +144,8 @@ class MergedEngine(Engine):
                 drafter.trees[index] = proposal
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        self._sizer.learn(record, outcomes)
+        if self._learns:
+            self._sizer.learn(record, outcomes)
         for index, part in enumerate(self.parts):
             if index not in self._failed:
                 try:
@@ -143,38 +160,8 @@ class MergedEngine(Engine):
         self.agreements.clear()
         self._sizer.forget()
         for part in self.parts:
-            part.rates.clear()
+            part.acceptance_rates.clear()
             part.engine.forget()
 
     def close(self) -> None:
-        _close(self.parts)
-
-
-class FreshEngine(Engine):
-    """Begins each request with nothing learnt and fixed costs: for rules under which the text depends on the drafts."""
-
-    def __init__(self, parts: Sequence[Part], num_nodes: int, takes_trees: bool) -> None:
-        self._parts, self._num_nodes, self._takes_trees = parts, num_nodes, takes_trees
-
-    def start(self, request: Request) -> Drafter:
-        parts = [replace(part, rates=Rates(part.name, TreeSource.prior)) for part in self._parts]
-        sizer = DraftSizer(PaddedPrices(_NOMINAL, 2 * self._num_nodes, learns=False), loss=math.inf)
-        return MergedEngine(parts, sizer, self._num_nodes, self._takes_trees).start(request)
-
-    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        for part in self._parts:
-            part.engine.learn(record, outcomes)
-
-    def forget(self) -> None:
-        for part in self._parts:
-            part.engine.forget()
-
-    def close(self) -> None:
-        _close(self._parts)
-
-
-def _close(parts: Sequence[Part]) -> None:
-    """Close all engines, whatever one raises."""
-    with ExitStack() as closing:
-        for part in parts:
-            closing.callback(part.engine.close)
+        close_all(part.engine for part in self.parts)

@@ -1,9 +1,7 @@
 """The draft sizer: how many draft tokens pay in the next step.
 
-    expected speed-up = (1 + sum of acceptance probabilities / rows) / c(n)
-
-c(n) is the cost of a step with n rounds of draft tokens, in plain steps (``prices.py``). The sizer lets the most
-probable candidates in, round by round, as long as the expected speed-up rises.
+``SpeedupSizer`` decides for ``auto`` and merges. It lets the most probable candidates in, round by round, as long as
+the expected speed-up rises. A round is one more node of every row, or of one row (``cost_model.py``).
 
 A balance bounds what drafts can lose, however wrong costs or probabilities are. Each step adds ``loss`` plain steps, a
 draft takes out what its pass costs beyond a plain one, and each accepted draft token adds one. No draft is made that
@@ -11,12 +9,13 @@ the balance can't lose whole, except for trials: the balance bounds losses and d
 drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
 from specdec.record import Outcome, StepRecord
+from specdec.strategies.merging.cost_model import CostModel
 from specdec.strategies.merging.growth import Growth
-from specdec.strategies.merging.prices import Prices
 
 _FIRST_BALANCE = 2.0  # plain steps of one row: what a generator may lose before it knows better
 _LARGEST_DEBT = 0.25  # so that drafts aren't out for ever after a bad time
@@ -29,15 +28,45 @@ _PAUSE, _LONGEST_PAUSE = 64, 512  # steps without a draft of that size before a 
 _TRIALS, _TRIAL_NODES = 2, 4  # steps of a trial, and draft tokens of each
 
 
-class DraftSizer:
-    """Decides how many nodes of each row's growth are forwarded in the next step.
+class DraftSizer(ABC):
+    """Seeks the highest expected speed-up of a step = (1 + sum of acceptance probabilities / rows) / c(n).
 
-    Attributes:
-        balance: plain steps that drafts may lose now, for as many rows as decode now.
+    c(n) is the cost of the step with n rounds of draft tokens, in plain steps. A sizer defines ``sizes``, which decides
+    how many nodes of each request's tree are verified.
     """
 
-    def __init__(self, prices: Prices, loss: float) -> None:
-        self.prices, self.loss = prices, loss
+    def skips(self, num_rows: int) -> bool:
+        """Begin a step of ``num_rows`` requests; return True if nothing is drafted in it, nor searched for."""
+        return False
+
+    def min_probability(self, num_rows: int) -> float:
+        """Return a bound below which no node of a step with ``num_rows`` requests may be."""
+        return 0.0
+
+    @abstractmethod
+    def sizes(self, growths: Sequence[Growth]) -> list[int]:
+        """Grow each request's tree, and return the number of its nodes that are verified, the root included."""
+
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:  # noqa: B027 - optional
+        """Called after each step that included the sizer's requests; ``outcomes`` are theirs."""
+
+    def forget(self) -> None:  # noqa: B027 - optional
+        """Forget what the texts of earlier requests brought."""
+
+
+class SpeedupSizer(DraftSizer):
+    """Takes candidates while they raise the expected speed-up by measured costs, within a balance of losses.
+
+    Args:
+        costs: c(n), and which nodes a round has.
+        loss: share of plain decoding's time that drafts may lose.
+
+    Attributes:
+        balance: plain steps, of as many rows as decode now, that drafts may lose now.
+    """
+
+    def __init__(self, costs: CostModel, loss: float) -> None:
+        self._costs, self._loss = costs, loss
         self.balance = _FIRST_BALANCE
         self._num_rows = 1  # of the steps that the balance counts
         self._num_others = 0  # rows of the last pass that had another strategy
@@ -48,83 +77,69 @@ class DraftSizer:
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
 
     def skips(self, num_rows: int) -> bool:
-        """Begin a step; True if nothing is drafted in it, and the search for drafts is skipped.
-
-        Either the balance is used up, since the search for drafts takes time as well, or a plain step is due that
-        drafted ones are compared with.
-        """
+        """Begin a step; True if the balance is used up, or if a plain step is due to compare drafted ones with."""
         num_all = num_rows + self._num_others
         if num_all != self._num_rows:
-            self.balance *= self.prices.plain(self._num_rows) / self.prices.plain(num_all)
+            self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_all)
             self._num_rows = num_all
-        self.balance = min(_LARGEST_BALANCE, self.balance + self.loss)
+        self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
         self._charged, self._began_with = 0.0, self.balance
         if (trial := self._trial()) != "none":
             self._is_plain = trial == "begins"  # with a plain step, which the others are compared with
             return self._is_plain
-        enough = _RESUMES_AT + self.prices.table(num_all).costs[1] - 1.0
+        enough = _RESUMES_AT + self._costs.table(num_all).costs[1] - 1.0
         self._is_out = self.balance < (enough if self._is_out else 0.0)
-        self._is_plain = self._is_out or (not self._num_others and self.prices.needs_plain(num_rows))
+        self._is_plain = self._is_out or (not self._num_others and self._costs.needs_plain(num_rows))
         return self._is_plain
 
     def _trial(self) -> Literal["begins", "goes on", "none"]:
-        """Return whether the step belongs to a trial, which follows a pause."""
+        """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
         self._num_undrafted += 1
         if self._num_trials:
             self._num_trials -= 1
             if self._num_trials:
                 return "goes on"
             self._num_undrafted, self._pause = 0, min(_LONGEST_PAUSE, 2 * self._pause)
-        elif self._num_undrafted >= self._pause and self.balance >= 0.0 and not self._num_others:
+        elif self._num_undrafted >= self._pause and self.balance >= 0.0 and not self._num_others and self._costs.learns:
             self._num_trials = 1 + _TRIALS
             return "begins"
         return "none"
 
-    def least_probability(self, num_rows: int) -> float:
-        """Return a bound that no node of a step with ``num_rows`` rows may be below, whatever else the step has."""
+    def min_probability(self, num_rows: int) -> float:
+        """Return the probability of a node that can't pay, whatever else the step has."""
         num_rows += self._num_others
-        if self._num_trials or (self.prices.rounds.shares_room and num_rows > 1):
+        if self._num_trials or (self._costs.is_padded and num_rows > 1):
             return _LEAST_PROBABILITY
-        table = self.prices.table(num_rows)
-        return max(_LEAST_PROBABILITY, num_rows * table.least / table.costs[1])
+        table = self._costs.table(num_rows)
+        return max(_LEAST_PROBABILITY, num_rows * table.min_marginal / table.costs[1])
 
-    def sizes(self, growths: Sequence[Growth], limits: Sequence[int]) -> list[int]:
-        """Grow the rows' trees, and return how many nodes of each to forward, the root included.
-
-        A further round pays while the sum of its probabilities exceeds the speed-up so far times what it costs.
-
-        Args:
-            limits: the most draft tokens of each tree.
-        """
+    def sizes(self, growths: Sequence[Growth]) -> list[int]:
+        """A further round pays while the sum of its probabilities exceeds the speed-up so far times its cost."""
         num_rows = len(growths) + self._num_others
-        table = self.prices.table(num_rows)
-        costs, floors = table.costs, table.floors
-        rounds = self.prices.rounds(growths, limits)
-        place, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1]
-        while place < len(costs) - 1 and (growing := rounds.next()):
-            probability = sum([growth.next_chance for growth in growing]) / num_rows
+        table = self._costs.table(num_rows)
+        costs, marginal = table.costs, table.marginal
+        size, gained, best, speed, sizes = 1, 0.0, 1, 1.0 / costs[1], [1] * len(growths)
+        for growing in self._costs.rounds(growths):
+            probability = sum([growth.next_probability for growth in growing]) / num_rows
+            if size >= len(costs) - 1:
+                break
             if self._num_trials:
-                if place > _TRIAL_NODES or not probability:
+                if size > _TRIAL_NODES or not probability:
                     break
-            elif probability <= floors[place] * speed or costs[place + 1] - 1.0 > self.balance:
+            elif probability <= marginal[size] * speed or costs[size + 1] - 1.0 > self.balance:
                 break
             for growth in growing:
-                if growth.next_chance:
+                if growth.next_probability:
                     growth.take()
-            gained, place = gained + probability, place + 1
-            speed_up = (1.0 + gained) / costs[place]
+            gained, size = gained + probability, size + 1
+            speed_up = (1.0 + gained) / costs[size]
             if self._num_trials or speed_up > speed * (_LEAST_GAIN if best == 1 else 1.0):
-                best, speed = place, speed_up
+                best, speed, sizes = size, speed_up, [len(growth) for growth in growths]
         self._charged = costs[best] - 1.0
         self.balance -= self._charged
-        return rounds.sizes(best - 1)
+        return sizes
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        """Note what a step took, and what its drafts brought.
-
-        Args:
-            outcomes: those of the sizer's own rows.
-        """
         num_rows, self._num_others = record.num_rows, record.num_rows - len(outcomes)
         widest = max((len(outcome.tree) for outcome in outcomes if outcome.tree is not None), default=1)
         if widest > 1:
@@ -132,16 +147,14 @@ class DraftSizer:
         if widest > _TRIAL_NODES and not self._num_trials:
             self._num_undrafted, self._pause = 0, _PAUSE
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
-            place = self.prices.rounds.place(record)
-            searching = record.seconds.get("propose", 0.0)
-            self.prices.note(num_rows, place, record.total_seconds, searching, self._is_plain)
-            if not self._is_plain:  # what is charged is what it turns out to be
-                costs = self.prices.table(num_rows).costs
-                self.balance += self._charged - (costs[min(place, len(costs) - 1)] - 1.0)
+            size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
+            self._costs.learn(num_rows, size, record.total_seconds, searching, self._is_plain)
+            if not self._is_plain:  # the costs are those known now
+                costs = self._costs.table(num_rows).costs
+                self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)
         self.balance = max(least, min(_LARGEST_BALANCE, self.balance))
 
     def forget(self) -> None:
-        """Forget what the texts of earlier requests brought."""
         self.balance, self._num_rows = _FIRST_BALANCE, 1
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0

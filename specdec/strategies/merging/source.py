@@ -1,41 +1,42 @@
-"""The contract of sources: what may follow, asked path by path.
+"""The contract of sources: candidates for the next token after any path.
 
 A source is a drafter that answers one question: *given some tokens after the committed ones, what may come next?* So
-one tree can be grown from the answers of several (``merged.py``), and any source alone is a strategy.
+one tree can be grown from several sources (``merged.py``), and any source alone is a strategy.
 
 Laws:
 - ``root`` is the state after the committed tokens, ``follow`` the state one token further. States are never changed:
-  each is asked about several tokens.
-- ``candidates`` are distinct tokens, each with the rate of its kind. A source may name anything: rates find out.
-- Memory is bounded, and each source says by what.
+  each is followed by several tokens.
+- ``candidates`` are distinct tokens, each with the acceptance rate of its bucket. A source may propose any token.
+- Memory is bounded, and each source documents the bound.
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from specdec.strategies.base import Drafter, Feedback, Proposer, Request
-from specdec.strategies.merging.acceptance_rates import Rate
+from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.growth import Growth
 from specdec.tree import Budget, DraftTree
 
-State = Any  # a source's own; None where it knows of nothing that may follow
-Candidate = tuple[int, Rate]
+State = Any  # a source's own; None where nothing is known to follow
+Candidate = tuple[int, AcceptanceRate]
 
 
 class SourceProposer(Proposer):
-    """The options of a source that drafts alone; in a merge, the merge's own count."""
+    """The options of a source that drafts alone; a merge has its own."""
 
     learns_across_requests: ClassVar[bool] = True
 
     num_nodes: int = Field(default=10, ge=1, description="nodes of a draft at most")
-    min_chance: float = Field(default=0.05, ge=0.0, le=1.0, description="chance below which nothing is drafted")
+    min_probability: float = Field(default=0.05, ge=0.0, le=1.0, description="least probability of a drafted node")
 
 
 class Source(Drafter):
-    """A drafter that can be asked what may follow any tokens."""
+    """A drafter with candidates after any path."""
 
     def __init__(self, request: Request, limits: SourceProposer | None = None) -> None:
         super().__init__(request)
@@ -48,20 +49,20 @@ class Source(Drafter):
 
     @abstractmethod
     def follow(self, state: State, token: int) -> State:
-        """The state one token further."""
+        """Return the state one token further."""
 
     @abstractmethod
     def candidates(self, state: State) -> Sequence[Candidate]:
-        """The tokens that may come next, each with the rate of its kind."""
+        """Return the tokens that may come next, each with the acceptance rate of its bucket."""
 
     def receive(self, feedback: Feedback) -> None:
         """Take the signals that the source declared, of whatever tree was verified."""
 
     def propose(self, budget: Budget) -> DraftTree:
-        assert self._limits is not None, "a source that drafts alone was given its limits"
-        growth = self._growth = Growth([self], self.request, budget, least_chance=self._limits.min_chance)
-        most = min(self._limits.num_nodes, budget.num_nodes)
-        while len(growth) <= most and growth.next_chance:
+        assert self._limits is not None, "a source that drafts alone has limits"
+        budget = replace(budget, num_nodes=min(self._limits.num_nodes, budget.num_nodes))
+        growth = self._growth = Growth([self], self.request, budget, min_probability=self._limits.min_probability)
+        while growth.next_probability:
             growth.take()
         return growth.tree(len(growth))
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from specdec.errors import RequestError
 from specdec.strategies.base import Engine, Feedback, Host, Nodes, Request, Signal, TopLogits
-from specdec.strategies.merging.acceptance_rates import Rates
+from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.sources.fingerprint import Fingerprint
 from specdec.strategies.sources.recycling_memory import RecyclingMemory, Successors
@@ -94,9 +94,11 @@ class RecyclingEngine(Engine):
         return self.prior.prepare(on_progress, seconds)
 
     def forget(self) -> None:
-        self.rates = Rates("token_recycling", _prior)
+        self.acceptance_rates = AcceptanceRates("token_recycling", _prior)
         self.of_token, self.of_pair = dict(self._begun.of_token), dict(self._begun.of_pair)
-        self.of_rank = {order: [self.rates[order, rank] for rank in range(self.config.k)] for order in _RIGHT}
+        self.of_rank = {
+            order: [self.acceptance_rates[order, rank] for rank in range(self.config.k)] for order in _RIGHT
+        }
 
     def remember(self, before: int, token: int, successors: Successors) -> None:
         """Store the successors of two tokens, and of the second alone; evicts the oldest entries."""
@@ -121,7 +123,7 @@ class RecyclingEngine(Engine):
 class _RecyclingSource(Source):
     def __init__(self, request: Request, engine: RecyclingEngine) -> None:
         super().__init__(request, engine.config)
-        self._engine, self._rates = engine, engine.rates
+        self._engine, self._acceptance_rates = engine, engine.acceptance_rates
 
     def root(self) -> tuple[int, int, int]:
         tokens = self.request.tokens
@@ -156,7 +158,7 @@ class _RecyclingSource(Source):
         best, second = scores[0][0], scores[min(1, len(scores) - 1)][0]
         gaps = [best - second, *(best - score for score, _ in scores[1:])]
         return [
-            (token, self._rates[order, min(rank, 2), int(min(gap, _GAPS))])
+            (token, self._acceptance_rates[order, min(rank, 2), int(min(gap, _GAPS))])
             for rank, ((_, token), gap) in enumerate(zip(scores, gaps, strict=True))
         ]
 
@@ -173,7 +175,7 @@ class _RecyclingSource(Source):
 _RIGHT = {0: (0.13, 0.06, 0.05, 0.03, 0.02), 1: (0.17, 0.07, 0.05, 0.03, 0.02), 2: (0.55, 0.08, 0.05, 0.03, 0.02)}
 
 
-def _prior(kind: Hashable) -> float:
-    assert isinstance(kind, tuple), "buckets are (order, rank) or (order, rank, gap)"
-    rates = _RIGHT[kind[0]]
-    return rates[min(kind[1], len(rates) - 1)]
+def _prior(bucket: Hashable) -> float:
+    assert isinstance(bucket, tuple), "buckets are (order, rank) or (order, rank, gap)"
+    rates = _RIGHT[bucket[0]]
+    return rates[min(bucket[1], len(rates) - 1)]

@@ -1,7 +1,7 @@
 """Suffix decoding: what followed the longest run of tokens that ends here, wherever it was written before.
 
 Oliaro et al. 2024, "SuffixDecoding", arXiv 2411.04975. Their tree of suffixes with counts, here with a candidate's
-chance learnt for each length of the match and rank by count in place of the counts' own ratio.
+acceptance rate, by the length of the match and the rank by count, in place of the counts' own ratio.
 """
 
 from collections.abc import Hashable, Sequence
@@ -9,13 +9,13 @@ from collections.abc import Hashable, Sequence
 from pydantic import Field
 
 from specdec.strategies.base import Engine, Host, Request
-from specdec.strategies.merging.acceptance_rates import Rate, Rates
+from specdec.strategies.merging.acceptance_rates import AcceptanceRate, AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.sources.trie import BREAK, Match, SuffixTrie
 from specdec.tree import Budget
 
-_MOST_NAMED = 3  # candidates
-_LONGEST, _SHARES = 8, 4  # matches longer than that are of one kind; classes of a follower's share
+_MAX_CANDIDATES = 3
+_LONGEST, _SHARES = 8, 4  # longer matches share a bucket; classes of a follower's share
 
 
 class SuffixProposer(SourceProposer):
@@ -36,7 +36,7 @@ class SuffixProposer(SourceProposer):
 
 
 class SuffixEngine(Engine):
-    """The rates of all requests' kinds, and the answers to the last of them."""
+    """The acceptance rates of all requests, and the answers to the last of them."""
 
     def __init__(self, config: SuffixProposer) -> None:
         self.config = config
@@ -44,23 +44,18 @@ class SuffixEngine(Engine):
         self.forget()
 
     def forget(self) -> None:
-        self.rates = Rates("suffix", _prior)
-        self._past: list[SuffixTrie] = []
-
-    @property
-    def past(self) -> Sequence[SuffixTrie]:
-        """Earlier answers, the latest first."""
-        return self._past
+        self.acceptance_rates = AcceptanceRates("suffix", _prior)
+        self.past: list[SuffixTrie] = []  # earlier answers, the latest first
 
     def remember(self, answer: Sequence[int]) -> None:
         """Keep an answer. When the younger half of the memory is full, the older one is dropped."""
         if not self._num_remembered:
             return
-        if not self._past or len(self._past[0]) + len(answer) > self._num_remembered // 2:
-            self._past = [SuffixTrie(self.depth), *self._past[:1]]
+        if not self.past or len(self.past[0]) + len(answer) > self._num_remembered // 2:
+            self.past = [SuffixTrie(self.depth), *self.past[:1]]
         for token in answer[: self._num_remembered // 2]:
-            self._past[0].append(token)
-        self._past[0].append(BREAK)
+            self.past[0].append(token)
+        self.past[0].append(BREAK)
 
     def start(self, request: Request) -> Source:
         return _SuffixSource(request, self)
@@ -69,7 +64,7 @@ class SuffixEngine(Engine):
 class _SuffixSource(Source):
     def __init__(self, request: Request, engine: SuffixEngine) -> None:
         super().__init__(request, engine.config)
-        self._engine, self._rates = engine, engine.rates
+        self._engine, self._acceptance_rates = engine, engine.acceptance_rates
         self._own = SuffixTrie(engine.depth)
         self._past = [(trie, trie.start) for trie in engine.past]
         self._num_read = 0
@@ -91,21 +86,21 @@ class _SuffixSource(Source):
         return [(trie, trie.follow(match, token)) for trie, match in state]
 
     def candidates(self, state: list[tuple[SuffixTrie, Match]]) -> Sequence[Candidate]:
-        named = dict[int, Rate]()
+        candidates = dict[int, AcceptanceRate]()
         for index, (trie, match) in enumerate(state):
             where = min(index, 1)
             only = trie.next_at(match)
-            if only != BREAK and only not in named:
-                named[only] = self._rates[where, min(match.length, _LONGEST)]
+            if only != BREAK and only not in candidates:
+                candidates[only] = self._acceptance_rates[where, min(match.length, _LONGEST)]
             for shorter, node in enumerate(match.nodes[:-1]):
                 length = min(len(match.nodes) - 1 - shorter, _LONGEST)
                 for rank, (token, count) in enumerate(node.ranked):
-                    if token not in named:
+                    if token not in candidates:
                         share = _SHARES * count // node.count
-                        named[token] = self._rates[where, length, min(rank, _SHARES), share]
-                if len(named) >= _MOST_NAMED:
+                        candidates[token] = self._acceptance_rates[where, length, min(rank, _SHARES), share]
+                if len(candidates) >= _MAX_CANDIDATES:
                     break
-        return list(named.items())
+        return list(candidates.items())
 
     def stop(self) -> None:
         self._engine.remember(self.request.tokens[self.request.prompt_length :])
@@ -117,6 +112,6 @@ _RIGHT_BY_LENGTH = 0.29, 0.48, 0.62, 0.66, 0.80, 0.80, 0.80, 0.93
 _WORTH_BY_SHARE = 0.15, 0.35, 1.0, 1.0, 1.0
 
 
-def _prior(kind: Hashable) -> float:
-    assert isinstance(kind, tuple), "kinds are (where, length) or (where, length, rank, share)"
-    return _RIGHT_BY_LENGTH[kind[1] - 1] * (_WORTH_BY_SHARE[kind[3]] if len(kind) > 2 else 1.0)
+def _prior(bucket: Hashable) -> float:
+    assert isinstance(bucket, tuple), "buckets are (where, length) or (where, length, rank, share)"
+    return _RIGHT_BY_LENGTH[bucket[1] - 1] * (_WORTH_BY_SHARE[bucket[3]] if len(bucket) > 2 else 1.0)

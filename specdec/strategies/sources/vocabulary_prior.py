@@ -48,6 +48,7 @@ class VocabularyPrior:
         self._idle_target, self._preceding = idle_target, preceding
         self._folder, self._clock = folder, clock
         self._path: Path | None = None  # of the model's file, set by the first call of ``prepare``
+        self._has_read = False  # the file
 
     def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
         """Extend the table for some seconds, as ``Engine.prepare``; 0 seconds only read the file.
@@ -84,9 +85,12 @@ class VocabularyPrior:
         self, target: Target, row: CacheRow, path: Path, on_progress: Callable[[int, int], object], seconds: float
     ) -> None:
         began, vocab_size, must_save = self._clock(), target.shapes.vocab_size, math.isinf(seconds)
-        saved = SuccessorTable.load(path, vocab_size, min(NUM_SUCCESSORS, vocab_size))
-        if saved.num_known >= self.table.num_known:
-            self.table = saved
+        if must_save or not self._has_read:
+            self._has_read = True
+            saved = SuccessorTable.load(path, vocab_size, min(NUM_SUCCESSORS, vocab_size))
+            if saved.num_known >= self.table.num_known:
+                self.table = saved
+        num_before = self.table.num_known
         try:
             while seconds > 0 and not self.table.is_whole:
                 num_known = self.table.num_known
@@ -95,7 +99,8 @@ class VocabularyPrior:
                 if self._clock() - began >= seconds:
                     break
         finally:  # an interrupted call loses nothing
-            if must_save or self.table.is_whole or self._clock() - began > _WORTH_SAVING:
+            is_worth_it = self.table.is_whole or self._clock() - began > _WORTH_SAVING
+            if must_save or (is_worth_it and self.table.num_known > num_before):
                 _save(self.table, path, must_save)
 
     def _ask(self, target: Target, row: CacheRow, tokens: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:

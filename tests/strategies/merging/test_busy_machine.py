@@ -8,10 +8,10 @@ from statistics import mean
 import pytest
 
 from specdec.costs import Costs
-from specdec.strategies.merging.padded_prices import PaddedPrices
-from specdec.strategies.merging.sizer import DraftSizer
+from specdec.strategies.merging.padded_cost_model import PaddedCostModel
+from specdec.strategies.merging.sizer import SpeedupSizer
 from tests.strategies.merging.test_sizer import recorded, width_of
-from tests.support.told_growth import ToldGrowth
+from tests.support.fixed_growth import FixedGrowth
 
 SIZES = (1, 6, 33)
 TRUE = Costs(SIZES, (1.0, 1.03, 1.9), 1.0)  # SmolLM2 in float32 on two cores
@@ -23,7 +23,7 @@ LOSS = 0.01
 class Machine:
     """Steps on a fake machine: a pass takes what the true costs say, times a disturbance."""
 
-    account: DraftSizer
+    sizer: SpeedupSizer
     rng: random.Random
     slowness: Callable[[int, random.Random], float]  # by the pass's nodes
     probs: Sequence[float] = PROBS
@@ -35,11 +35,11 @@ class Machine:
         """Return the tokens per step."""
         before = self.tokens
         for _ in range(num_steps):
-            width = width_of(self.account, [ToldGrowth(self.probs)], [32])
+            width = width_of(self.sizer, [FixedGrowth(self.probs, 32)])
             draw = self.rng.random()
             accepted = sum(draw < prob for prob in self.probs[: width - 1])
             record = recorded([width], [accepted], TRUE.at(width) * self.slowness(width, self.rng))
-            self.account.learn(record, record.outcomes)
+            self.sizer.learn(record, record.outcomes)
             self.tokens += 1 + accepted
             self.plain += 1 + accepted
             self.spent += TRUE.at(width)
@@ -47,7 +47,7 @@ class Machine:
 
 
 def machine(costs: Costs, slowness: Callable[[int, random.Random], float], seed: int = 0) -> Machine:
-    return Machine(DraftSizer(PaddedPrices(costs, 64), LOSS), random.Random(seed), slowness)
+    return Machine(SpeedupSizer(PaddedCostModel(costs, 64), LOSS), random.Random(seed), slowness)
 
 
 def quiet(width: int, rng: random.Random) -> float:
@@ -92,15 +92,15 @@ def test_what_was_learnt_while_only_drafts_were_disturbed_is_forgotten(seed: int
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("disturbed", [quiet, busy])
-def test_drafts_that_bring_nothing_cost_what_the_account_says(
+def test_drafts_that_bring_nothing_cost_no_more_than_the_balance(
     disturbed: Callable[[int, random.Random], float], seed: int
 ) -> None:
     """Likely tokens that never come, at costs that were measured too low."""
     steps = machine(Costs(SIZES, (1.0, 1.0, 1.03), 1.0), disturbed, seed)
-    account, spent = steps.account, 0.0
+    sizer, spent = steps.sizer, 0.0
     for _ in range(3000):
-        width = width_of(account, [ToldGrowth(PROBS)], [32])
+        width = width_of(sizer, [FixedGrowth(PROBS, 32)])
         record = recorded([width], [0], TRUE.at(width) * disturbed(width, steps.rng))
-        account.learn(record, record.outcomes)
+        sizer.learn(record, record.outcomes)
         spent += TRUE.at(width)
     assert spent <= 1.03 * 3000 + 5.0

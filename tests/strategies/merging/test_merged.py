@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -28,7 +29,7 @@ from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Host
-from specdec.strategies.merging.acceptance_rates import Rate
+from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.merged import MergedEngine, MergedProposer
 from specdec.strategies.merging.source import Candidate, Source
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
@@ -161,7 +162,7 @@ def test_a_part_whose_engine_or_source_fails_ends_alone(fault: str) -> None:
             return 0
 
         def candidates(self, state: int) -> Sequence[Candidate]:
-            return [(99, Rate(0.9, "wrong"))]
+            return [(99, AcceptanceRate(0.9, "wrong"))]
 
         def stop(self) -> None:
             stopped.append("wrong")
@@ -248,7 +249,7 @@ def test_recycled_predictions_are_draws_where_the_noise_is_known() -> None:
     model = ToyModel.random(8, order=1, sharpness=1.0, seed=3)
     taus = {}
     for temperature in (0.0, 1.0):
-        generator = Generator(model, proposer="token_recycling:min_chance=0.2")
+        generator = Generator(model, proposer="token_recycling:min_probability=0.2")
         result = generator.generate([1, 2], max_new_tokens=300, temperature=temperature, seed=2)
         taus[temperature] = result.stats.tokens_per_step
     assert taus[1.0] > 2.5  # the law of a token is known once it was seen, and so is what is drawn from it
@@ -262,12 +263,16 @@ def test_each_strategy_is_credited_with_what_it_named_by_depth() -> None:
     assert result.stats.sources == {"scripted": {1: [1, 1], 2: [1, 1]}, "scripted 2": {1: [1, 1], 2: [1, 0]}}
 
 
-def test_parts_hear_of_steps_and_are_told_to_forget_under_rules_that_read_q_as_well() -> None:
+def test_parts_learn_from_steps_prepare_and_forget_under_rules_that_read_q_as_well() -> None:
     told = list[str]()
 
     class Counting(Engine):
         def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
             told.append("learn")
+
+        def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
+            told.append("prepare")
+            return True
 
         def forget(self) -> None:
             told.append("forget")
@@ -278,8 +283,38 @@ def test_parts_hear_of_steps_and_are_told_to_forget_under_rules_that_read_q_as_w
 
     generator = Generator(ToyModel.random(4), proposer=MergedProposer([Counted(script=chain(1))]), verifier="rejection")
     result = generator.generate([1], max_new_tokens=5, temperature=1.0)
+    generator.prepare()
     generator.forget()
-    assert told == ["learn"] * result.stats.steps + ["forget"]
+    assert told == ["learn"] * result.stats.steps + ["prepare", "forget"]
+
+
+def test_where_the_text_depends_on_drafts_a_request_drafts_alike_alone_and_beside_others() -> None:
+    def drafted(with_others: bool) -> list[DraftTree]:
+        """The trees of a text that repeats itself, with a part whose acceptance rates the other text spoils."""
+        host = toy_host(6, reads_q=True)
+        engine = MergedProposer([SuffixProposer(), Scripted(script=chain(1, 2))]).bind(host)
+        texts = [[0, 1, 2, 3] * 4, [5, 4, 5, 5]][: 1 + with_others]
+        drafters = [
+            engine.start(Request(TokenView(text), len(text), 6, frozenset(), 0.0, Randomness(0).stream("test")))
+            for text in texts
+        ]
+        trees = list[DraftTree]()
+        for _ in range(20):
+            proposed = engine.propose_many(drafters, [ROOMY] * len(texts))
+            for text, drafter, tree in zip(texts, drafters, proposed, strict=True):
+                assert isinstance(tree, DraftTree)
+                text.append((text[-1] + 1) % 4 if text is texts[0] else 5)
+                drafter.observe(Feedback(tree, (0,), (text[-1],)))
+            others = [Outcome(Mock())] * 3 if with_others else []  # of another strategy
+            outcomes = [Outcome(Mock(), tree=tree, tokens=(1,)) for tree in proposed if isinstance(tree, DraftTree)]
+            engine.learn(StepRecord("step", (*outcomes, *others), {"forward": 1.0}, width=9), outcomes)
+            assert isinstance(proposed[0], DraftTree)
+            trees.append(proposed[0])
+        return trees
+
+    alone, together = drafted(False), drafted(True)
+    assert [(tree.tokens, tree.parents) for tree in alone] == [(tree.tokens, tree.parents) for tree in together]
+    assert max(map(len, alone)) > 3
 
 
 def test_a_merge_that_rests_drafts_nothing_and_still_hears(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def drafted(path: Path, tokens: list[int], vocab_size: int = 100, **options: flo
 
 def test_the_longest_run_is_continued_first_and_shorter_ones_behind_it(tmp_path: Path) -> None:
     build_index(tmp_path / "index", [[1, 2, 3, 4, 5, 9], [7, 3, 6], [8, 3, 6]])
-    tree = drafted(tmp_path / "index", [50, 1, 2, 3], min_chance=0.0)
+    tree = drafted(tmp_path / "index", [50, 1, 2, 3], min_probability=0.0)
     assert tree.path(1) == [4]
     assert {4, 6} <= {tree.tokens[node] for node in range(len(tree)) if tree.parents[node] == 0}
     assert [4, 5, 9] in [tree.path(node) for node in range(len(tree))]
@@ -115,9 +115,9 @@ def test_rates_are_learnt_across_requests_and_forgotten_when_told(path: Path) ->
     assert isinstance(engine, DatastoreEngine)
     drafter = engine.start(Request(TokenView([1, 2]), 1, 6, frozenset(), 0.0, Randomness(0).stream("test")))
     drafter.propose(ROOMY)
-    assert engine.rates
+    assert engine.acceptance_rates
     engine.forget()
-    assert not engine.rates
+    assert not engine.acceptance_rates
     engine.close()
 
 

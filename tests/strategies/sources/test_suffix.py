@@ -17,7 +17,7 @@ def begun(engine: Engine, tokens: list[int], prompt_length: int = 1) -> Drafter:
 
 
 def test_the_longest_match_is_continued_first() -> None:
-    engine = SuffixProposer(num_nodes=4, min_chance=0.0).bind(toy_host(100, reads_q=False))
+    engine = SuffixProposer(num_nodes=4, min_probability=0.0).bind(toy_host(100, reads_q=False))
     tree = begun(engine, [1, 2, 3, 4, 5, 9, 3, 6, 1, 2, 3]).propose(ROOMY)
     assert tree.path(1) == [4]  # behind 1 2 3; 6 stood behind 3 alone
     assert [4, 5, 9] in [tree.path(node) for node in range(len(tree))]

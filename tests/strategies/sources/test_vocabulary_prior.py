@@ -189,7 +189,7 @@ def test_a_file_that_does_not_fit_is_made_anew_and_decoding_goes_on(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def text() -> list[int]:
-        generator = Generator(tiny_llama(seed=4), proposer=TokenRecyclingProposer(min_chance=0.0))
+        generator = Generator(tiny_llama(seed=4), proposer=TokenRecyclingProposer(min_probability=0.0))
         return generator.generate([5, 9], max_new_tokens=8).token_ids
 
     Generator(tiny_llama(seed=4)).prepare()
@@ -214,6 +214,23 @@ def test_a_table_that_another_process_has_finished_is_not_replaced_by_a_part(tmp
         prepared(target, math.inf, tmp_path, on_progress=interrupt)
     (path,) = (tmp_path / "successors").iterdir()
     assert SuccessorTable.load(path, 1000, 8).is_whole
+
+
+def test_loading_and_idle_time_read_the_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, paths, load = target_of(tiny_llama(vocab_size=1000)), list[Path](), SuccessorTable.load
+
+    def counting(path: Path, vocab_size: int, k: int) -> SuccessorTable:
+        paths.append(path)
+        return load(path, vocab_size, k)
+
+    monkeypatch.setattr(SuccessorTable, "load", counting)
+    for num_reads in (2, 1):  # the second: before it is written, since another process may have written more
+        prior = VocabularyPrior(lambda: target, FIRST, tmp_path)
+        assert prior.prepare(lambda *_: None, 0.0) == (num_reads == 1)
+        while not prior.prepare(lambda *_: None, 1e-9):
+            pass
+        assert (len(paths), prior.table.is_whole) == (num_reads, True)
+        paths.clear()
 
 
 def test_no_seconds_are_no_successors(tmp_path: Path) -> None:
@@ -247,7 +264,7 @@ def test_a_prepared_generator_knows_all_tokens_at_once_and_so_do_later_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    proposer = TokenRecyclingProposer(min_chance=0.0, vocabulary_seconds=0.0)
+    proposer = TokenRecyclingProposer(min_probability=0.0, vocabulary_seconds=0.0)
     generator = Generator(tiny_llama(seed=4), proposer=proposer)
     before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
     told: list[tuple[int, int]] = []
@@ -270,7 +287,7 @@ def test_a_folder_that_cant_be_written_to_is_said_where_it_was_asked_for(
 
 
 def test_a_token_that_wasnt_seen_is_followed_by_what_the_target_says_of_it_alone() -> None:
-    proposer, prompt = TokenRecyclingProposer(min_chance=0.0), [5, 9]
+    proposer, prompt = TokenRecyclingProposer(min_probability=0.0), [5, 9]
     unknown, known = (Generator(tiny_llama(seed=1), proposer=proposer) for _ in range(2))
     known.prepare()
     first, other = (each.generate(prompt, max_new_tokens=2) for each in (known, unknown))
@@ -280,7 +297,7 @@ def test_a_token_that_wasnt_seen_is_followed_by_what_the_target_says_of_it_alone
 
 def test_idle_time_is_used_until_every_token_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    generator = Generator(tiny_llama(seed=6, vocab_size=1000), proposer=TokenRecyclingProposer(min_chance=0.0))
+    generator = Generator(tiny_llama(seed=6, vocab_size=1000), proposer=TokenRecyclingProposer(min_probability=0.0))
     before = generator.generate([5, 9], max_new_tokens=2).stats.num_nodes
     with generator.open_batch() as batch:
         while not batch.use_idle_time(1e-9):

@@ -1,4 +1,4 @@
-"""Prices of drafts: c(T) at first, and then what steps took."""
+"""Costs of drafts: c(T) at first, and then what steps took."""
 
 import time
 
@@ -7,53 +7,53 @@ import pytest
 from specdec import Generator, ToyModel
 from specdec.costs import Costs
 from specdec.record import StepRecord
-from specdec.strategies.merging.padded_prices import PaddedPrices
+from specdec.strategies.merging.padded_cost_model import PaddedCostModel
 
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first
 
 
 class Steps:
-    """Prices, told of steps that take as long as is said."""
+    """A cost model that learns from steps of given times."""
 
     def __init__(self, learns: bool = True) -> None:
-        self.prices = PaddedPrices(COSTS, 20, learns)
+        self.model = PaddedCostModel(COSTS, 20, learns)
 
     def take(self, num_rows: int, width: int, seconds: float, times: int = 1) -> None:
         for _ in range(times):
-            self.prices.note(num_rows, width, seconds, 0.0, width == 1)
+            self.model.learn(num_rows, width, seconds, 0.0, width == 1)
 
     def at(self, num_rows: int, width: int) -> float:
         """The cost of a step, in plain ones."""
-        return self.prices.table(num_rows).costs[width]
+        return self.model.table(num_rows).costs[width]
 
 
-def test_before_anything_was_seen_a_price_is_what_the_costs_say() -> None:
+def test_before_any_step_costs_are_those_measured_at_load() -> None:
     steps = Steps()
     assert [steps.at(1, width) for width in (1, 2, 11)] == pytest.approx([1.0, 1.1, 2.0])
     assert steps.at(4, 2) == pytest.approx((1 + 7 * 0.1) / (1 + 3 * 0.1))
 
 
 def test_where_passes_are_filled_up_a_plain_one_between_drafted_ones_makes_none_of_them_cheaper() -> None:
-    prices = PaddedPrices(Costs((1, 9), (1.0, 2.0), 1.0, filled_to=(1, 5, 9)), 8)
+    model = PaddedCostModel(Costs((1, 9), (1.0, 2.0), 1.0, filled_to=(1, 5, 9)), 8)
     for width in (1, 2, 4, 5, 1, 3):
-        prices.note(1, width, 1.5, 0.0, width == 1)  # all of them take what five nodes do
-    assert prices.table(1).costs == pytest.approx([0.0, 1.0, 1.5, 1.5, 1.5, 1.5, 2.0, 2.0, 2.0])
+        model.learn(1, width, 1.5, 0.0, width == 1)  # all of them take what five nodes do
+    assert model.table(1).costs == pytest.approx([0.0, 1.0, 1.5, 1.5, 1.5, 1.5, 2.0, 2.0, 2.0])
 
 
 def test_sizes_that_are_filled_up_to_the_same_are_learnt_together() -> None:
-    prices = PaddedPrices(Costs((1, 9), (1.0, 2.0), 1.0, filled_to=(1, 5, 9)), 8)
+    model = PaddedCostModel(Costs((1, 9), (1.0, 2.0), 1.0, filled_to=(1, 5, 9)), 8)
     for width in (1, 2, 3, 4):
-        prices.note(1, width, 1.5 if width == 1 else 4.5, 0.0, width == 1)
-    assert prices.table(1).costs[2:6] == pytest.approx([3.0] * 4)
+        model.learn(1, width, 1.5 if width == 1 else 4.5, 0.0, width == 1)
+    assert model.table(1).costs[2:6] == pytest.approx([3.0] * 4)
 
 
-def test_a_step_of_several_rows_that_takes_longer_is_dearer_for_them_alone() -> None:
+def test_a_step_of_several_rows_that_takes_longer_is_more_expensive_for_them_alone() -> None:
     steps = Steps()
     steps.take(4, 1, 5.0, times=5)
     steps.take(4, 2, 10.0, times=5)
     assert steps.at(4, 2) == pytest.approx(2.0)
     assert steps.at(4, 1) == 1.0
-    # Other sizes are so many times dearer than the costs say.
+    # Other sizes cost more than predicted by the same factor.
     assert steps.at(4, 3) == pytest.approx((2 / 1.7 * 1.3) * (1 + 11 * 0.1) / (1 + 3 * 0.1))
     assert steps.at(1, 2) == pytest.approx(1.1)
 
@@ -76,7 +76,7 @@ def test_sizes_are_learnt_apart_and_no_larger_step_is_cheaper() -> None:
         steps.take(1, 1, 2.0)
         steps.take(1, 2, 2.2)
         steps.take(1, 9, 2 * 1.8 * 2)
-    costs = steps.prices.table(1).costs
+    costs = steps.model.table(1).costs
     assert (costs[2], costs[9]) == (pytest.approx(1.1), pytest.approx(3.6))
     assert list(costs) == sorted(costs)
 
@@ -131,17 +131,17 @@ def test_plain_steps_are_asked_for_where_a_size_is_new_and_after_many_drafts() -
     steps = Steps()
     needed = []
     for _ in range(300):
-        needed.append(steps.prices.needs_plain(1))
+        needed.append(steps.model.needs_plain(1))
         steps.take(1, 1 if needed[-1] else 4, 1.0)
     assert [index for index, is_needed in enumerate(needed) if is_needed] == [1, 50, 99, 148, 197, 246, 295]
 
 
-def test_without_a_clock_prices_are_those_measured_at_load() -> None:
+def test_without_a_clock_costs_are_those_measured_at_load() -> None:
     steps = Steps(learns=False)
     steps.take(1, 1, 1.0, times=200)
     steps.take(1, 4, 50.0, times=200)
     assert steps.at(1, 4) == pytest.approx(1.3)
-    assert not steps.prices.needs_plain(1)
+    assert not steps.model.needs_plain(1)
 
 
 def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The cost model of a backend that pads rows to the widest: c(T) at first, and then what steps take.
+"""The cost model of a backend that pads rows to the widest: c(T) at first, and then the time that steps take.
 
 c(T) is measured at load for a single row, quickly, and covers the model alone. Host work, masks, padding and several
 rows come on top, and a busy machine may have spoilt it. So costs are learnt from steps: drafted steps are timed near
@@ -12,15 +12,17 @@ the nearest that has some.
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, repeat
 
 import numpy as np
 
 from specdec.costs import Costs
-from specdec.strategies.merging.prices import Prices, Table
-from specdec.strategies.merging.rounds import PaddedRounds
+from specdec.record import StepRecord
+from specdec.strategies.merging.cost_model import CostModel, CostTable
+from specdec.strategies.merging.growth import Growth
 
 _MOST, _FEWEST = 30, 3  # steps of a size that count, and that are needed
 _NEAR = 3  # steps before and after a plain one that are compared with it
@@ -28,49 +30,56 @@ _MEMORY = 256  # steps: older ones count only where there are too few
 _SURPRISE = 1.5  # plain steps: two steps are enough where both cost more
 _REFRESH = 48  # steps after which a plain one is due: contexts grow, and machines change
 _HIGHEST_COST = 100.0
+_MOST_SIZES = 4096  # of passes
 
 
-class PaddedPrices(Prices):
-    """Costs by the width that all rows are padded to; with ``learns`` False they stay as c(T) has them."""
+class PaddedCostModel(CostModel):
+    """Costs by the width that all rows are padded to, up to ``max_width`` nodes."""
 
-    rounds = PaddedRounds
+    is_padded = True
 
-    def __init__(self, costs: Costs, widest: int, learns: bool = True) -> None:
-        self._costs, self._widest, self._learns = costs, widest, learns
+    def __init__(self, costs: Costs, max_width: int, learns: bool = True) -> None:
+        super().__init__(learns)
+        self._costs, self._max_width = costs, max_width
+        self._seconds = lru_cache(_MOST_SIZES)(costs.at)  # of a pass; each table asks for the same sizes
         self._rows: defaultdict[int, _Steps] = defaultdict(_Steps)
-        self._tables: dict[int, Table] = {}
+        self._tables: dict[int, CostTable] = {}
 
-    def table(self, num_rows: int) -> Table:
+    def rounds(self, growths: Sequence[Growth]) -> Iterable[Sequence[Growth]]:
+        """Every row takes a node in every round."""
+        return repeat(growths)
+
+    def size_of(self, record: StepRecord) -> int:
+        return record.width
+
+    def table(self, num_rows: int) -> CostTable:
         if num_rows not in self._tables:
-            nearest = self._nearest(num_rows)
-            learnt = self._rows[nearest].costs
+            correction = self._correction(self._nearest(num_rows))
             costs = [0.0, self._rows[num_rows].cost_of_nothing]
-            for width in range(2, self._widest + 1):
+            for width in range(2, self._max_width + 1):
                 predicted = self._predicted(num_rows, width)
-                cost = predicted
-                if learnt:
-                    cost *= self._learnt(learnt, nearest, width) / self._predicted(nearest, width)
+                cost = predicted * correction(width)
                 if self._costs.filled_to:  # so are the plain steps near: a ratio says too little
                     cost = max(cost, predicted)
                 costs.append(max(costs[-1], cost))
-            self._tables[num_rows] = Table.of(costs)
+            self._tables[num_rows] = CostTable.of(costs)
         return self._tables[num_rows]
 
     def plain(self, num_rows: int) -> float:
         """Return the seconds of a plain step of ``num_rows`` rows, by c(T)."""
-        return self._costs.at(num_rows * self._costs.least_width)
+        return self._seconds(num_rows * self._costs.least_width)
 
     def needs_plain(self, num_rows: int) -> bool:
         return self._rows[num_rows].needs_plain
 
-    def note(self, num_rows: int, place: int, seconds: float, searching: float, is_plain: bool) -> None:
-        if not self._learns:
+    def learn(self, num_rows: int, size: int, seconds: float, searching: float, is_plain: bool) -> None:
+        if not self.learns:
             return
         steps = self._rows[num_rows]
         if is_plain:
-            steps.note_plain(seconds)
+            steps.add_plain(seconds)
         else:
-            steps.note_drafted(self._fed(num_rows, place), seconds)
+            steps.add_drafted(self._filled(num_rows, size), seconds)
         if steps.has_new_costs():
             self._tables.clear()  # those of other numbers of rows may go by this one's
 
@@ -82,24 +91,30 @@ class PaddedPrices(Prices):
         known = [number for number, steps in self._rows.items() if steps.costs and (number > 1) == (num_rows > 1)]
         return min(known, key=lambda number: abs(number - num_rows), default=num_rows)
 
-    def _learnt(self, costs: Mapping[int, float], num_rows: int, width: int) -> float:
-        """Return the cost of a width by those that were seen; c(T) has the shape beyond the largest."""
-        fed, largest = self._fed(num_rows, width), max(costs)
-        if fed >= largest:
-            return costs[largest] * self._costs.at(num_rows * fed) / self._costs.at(num_rows * largest)
+    def _correction(self, num_rows: int) -> Callable[[int], float]:
+        """Return the factor, by width, between the costs that were seen and those that c(T) predicts."""
+        costs = self._rows[num_rows].costs
+        if not costs:
+            return lambda _: 1.0
         # Where passes are filled up, a plain step is as large as a drafted one, which then costs what was seen.
-        known = {self._fed(num_rows, 1): 1.0, **costs}
-        sizes = sorted(known)
+        known = {self._filled(num_rows, 1): 1.0, **costs}
+        sizes, largest = sorted(known), max(costs)
         # No pass takes longer than one of more nodes: a smaller one that seemed to was delayed.
         at_most = [*accumulate((known[size] for size in reversed(sizes)), min)][::-1]
-        return float(np.interp(fed, sizes, at_most))
 
-    def _fed(self, num_rows: int, width: int) -> int:
+        def factor(width: int) -> float:
+            filled = self._filled(num_rows, width)
+            beyond = self._seconds(num_rows * max(filled, largest)) / self._seconds(num_rows * largest)
+            return float(np.interp(filled, sizes, at_most)) * beyond / self._predicted(num_rows, width)
+
+        return factor
+
+    def _filled(self, num_rows: int, width: int) -> int:
         """The nodes for each row once a pass is filled up."""
         return math.ceil(self._costs.filled(num_rows * max(width, self._costs.least_width)) / num_rows)
 
     def _predicted(self, num_rows: int, width: int) -> float:
-        return self._costs.at(num_rows * max(width, self._costs.least_width)) / self.plain(num_rows)
+        return self._seconds(num_rows * max(width, self._costs.least_width)) / self.plain(num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,35 +128,33 @@ class _Pair:
 
 
 class _Steps:
-    """The times of steps of some number of rows."""
+    """The times of steps of some number of rows.
+
+    Attributes:
+        costs: costs of drafted steps by width, in plain steps. Steps without a draft aren't among them.
+        cost_of_nothing: the cost of a step whose search found no draft.
+        needs_plain: True if drafted steps have no plain step near.
+    """
 
     def __init__(self) -> None:
-        self._num_steps = self._num_since_plain = 0
+        self.costs: Mapping[int, float] = {}
+        self.cost_of_nothing = 1.0
         self.needs_plain = False
+        self._num_steps = self._num_since_plain = 0
         self._plain: deque[float] = deque(maxlen=_NEAR)  # seconds of the last plain steps in a row
         self._before: deque[tuple[int, float]] = deque(maxlen=_NEAR)  # the last drafted steps, for the next plain one
         self._pairs: defaultdict[int, deque[_Pair]] = defaultdict(lambda: deque(maxlen=_MOST))  # by bits of the width
         self._known: dict[int, float] = {}  # costs by width
 
-    @property
-    def cost_of_nothing(self) -> float:
-        """Plain steps that one takes in which the drafter found nothing."""
-        return max(1.0, self._known.get(1, 1.0))
-
-    @property
-    def costs(self) -> Mapping[int, float]:
-        """Costs of drafted steps by width, in plain steps; steps without a draft aren't among them."""
-        return {width: cost for width, cost in self._known.items() if width > 1}
-
-    def note_plain(self, seconds: float) -> None:
-        """Note a step in which nothing was drafted."""
+    def add_plain(self, seconds: float) -> None:
+        """Add a step in which nothing was drafted."""
         if self._num_since_plain:
             self._plain.clear()
         self._plain.append(seconds)
         self._num_since_plain, self.needs_plain = 0, False
 
-    def note_drafted(self, width: int, seconds: float) -> None:
-        """Note a step with drafts; it counts once a plain step is near."""
+    def add_drafted(self, width: int, seconds: float) -> None:
+        """Add a step with drafts; it counts once a plain step is near."""
         self._num_since_plain += 1
         self._before.append((width, seconds))
         if self._num_since_plain > _NEAR or not self._plain:
@@ -170,6 +183,8 @@ class _Steps:
         )
         if not is_same:
             self._known = learnt
+            self.costs = {width: cost for width, cost in learnt.items() if width > 1}
+            self.cost_of_nothing = learnt.get(1, 1.0)
         return not is_same
 
 
