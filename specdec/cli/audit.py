@@ -57,15 +57,13 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         chosen = read_prompts(prompts, category, per_category)
         check_request(proposer, verifier=verifier, **choice.stages, settings=settings)
         from specdec.auditing import audit as run
-        from specdec.comparison.prompts import as_chat
         from specdec.generator import Generator
 
         use_threads(threads)
         loaded, tokenizer = choice.load(proposer)
-        chosen = as_chat(chosen, tokenizer, chat)
         with status("trying the model out"):
             generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, **choice.stages)
-            run(generator, [], **settings)  # what can't be audited is refused here
+            run(generator, [], chat=chat, **settings)  # what can't be audited is refused here
     console = Console(highlight=False, markup=False)
     if not as_json:
         console.print(f"numerics: {generator.numerics}", soft_wrap=True)
@@ -74,7 +72,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         if not as_json:
             console.print(sentence(finding, tokenizer), soft_wrap=True)
 
-    whole = run(generator, chosen, on_finding=show, **settings)
+    whole = run(generator, chosen, chat=chat, on_finding=show, **settings)
     if as_json:
         typer.echo(json.dumps(whole.to_json(), ensure_ascii=False))
     else:

@@ -26,8 +26,8 @@ class EvaluationPrompt:
 
 
 def demo_prompts() -> list[EvaluationPrompt]:
-    """The prompts of the built-in model."""
-    return [EvaluationPrompt(prompt.category, prompt.name, prompt.text) for prompt in demo.prompts()]
+    """The built-in prompts: beginnings of texts, and instructions."""
+    return [EvaluationPrompt(each.category, each.name, each.text, each.is_instruction) for each in demo.prompts()]
 
 
 def named(prompts: Sequence[EvaluationPrompt | Any]) -> list[EvaluationPrompt]:
