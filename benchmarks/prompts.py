@@ -26,7 +26,9 @@ def prompt_ids(tokenizer: Any, path: Path | None = None, most: int | None = None
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--prompts`` and the options that select from it."""
     parser.add_argument("--prompts", type=Path, nargs="+", default=[], help="JSON Lines files (default: the demo's)")
-    parser.add_argument("--chat", action="store_true", help="send all through the chat template, not instructions alone")
+    parser.add_argument(
+        "--chat", action="store_true", help="send all through the chat template, not instructions alone"
+    )
     parser.add_argument("--category", help="prompts of this category only")
     parser.add_argument("--per-category", type=int, help="maximum number of prompts per category")
     parser.add_argument("--longest", type=int, default=10**9, help="maximum tokens of a prompt")

@@ -55,7 +55,9 @@ def test_the_model_reads_its_prompts_as_it_was_trained_on_them(built_in: tuple[A
     assert sha256("\0".join(shown).encode()).hexdigest()[:16] == "9ce6a5f1b88acdd6"
     plan = ComparisonSession(model, {}, tokenizer=tokenizer).plan
     assert [list(ids) for _, _, ids in plan.prompts] == [tokenizer(text)["input_ids"] for text in shown]
-    assert [encode(prompt.request, tokenizer, len(tokenizer)) for prompt in demo.prompts()] == tokenizer(shown)["input_ids"]
+    assert [encode(prompt.request, tokenizer, len(tokenizer)) for prompt in demo.prompts()] == tokenizer(shown)[
+        "input_ids"
+    ]
 
 
 def test_the_model_is_as_large_as_it_says(built_in: tuple[Any, Any]) -> None:
