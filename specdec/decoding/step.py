@@ -4,7 +4,7 @@ A request takes part in a step with a turn: the next chunk of its prompt, or a d
 share a pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +13,7 @@ from specdec.decoding.contexts import Contexts
 from specdec.decoding.failures import blame_backend, blame_proposer, blame_verifier
 from specdec.decoding.lifecycle import leave
 from specdec.decoding.phases import timed
-from specdec.decoding.prefill import keep_prompt_signals, next_chunk, tree_of_chunk
+from specdec.decoding.prefill import keep_prompt_signals, tree_of_chunk
 from specdec.decoding.proposals import budget, checked, propose_all
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.signals import answers, select, wanted
@@ -32,6 +32,7 @@ class Batch:
     """The requests of one pass.
 
     Attributes:
+        chunks: tokens of a prompt to read without a draft, by request.
         fallback: the verifier for drafts without a true q under a rule that reads q; it doesn't read q itself.
         flags_ties: retain the two best scores of each token, since a pass of another shape might swap them.
         drops_drafts: feed roots alone where the text allows it: requests outside the pass wait for it.
@@ -40,6 +41,7 @@ class Batch:
 
     target: Target
     requests: Sequence[RequestState]
+    chunks: Mapping[RequestState, Sequence[int]]
     fallback: Verifier
     contexts: Contexts
     flags_ties: bool = False
@@ -103,7 +105,7 @@ def propose(batch: Batch) -> list[RequestTurn]:
     """A turn per request: the next chunk of its prompt, or a checked draft; the root alone if its proposer fails."""
     turns = dict[RequestState, RequestTurn]()
     for request in batch.requests:
-        if chunk := next_chunk(request, batch.target):
+        if chunk := batch.chunks.get(request):
             tree = tree_of_chunk(chunk, request)
             turns[request] = RequestTurn(request, tree, tree, Verdict(tuple(range(len(tree))), ()), is_chunk=True)
     drafting = [request for request in batch.requests if request not in turns]
