@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -113,25 +114,33 @@ def compare(
         sessions = [_session(loaded, named, chosen, options) for options in given.values()]
         for each, session in zip(files, sessions, strict=True):
             _check_run_file(each.run_file, session)
-    comparisons: list[Comparison] = []
     with ExitStack() as opened:
         for session in sessions:
             opened.enter_context(session)
-        for temperature, session, each in zip(given, sessions, files, strict=True):
-            try:
-                comparisons.append(measured(session, each.run_file))
-            except KeyboardInterrupt:
-                if not comparisons:
-                    raise
-                break
-            if len(given) > 1 and not outputs.as_json:
-                typer.echo(f"temperature {temperature:g}")
-            _show(comparisons[-1], session.tokenizer, each)
-            if not comparisons[-1].is_complete:
-                break
+        comparisons = _compared(list(given), sessions, files)
         if outputs.report is not None:
             _write_report(outputs.report, comparisons, sessions[0])
     _leave(comparisons, is_interrupted=len(comparisons) < len(sessions))
+
+
+def _compared(
+    temperatures: Sequence[float], sessions: "Sequence[ComparisonSession]", outputs: Sequence[Outputs]
+) -> "list[Comparison]":
+    """Measure and show one comparison after the other; an incomplete one is the last."""
+    comparisons: list[Comparison] = []
+    for temperature, session, own in zip(temperatures, sessions, outputs, strict=True):
+        try:
+            comparisons.append(measured(session, own.run_file))
+        except KeyboardInterrupt:
+            if not comparisons:
+                raise
+            break
+        if len(sessions) > 1 and not own.as_json:
+            typer.echo(f"temperature {temperature:g}")
+        _show(comparisons[-1], session.tokenizer, own)
+        if not comparisons[-1].is_complete:
+            break
+    return comparisons
 
 
 def report(

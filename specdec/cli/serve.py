@@ -108,8 +108,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             check_request(text, settings={})
         access.check()
         _check_level(log_level)
-        for module in ("fastapi", "prometheus_client", "uvicorn"):
-            needs(module, "serve", "the server")
+        _check_libraries()
         from specdec.generator import Generator
         from specdec.serving import process as running
         from specdec.serving.open_files import connections_that_fit, raise_limit
@@ -151,6 +150,11 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 def _check_level(level: str) -> None:
     if level not in {"debug", "info", "warning", "error"}:
         raise RequestError(f"--log-level {level!r}: it must be debug, info, warning or error")
+
+
+def _check_libraries() -> None:
+    for module in ("fastapi", "prometheus_client", "uvicorn"):
+        needs(module, "serve", "the server")
 
 
 def _server_options(

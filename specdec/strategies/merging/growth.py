@@ -6,7 +6,7 @@ the most probable candidate again and again gives, for every number of nodes, th
 et al. 2024, arXiv 2406.16858, section 4).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
@@ -97,24 +97,32 @@ class Growth:
         if self.depths[node] >= self._depth or (node and token in self._stops):
             return
         above = self._states[self.parents[node]] if node else None
-        agreements, size = self._agreements, self._vocab_size
         for index, source in enumerate(self._sources):
             state = None
-            try:
-                if source is not None:
+            if source is not None:
+                try:
                     if above is None:
                         state = source.root()
                     elif above[index] is not None:
                         state = source.follow(above[index], token)
                     if state is not None:
-                        for each, rate in source.candidates(state):
-                            if not 0 <= each < size:
-                                raise PluginError(f"named token {each}, outside the vocabulary of {size}")
-                            known = named.get(each)
-                            named[each] = rate if known is None else agreements[known, rate]
-            except Exception as error:  # a third party's code
-                self._drop(index, error)
+                        self._gather(source.candidates(state), named)
+                except Exception as error:  # a third party's code
+                    self._drop(index, error)
             states.append(state)
+        self._push(node, named)
+
+    def _gather(self, candidates: Iterable[tuple[int, Rate]], named: dict[int, Rate]) -> None:
+        """Add one source's candidates to those of the others."""
+        agreements, size = self._agreements, self._vocab_size
+        for each, rate in candidates:
+            if not 0 <= each < size:
+                raise PluginError(f"named token {each}, outside the vocabulary of {size}")
+            known = named.get(each)
+            named[each] = rate if known is None else agreements[known, rate]
+
+    def _push(self, node: int, named: Mapping[int, Rate]) -> None:
+        """Queue the candidates after a node, unless they are too improbable."""
         chance, least, heap, order = self.chances[node], self._least, self._heap, self._num_pushed
         for each, rate in named.items():
             likelihood = chance * rate.value

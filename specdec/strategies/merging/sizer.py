@@ -103,10 +103,7 @@ class DraftSizer:
         place, gained, best, speed = 1, 0.0, 1, 1.0 / costs[1]
         while place < len(costs) - 1 and (growing := rounds.next()):
             probability = sum([growth.next_chance for growth in growing]) / num_rows
-            if self._num_trials:
-                if place > _TRIAL_NODES or not probability:
-                    break
-            elif probability <= floors[place] * speed or costs[place + 1] - 1.0 > self.balance:
+            if not self._pays(place, probability, floors[place] * speed, costs[place + 1]):
                 break
             for growth in growing:
                 if growth.next_chance:
@@ -118,6 +115,12 @@ class DraftSizer:
         self._charged = costs[best] - 1.0
         self.balance -= self._charged
         return rounds.sizes(best - 1)
+
+    def _pays(self, place: int, probability: float, least: float, cost: float) -> bool:
+        """Return True if a round pays and the balance has its cost, or if a trial has room for it."""
+        if self._num_trials:
+            return place <= _TRIAL_NODES and probability > 0.0
+        return probability > least and cost - 1.0 <= self.balance
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         """Note what a step took, and what its drafts brought.
