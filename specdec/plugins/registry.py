@@ -283,7 +283,7 @@ def _fault_of(cls: object, kind: str) -> str:
     if not (isinstance(cls, type) and issubclass(cls, contract)):
         return f"{cls!r} is not a subclass of specdec's {contract.__name__}"
     if inspect.isabstract(cls):
-        return f"{cls.__name__} doesn't define {', '.join(sorted(cls.__abstractmethods__))}"
+        return f"{cls.__name__} doesn't define {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))}"
     if issubclass(cls, Proposer) and (cls.start, cls.bind) == (Proposer.start, Proposer.bind):
         return f"{cls.__name__} doesn't define start, or bind for an engine of its own"
     promises = ("lossless", "reads_q") if kind == "verifiers" else ()
