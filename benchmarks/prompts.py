@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.comparison.prompts import demo_prompts, load_prompts, select
+from specdec.comparison.prompts import as_chat, demo_prompts, load_prompts, select
 from specdec.requests.prompts import encode
 
 
@@ -17,16 +17,18 @@ class EncodedPrompt:
     ids: list[int]
 
 
-def texts(path: Path | None, category: str | None = None, most: int | None = None) -> list[str]:
-    """The demo's prompts, or a file's, as text."""
-    chosen = select(demo_prompts() if path is None else load_prompts(path), [category] if category else [])
-    return [prompt.prompt for prompt in chosen][:most]
+def prompt_ids(tokenizer: Any, path: Path | None = None, most: int | None = None) -> list[list[int]]:
+    """Token ids of the demo's prompts, or of a file's."""
+    chosen = as_chat(select(demo_prompts() if path is None else load_prompts(path)), tokenizer)
+    return [encode(prompt.prompt, tokenizer, len(tokenizer)) for prompt in chosen[:most]]
 
 
 def add_prompt_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--prompts`` and the options that select from it."""
     parser.add_argument("--prompts", type=Path, nargs="+", default=[], help="JSON Lines files (default: the demo's)")
-    parser.add_argument("--chat", action="store_true", help="send them through the tokenizer's chat template")
+    parser.add_argument(
+        "--chat", action="store_true", help="send all through the chat template, not instructions alone"
+    )
     parser.add_argument("--category", help="prompts of this category only")
     parser.add_argument("--per-category", type=int, help="maximum number of prompts per category")
     parser.add_argument("--longest", type=int, default=10**9, help="maximum tokens of a prompt")
@@ -38,9 +40,9 @@ def encoded_prompts(arguments: argparse.Namespace, tokenizer: Any) -> list[Encod
     sources = [load_prompts(path) for path in arguments.prompts] or [demo_prompts()]
     categories = [arguments.category] if arguments.category else []
     found = []
-    for prompt in (prompt for source in sources for prompt in select(source, categories, arguments.per_category)):
-        given = [{"role": "user", "content": prompt.prompt}] if arguments.chat else prompt.prompt
-        ids = encode(given, tokenizer, len(tokenizer))
+    chosen = [prompt for source in sources for prompt in select(source, categories, arguments.per_category)]
+    for prompt in as_chat(chosen, tokenizer, arguments.chat or None):
+        ids = encode(prompt.prompt, tokenizer, len(tokenizer))
         if len(ids) <= arguments.longest:
             found.append(EncodedPrompt(prompt.category, ids))
     count = min(arguments.num_prompts or len(found), len(found))

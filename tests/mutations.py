@@ -239,7 +239,7 @@ MUTATIONS = (
     Mutation(
         "a draft that the balance can't lose whole",
         "specdec/strategies/merging/sizer.py",
-        ((" or costs[size + 1] - 1.0 > self.balance", ""),),
+        ((" and cost - 1.0 <= self.balance", ""),),
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(

@@ -1,12 +1,15 @@
 """The built-in model is what its card says, and the text it writes is realistic rather than a loop."""
 
 from collections import Counter
+from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
 import pytest
 
 from specdec import Generator, demo
+from specdec.comparison import ComparisonSession
+from specdec.requests.prompts import encode
 from training.measures import distinct_4_grams, loops
 
 NUM_TOKENS = 256
@@ -24,7 +27,7 @@ def test_greedy_text_is_realistic(built_in: tuple[Any, Any], capsys: pytest.Capt
     prompts = demo.prompts()[::2]  # three of each category
     # Beyond its end-of-text a model trained document by document starts another one, so that 256 tokens can be had.
     generator = Generator(*built_in, proposer="prompt_lookup", max_batch_size=8)
-    results = generator.generate([prompt.text for prompt in prompts], max_new_tokens=NUM_TOKENS, eos_token_id=())
+    results = generator.generate([prompt.request for prompt in prompts], max_new_tokens=NUM_TOKENS, eos_token_id=())
     num_good = 0
     with capsys.disabled():
         print()
@@ -40,6 +43,21 @@ def test_greedy_text_is_realistic(built_in: tuple[Any, Any], capsys: pytest.Capt
 def test_there_are_six_prompts_of_each_of_four_categories() -> None:
     counts = Counter(prompt.category for prompt in demo.prompts())
     assert counts == {"code": 6, "documentation": 6, "dialogue": 6, "arithmetic": 6}
+
+
+def test_the_model_reads_its_prompts_as_it_was_trained_on_them(built_in: tuple[Any, Any]) -> None:
+    model, tokenizer = built_in
+    shown = [
+        f"<|user|>\n{prompt.text}<|end|>\n<|assistant|>\n" if prompt.category == "dialogue" else prompt.text
+        for prompt in demo.prompts()
+    ]
+    # of the texts that the model card's figures were measured on
+    assert sha256("\0".join(shown).encode()).hexdigest()[:16] == "9ce6a5f1b88acdd6"
+    plan = ComparisonSession(model, {}, tokenizer=tokenizer).plan
+    assert [list(ids) for _, _, ids in plan.prompts] == [tokenizer(text)["input_ids"] for text in shown]
+    assert [encode(prompt.request, tokenizer, len(tokenizer)) for prompt in demo.prompts()] == tokenizer(shown)[
+        "input_ids"
+    ]
 
 
 def test_the_model_is_as_large_as_it_says(built_in: tuple[Any, Any]) -> None:

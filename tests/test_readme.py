@@ -71,7 +71,7 @@ def without_docstrings(source: str) -> str:
 
 # Options that shorten commands which measure for minutes: the last of two values counts.
 FEW = ["--max-new-tokens", "8", "--per-category", "1"]
-SHORT = {"compare": [*FEW, "--repeats", "1"], "bench": FEW, "tune": [*FEW, "--minutes", "0.05"]}
+SHORT = {"compare": [*FEW, "--repeats", "1"], "tune": [*FEW, "--minutes", "0.05"]}
 PROMPTS = '{"prompt": "# heapq", "category": "code"}\n{"turns": ["What is bread?"], "category": "qa"}\n'
 
 

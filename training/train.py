@@ -196,7 +196,9 @@ def write_prompts(tokenizer: PreTrainedTokenizerFast, documents: list[Document])
     for category in ("code", "documentation", "dialogue", "arithmetic"):
         fit = [document for document in documents if document.category == category and _can_go_on(tokenizer, document)]
         for document in fit[:: len(fit) // PROMPTS_PER_CATEGORY][:PROMPTS_PER_CATEGORY]:
-            chosen.append({"category": category, "name": document.title, "text": beginning(document)})
+            entry = {"category": category, "name": document.title, "text": beginning(document)}
+            question = {"text": document.turns[0][1], "is_instruction": True} if document.turns else {}
+            chosen.append(entry | question)
     text = json.dumps(chosen, indent=1, ensure_ascii=False)
     (DEMO / "prompts.json").write_text(text + "\n", encoding="utf-8")
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.comparison.extras import needs
 from specdec.comparison.figures.axes import COLOURS, PLAIN_COLOUR, look
+from specdec.machine.extras import needs
 
 _WIDTH, _SIDE, _RIGHT, _GAP = 504.0, 8.0, 14.0, 8.0  # points: the whole; margins; between a name and its bar
 _BETWEEN = 22.0  # two panels
@@ -80,7 +80,7 @@ def draw(shown: Sequence[Bar], panels: Sequence[str], title: str, caption: str) 
     above = _TITLED + _HEADED
     inner, height = _ROW * len(shown), _ROW * len(shown) + above + _BELOW
     width = (_WIDTH - left - _RIGHT - _BETWEEN * (len(panels) - 1)) / len(panels)
-    figure = needs("matplotlib.figure").Figure(figsize=(_WIDTH / 72, height / 72))
+    figure = needs("matplotlib.figure", "compare", "a picture").Figure(figsize=(_WIDTH / 72, height / 72))
     figure.text(_SIDE / _WIDTH, 1 - 8 / height, title, fontsize=_TITLE, fontweight="bold", verticalalignment="top")
     figure.text(_SIDE / _WIDTH, 7 / height, caption, fontsize=_SMALL, color=PLAIN_COLOUR, verticalalignment="bottom")
     most = max(speed for bar in shown for speed in bar.speeds)  # panels share a scale
@@ -120,8 +120,10 @@ def _width(text: str, size: float, weight: str = "normal") -> float:
     """An upper bound of a line's width in points: letters are drawn at whole pixels."""
     if not text.strip():  # a path of nothing is an error
         return 0.0
-    font = needs("matplotlib.font_manager").FontProperties(size=size, weight=weight)
-    return 1.05 * float(needs("matplotlib.textpath").TextPath((0, 0), text, prop=font).get_extents().width)
+    font = needs("matplotlib.font_manager", "compare", "a picture").FontProperties(size=size, weight=weight)
+    return 1.05 * float(
+        needs("matplotlib.textpath", "compare", "a picture").TextPath((0, 0), text, prop=font).get_extents().width
+    )
 
 
 def figures(shown: Sequence[Bar], panels: Sequence[str]) -> dict[str, dict[str, str]]:

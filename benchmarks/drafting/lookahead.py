@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.drafting.reference_lookahead import decode
-from benchmarks.prompts import texts
+from benchmarks.prompts import prompt_ids
 from specdec import Generator, LookaheadProposer, demo
 
 VARIANTS: dict[str, dict[str, object]] = {
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, help="a JSON Lines file (HumanEval, Spec-Bench) instead of the demo's")
     arguments = parser.parse_args()
     model, tokenizer = demo.load()
-    prompts = [tokenizer(text)["input_ids"] for text in texts(arguments.prompts, most=24)]
+    prompts = prompt_ids(tokenizer, arguments.prompts, most=24)
     size = {"N": arguments.N, "W": arguments.W, "G": arguments.G}
     count = arguments.max_new_tokens
 

@@ -10,7 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks.prompts import texts
+from benchmarks.prompts import prompt_ids
 from specdec import Generator, demo
 from tests.support.plain import decode_model
 
@@ -31,15 +31,14 @@ def main() -> int:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     arguments = parser.parse_args()
     model, tokenizer = demo.load()
-    chosen = texts(None)
+    ids = prompt_ids(tokenizer)
     if arguments.humaneval:
-        chosen += texts(arguments.humaneval, most=20)
+        ids += prompt_ids(tokenizer, arguments.humaneval, most=20)
     num_different = 0
     print("| proposer | temperature | texts | identical alone | identical in batches of 4 | tokens per step |")
     print("|---|---|---|---|---|---|")
     for seed in (None, SEED):
         sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
-        ids = [tokenizer(text)["input_ids"] for text in chosen]
         plain = [tuple(decode_model(model, prompt, arguments.max_new_tokens, seed)) for prompt in ids]
         for proposer in PROPOSERS:
             generator = Generator(model, tokenizer, proposer=proposer, max_batch_size=4)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.parts import Findings, Report
+from benchmarks.prompts import prompt_ids
 from specdec import DraftModelProposer, Generator, Proposer, Result, demo
 
 STRATEGIES = (
@@ -31,8 +32,7 @@ def texts(dtype: str, device: str) -> Callable[[Report, Findings], None]:
     def run(report: Report, found: Findings) -> None:
         model, tokenizer = demo.load(dtype)
         drafter = demo.load_drafter(dtype).to(device)
-        ids = [tokenizer(prompt.text)["input_ids"] for prompt in demo.prompts()]
-        cases = Cases(model.to(device), tokenizer, drafter, ids)
+        cases = Cases(model.to(device), tokenizer, drafter, prompt_ids(tokenizer))
         report.attempt(found, "transformers", partial(cases.generate, NUM_TOKENS))
         report.group(found.setdefault("fast", {}), partial(_under, cases=cases, numerics="fast"))
         for name, options in WAYS.items():

@@ -132,7 +132,7 @@ def alone(bound: Binding, prompt: Sequence[int]) -> tuple[tuple[float, ...], flo
     """The seconds of a prompt's chunks and of its request's first step, without other requests."""
     scheduler = scheduler_of(bound)
     (request,) = requests_of(bound, [prompt], new_tokens=1)
-    scheduler.add(request)
+    scheduler.enqueue(request)
     calls = list(advances(scheduler))
     if request.error is not None:
         raise request.error
@@ -148,13 +148,13 @@ def beside(
     streaming = requests_of(bound, prompts, num_steps * MOST_AT_ONCE)
     (long,) = requests_of(bound, [long_prompt], NEW_TOKENS)
     for request in streaming:
-        scheduler.add(request)
+        scheduler.enqueue(request)
     try:
         calls = advances(scheduler)
         while not all(request.stats.steps >= WARM_UP for request in streaming):
             next(calls)
         own = list(islice(calls, 1 + OWN_STEPS))
-        scheduler.add(long)
+        scheduler.enqueue(long)
         reading = own[-1:]
         while not (long.stats.steps and streaming[0] in reading[-1].committed):
             reading.append(next(calls))

@@ -21,7 +21,8 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from benchmarks.machine import facts
 from benchmarks.models import add_model_options, load_model, millions
-from specdec import Generator, demo
+from benchmarks.prompts import prompt_ids
+from specdec import Generator
 from specdec.decoding.phases import PHASES
 from specdec.layout import Layout, Shapes
 from specdec.masks.dense import DenseCompiler
@@ -136,7 +137,7 @@ def layout_of(record: StepRecord, compiler: DenseCompiler, shapes: Shapes) -> La
 
 def text_of(tokenizer: Any, length: int, period: int | None = None) -> list[int]:
     """The first ``count`` tokens of the demo's prompts; or the first ``period`` of them, repeated."""
-    ids = [token for prompt in demo.prompts() for token in tokenizer(prompt.text)["input_ids"]][:period]
+    ids = [token for ids in prompt_ids(tokenizer) for token in ids][:period]
     return [int(token) for token in np.resize(ids, length)]
 
 

@@ -22,7 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 
 from benchmarks.machine import facts
-from benchmarks.prompts import texts
+from benchmarks.prompts import prompt_ids
 from specdec import demo
 
 SHAPES: dict[str, dict[str, int]] = {
@@ -199,7 +199,7 @@ def main() -> None:
         wide = widen(model, **SHAPES[arguments.shape], seed=arguments.seed)
         if dtype == "bfloat16" and arguments.out is not None:
             _save(wide, tokenizer, arguments.out)
-        prompts = [tokenizer(text)["input_ids"] for text in texts(None, most=arguments.num_prompts)]
+        prompts = prompt_ids(tokenizer, most=arguments.num_prompts)
         num_tokens = arguments.num_tokens if dtype == "bfloat16" else 0
         found = agreement(model, wide, prompts, num_tokens)
         of_texts = f", {found.same_text:.1%} of texts of {num_tokens} tokens" if num_tokens else ""

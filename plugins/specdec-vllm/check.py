@@ -138,19 +138,28 @@ def prompts_for(model: str, file: Path | None) -> tuple[list[list[int]], list[li
         rng = random.Random(0)
         any_of = [[rng.randrange(1, 256) for _ in range(rng.randint(4, 60))] for _ in range(2 * NUM_REQUESTS)]
         return any_of[:NUM_REQUESTS], any_of[NUM_REQUESTS:]
+    found = _chats(model, _texts(file))
+    return found[:NUM_REQUESTS], found[NUM_REQUESTS : 2 * NUM_REQUESTS] or found
+
+
+def _texts(file: Path | None) -> list[str]:
+    if file is None:
+        return [task.format(topic) for topic in TOPICS for task in TASKS]
+    lines = map(json.loads, file.read_text(encoding="utf-8-sig").splitlines())
+    return [line.get("prompt") or line["turns"][0] for line in lines]
+
+
+def _chats(model: str, texts: Sequence[str]) -> list[list[int]]:
+    """The ids of texts, evenly spread, as chats; without those that are too long."""
     from transformers import AutoTokenizer
 
     tokenizer, found = AutoTokenizer.from_pretrained(model), list[list[int]]()
-    lines = [] if file is None else [json.loads(line) for line in file.read_text(encoding="utf-8-sig").splitlines()]
-    texts = [line.get("prompt") or line["turns"][0] for line in lines] or [
-        task.format(topic) for topic in TOPICS for task in TASKS
-    ]
     for text in texts[:: max(1, len(texts) // (3 * NUM_REQUESTS))]:
         ids = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True)
         ids = list(ids if isinstance(ids, list) else ids["input_ids"])
         if len(ids) <= LONGEST_PROMPT:
             found.append(ids)
-    return found[:NUM_REQUESTS], found[NUM_REQUESTS : 2 * NUM_REQUESTS] or found
+    return found
 
 
 def faults(base: dict[str, Any], run: dict[str, Any]) -> list[str]:
@@ -208,32 +217,34 @@ def main() -> int:
     if given.serve:
         serve(given.model, given.serve)
         return 0
-    names = dict.fromkeys(["vllm", *(given.contender or CONTENDERS)])
     with tempfile.TemporaryDirectory() as folder:
-        model = given.model or tiny_model(Path(folder))
-        if model == "smollm2":
-            from specdec.demo import smollm2
-
-            model = str(smollm2.checkpoint("float32"))
-        prompts, others = prompts_for(model, given.prompts)
-        workers = {name: _started(model, name, given.threads) for name in names}
-        try:
-            for name, worker in workers.items():
-                _next_line(worker, name)  # ready
-            for name, worker in workers.items():
-                _asked(worker, others, name)
-            rounds = [
-                {name: _asked(worker, prompts, name) for name, worker in workers.items()} for _ in range(given.rounds)
-            ]
-        finally:
-            for worker in workers.values():
-                worker.kill()
+        rounds = _measured(given, given.model or tiny_model(Path(folder)))
     if given.out:
         given.out.write_text(json.dumps(rounds))
     print(table(rounds))
     wrong = [f"{name}: {fault}" for each in rounds for name, run in each.items() for fault in faults(each["vllm"], run)]
     print("\n".join(wrong) or "all tokens are those of vLLM without drafts")
     return int(any(fault.startswith("specdec") for fault in wrong))
+
+
+def _measured(given: argparse.Namespace, model: str) -> list[dict[str, dict[str, Any]]]:
+    """The runs of each round, by contender."""
+    if model == "smollm2":
+        from specdec.demo import smollm2
+
+        model = str(smollm2.checkpoint("float32"))
+    names = dict.fromkeys(["vllm", *(given.contender or CONTENDERS)])
+    prompts, others = prompts_for(model, given.prompts)
+    workers = {name: _started(model, name, given.threads) for name in names}
+    try:
+        for name, worker in workers.items():
+            _next_line(worker, name)  # ready
+        for name, worker in workers.items():
+            _asked(worker, others, name)
+        return [{name: _asked(worker, prompts, name) for name, worker in workers.items()} for _ in range(given.rounds)]
+    finally:
+        for worker in workers.values():
+            worker.kill()
 
 
 def _started(model: str, name: str, threads: str) -> "subprocess.Popen[str]":

@@ -13,7 +13,7 @@ from typing import Any
 
 from specdec.auditing.findings import Audit, Finding
 from specdec.comparison.differences import first_difference
-from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, named
+from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.comparison.ties import SLACK, ScoredText, judge, noise_along
 from specdec.errors import RequestError
 from specdec.generator import Generator
@@ -28,6 +28,7 @@ def audit(
     prompts: Sequence[EvaluationPrompt | Any] | None = None,
     *,
     seed: int = 0,
+    chat: bool | None = None,
     on_finding: Callable[[Finding], None] | None = None,
     **settings: Any,
 ) -> Audit:
@@ -37,6 +38,8 @@ def audit(
         generator: made as it is to be used, with any proposer, acceptance rule, mask or backend.
         prompts: text, token ids, chat messages or ``EvaluationPrompt``; the built-in ones where none are given.
         seed: of sampling; noise is keyed by position, so that texts must agree at any temperature.
+        chat: True sends all texts through the tokenizer's chat template, False none; None only instructions, if there
+            is a template.
         on_finding: called with each finding as it is made.
         settings: as for ``Generator.generate``.
 
@@ -62,7 +65,8 @@ def audit(
     with plain:
         pair = _Pair(generator, plain, given, {"seed": seed, **settings})
         findings: list[Finding] = []
-        for prompt in named(demo_prompts() if prompts is None else prompts):
+        chosen = named(demo_prompts() if prompts is None else prompts)
+        for prompt in as_chat(chosen, plain.tokenizer, chat):
             findings.append(pair.examine(prompt.name, prompt.prompt))
             if on_finding is not None:
                 on_finding(findings[-1])

@@ -97,16 +97,23 @@ def _attended(
             module, query, key, value, attention_mask, scaling=scaling, **others
         )[0]
         return output
-    rows, heads, width, size = query.shape
     is_shared = attention_mask is None or (query.dtype in _HALF and attention_mask.shape[1] == 1)
-    if width == 1 and is_shared:  # by the heads of a group; under a mask float32 gains nothing
-        folded = query.reshape(rows, key.shape[1], -1, size)
-        if folded.shape[2] == 1 and query.dtype in _HALF:
-            folded = folded.expand(-1, -1, 2, -1)
-        mask = None if attention_mask is None else attention_mask.expand(-1, -1, folded.shape[2], -1)
-        attended = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
-        return attended[:, :, : heads // key.shape[1]].reshape(rows, 1, heads, size)
+    if query.shape[2] == 1 and is_shared:  # under a mask float32 gains nothing
+        return _attended_by_groups(query, key, value, attention_mask, scaling)
     attended = torch.nn.functional.scaled_dot_product_attention(
         query, key, value, attn_mask=attention_mask, scale=scaling, enable_gqa=True
     )
     return attended.transpose(1, 2).contiguous()
+
+
+def _attended_by_groups(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float | None
+) -> torch.Tensor:
+    """Attention of single nodes, (rows, 1, heads, head size), with the heads of a group in place of the width."""
+    rows, heads, _, size = query.shape
+    folded = query.reshape(rows, key.shape[1], -1, size)
+    if folded.shape[2] == 1 and query.dtype in _HALF:
+        folded = folded.expand(-1, -1, 2, -1)
+    mask = None if mask is None else mask.expand(-1, -1, folded.shape[2], -1)
+    attended = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
+    return attended[:, :, : heads // key.shape[1]].reshape(rows, 1, heads, size)

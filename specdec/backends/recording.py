@@ -246,16 +246,19 @@ class _Recorder(TorchFunctionMode):
             if name in _MODES or (name in _FACTS and id(args[0]) not in self._cached):
                 return
             raise _CantRecordError(f"its code reads numbers ({name})")
+        self._check_reads(func, name, args, kwargs)
+        if func is _LINEAR and not kwargs:
+            func, args = _as_its_layer(func, args)
+        call = self._call(func, args, kwargs)
+        self._recording.lines.append(call if is_write else f"{self._bind(output)} = {call}")
+        if is_one_call(func) and func.__name__ == "update":
+            self._cached |= set(map(id, output))
+
+    def _check_reads(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if _is_shaped_by_numbers(name, args):
             raise _CantRecordError(f"a shape depends on numbers ({name})")
         if not is_one_call(func) and any(id(each) in self._masks | self._cached for each in _tensors((args, kwargs))):
             raise _CantRecordError(f"its code reads the cache or a mask ({name})")
-        if func is _LINEAR and len(args) == 3 and not kwargs and type(args[1]) is PackedWeight:
-            func, args = args[1].times, (args[0], args[2])  # as its layer does by a longer way
-        call = self._call(func, args, kwargs)
-        self._recording.lines.append(call if is_write else f"{self._bind(output)} = {call}")
-        if is_one_call(func) and func.__name__ == "update":
-            self._cached |= {id(states) for states in output}
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         function = self._constant(func)
@@ -318,3 +321,10 @@ def _is_shaped_by_numbers(name: str, args: tuple[Any, ...]) -> bool:
     if name == "repeat_interleave":
         return len(args) == 1 or isinstance(args[1], torch.Tensor)
     return name in _SHAPED_BY_NUMBERS or (name == "where" and len(args) == 1)
+
+
+def _as_its_layer(linear: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """Return a product as the call that a packed layer ends in, which is shorter."""
+    if len(args) == 3 and type(args[1]) is PackedWeight:
+        return args[1].times, (args[0], args[2])
+    return linear, args

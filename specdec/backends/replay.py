@@ -105,20 +105,38 @@ class Replay:
         is_prompt = not length  # a text's first pass is its only one of that kind, and of any number of nodes
         if not self._is_able or is_prompt or rows * width > _MOST_NODES:
             return forward()
-        if len(self._kinds) > _MOST_KINDS:
-            self._kinds.clear()
-        known = self._kinds.setdefault((attention, inputs.kind()), _Kind())
-        known.num_uses += 1
+        known = self._kind_of(attention, inputs)
         self.is_warm = bool(known.fault) or known.num_uses > _USES
         num_before = _USES if rows == 1 else _USES_OF_SEVERAL if width == 1 else _USES_OF_DRAFTS
         if known.fault or known.num_uses <= num_before:
             return forward()
         if known.program is None or not known.program.is_for(rows, width):
             return self._record(forward, known, inputs, layers, length)
+        return self._replay(known.program, forward, known, inputs, layers, length)
+
+    def _kind_of(self, attention: Hashable, inputs: Inputs) -> _Kind:
+        """Return what is known of passes like this one, and count it."""
+        if len(self._kinds) > _MOST_KINDS:
+            self._kinds.clear()
+        known = self._kinds.setdefault((attention, inputs.kind()), _Kind())
+        known.num_uses += 1
+        return known
+
+    def _replay(
+        self,
+        program: Program,
+        forward: Forward,
+        known: _Kind,
+        inputs: Inputs,
+        layers: Sequence[RaggedLayer],
+        length: int,
+    ) -> torch.Tensor:
+        """Run a program; the model's own pass as well under circumstances in which the two weren't compared."""
+        rows, width = inputs.input_ids.shape
         num_columns = 0 if inputs.columns is None else len(inputs.columns)
         circumstances = {"rows": rows, "nodes": width, "columns": num_columns, "context": length.bit_length()}
         try:
-            logits = known.program(inputs, layers, length)
+            logits = program(inputs, layers, length)
         except Exception as error:  # third-party code under circumstances that weren't recorded
             known.fault = in_one_line(error)
             return forward()

@@ -17,7 +17,7 @@ from specdec.cli.audit import audit
 from specdec.cli.chat import chat
 from specdec.cli.decode import generate
 from specdec.cli.demo import demo
-from specdec.cli.evaluate import bench, compare, report
+from specdec.cli.evaluate import compare, report
 from specdec.cli.index import index
 from specdec.cli.load import bench_serve
 from specdec.cli.model_choice import silence_followers
@@ -70,7 +70,7 @@ def _with_version(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _COMMANDS = (
-    demo, generate, chat, serve, bench_serve, plugins, compare, bench, tune, report, audit, mask, trace, race, index,
+    demo, generate, chat, serve, bench_serve, plugins, compare, tune, report, audit, mask, trace, race, index,
     prepare,
 )  # fmt: skip
 for command in _COMMANDS:

@@ -10,11 +10,7 @@ from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
     AsJson,
-    Category,
-    Chat,
     NewTokens,
-    PerCategory,
-    Prompts,
     ProposerOption,
     Seed,
     Temperature,
@@ -22,10 +18,10 @@ from specdec.cli.options import (
     Verifier,
     before_anything_runs,
     check_request,
-    read_prompts,
     use_threads,
 )
 from specdec.cli.progress import status
+from specdec.cli.prompt_set import BUILT_IN, PromptSet
 from specdec.errors import plural
 
 if TYPE_CHECKING:
@@ -37,10 +33,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     choice: ModelChoice = USUAL,
     proposer: ProposerOption = "lookahead",
     verifier: Verifier = "match",
-    prompts: Prompts = None,
-    chat: Chat = None,
-    category: Category = None,
-    per_category: PerCategory = None,
+    prompts: PromptSet = BUILT_IN,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
@@ -54,18 +47,16 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     """
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
     with before_anything_runs():
-        chosen = read_prompts(prompts, category, per_category)
+        chosen = prompts.read()
         check_request(proposer, verifier=verifier, **choice.stages, settings=settings)
         from specdec.auditing import audit as run
-        from specdec.comparison.prompts import as_chat
         from specdec.generator import Generator
 
         use_threads(threads)
         loaded, tokenizer = choice.load(proposer)
-        chosen = as_chat(chosen, tokenizer, chat)
         with status("trying the model out"):
             generator = Generator(loaded, tokenizer, proposer=proposer, verifier=verifier, **choice.stages)
-            run(generator, [], **settings)  # what can't be audited is refused here
+            run(generator, [], chat=prompts.chat, **settings)  # what can't be audited is refused here
     console = Console(highlight=False, markup=False)
     if not as_json:
         console.print(f"numerics: {generator.numerics}", soft_wrap=True)
@@ -74,7 +65,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         if not as_json:
             console.print(sentence(finding, tokenizer), soft_wrap=True)
 
-    whole = run(generator, chosen, on_finding=show, **settings)
+    whole = run(generator, chosen, chat=prompts.chat, on_finding=show, **settings)
     if as_json:
         typer.echo(json.dumps(whole.to_json(), ensure_ascii=False))
     else:

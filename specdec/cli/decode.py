@@ -4,6 +4,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.cli.option_groups import OptionGroup
 from specdec.cli.options import (
     BYTE_ORDER_MARK,
     AsJson,
@@ -29,6 +31,27 @@ from specdec.cli.progress import status
 from specdec.errors import RequestError, plural
 
 
+@dataclass(frozen=True, slots=True)
+class Decoding(OptionGroup):
+    """The settings of a request."""
+
+    max_new_tokens: MaxNewTokens = 128
+    temperature: Temperature = 0.0
+    top_k: Annotated[int | None, typer.Option(help="sample among the k most likely tokens")] = None
+    top_p: Annotated[float | None, typer.Option(help="sample among the most likely tokens of this total mass")] = None
+    min_p: Annotated[float | None, typer.Option(help="drop tokens below this share of the most likely one")] = None
+    repetition_penalty: Annotated[float, typer.Option(help="above 1 discourages tokens already written")] = 1.0
+    no_repeat_ngram_size: Annotated[int | None, typer.Option(help="never write an n-gram of this size twice")] = None
+    eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None
+    skip_special_tokens: Annotated[bool, typer.Option(help="leave special tokens out of the text")] = True
+    seed: Seed = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return them as ``Generator.generate`` takes them."""
+        return asdict(self) | {"eos_token_id": self.eos_token_id or None, "stop": self.stop or None}
+
+
 @takes_model
 def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     prompt: Annotated[str | None, typer.Argument(help="the prompt; without it, --file or standard input")] = None,
@@ -37,36 +60,14 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     chat: Chat = None,
     proposer: ProposerOption = "auto",
     verifier: Verifier = "match",
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="sample among the k most likely tokens")] = None,
-    top_p: Annotated[float | None, typer.Option(help="sample among the most likely tokens of this total mass")] = None,
-    min_p: Annotated[float | None, typer.Option(help="drop tokens below this share of the most likely one")] = None,
-    repetition_penalty: Annotated[float, typer.Option(help="above 1 discourages tokens already written")] = 1.0,
-    no_repeat_ngram_size: Annotated[int | None, typer.Option(help="never write an n-gram of this size twice")] = None,
-    eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None,
-    skip_special_tokens: Annotated[bool, typer.Option(help="leave special tokens out of the text")] = True,
-    seed: Seed = None,
+    decoding: Decoding = Decoding(),
     as_json: AsJson = False,
 ) -> None:
     """Continue a prompt; the text appears as it is decoded.
 
     A line of figures on standard error stands at the end.
     """
-    settings: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "no_repeat_ngram_size": no_repeat_ngram_size,
-        "eos_token_id": eos_token_id or None,
-        "stop": stop or None,
-        "skip_special_tokens": skip_special_tokens,
-        "seed": seed,
-    }
+    settings = decoding.settings()
     with before_anything_runs():  # what is wrong is said before seconds go into loading
         text = _read_prompt(prompt, file)
         if not text and not chat:
@@ -89,7 +90,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     if as_json:
         typer.echo(json.dumps(_as_json(result), ensure_ascii=False))
     else:
-        for line in (*result.notes, figures(result, is_sampled=temperature > 0.0)):
+        for line in (*result.notes, figures(result, is_sampled=decoding.temperature > 0.0)):
             Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
     generator.close()  # a strategy may have something to save
 

@@ -16,7 +16,7 @@ from specdec.cli.demo_summary import conclude, is_live, say_line
 from specdec.cli.model_choice import ModelChoice
 from specdec.cli.options import EXIT_ERROR, MaxNewTokens, before_anything_runs
 from specdec.cli.progress import stages, status
-from specdec.errors import ModelError, RequestError
+from specdec.errors import RequestError, SpecdecError
 
 if TYPE_CHECKING:
     from specdec.side_by_side.agreement import Agreement
@@ -71,7 +71,7 @@ def _real_or_built_in(console: Console) -> str:
             check_libraries()
         with stages() as say:
             smollm2.fetch(folder, say=say)
-    except (ModelError, OSError) as error:
+    except (SpecdecError, OSError) as error:
         say_line(console, f"SmolLM2-135M-Instruct can't be fetched: {error}", "yellow")
         say_line(
             console,

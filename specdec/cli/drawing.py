@@ -54,15 +54,20 @@ def mask_lines(picture: "MaskPicture", width: int) -> Iterator[Text]:
                 f"  ⋮ {plural(num_nodes - len(shown), 'node')} more: a figure, --out FILE.svg, has them all",
                 style="dim",
             )
-        style = _STYLES[picture.roles[node]]
-        line = Text.assemble((labels[node], style), " ", (_share(picture.prefix[node]) * 2, _STYLES["prefix"]), " ")
-        for column, other in enumerate(shown):
-            line.append(" " if column == gap else "")
-            is_seen = picture.visible[node, other]
-            line.append("█" * cell if is_seen else "·".ljust(cell), style=style if is_seen else "dim")
-        yield line
+        line = Text.assemble((labels[node], _STYLES[picture.roles[node]]), " ")
+        yield line.append_text(_row(picture, node, shown, gap, cell))
     yield Text()
     yield from _legend(picture)
+
+
+def _row(picture: "MaskPicture", node: int, shown: list[int], gap: int, cell: int) -> Text:
+    """What a node sees: the prefix, and each node shown."""
+    row = Text.assemble((_share(picture.prefix[node]) * 2, _STYLES["prefix"]), " ")
+    for column, other in enumerate(shown):
+        row.append(" " if column == gap else "")
+        is_seen = picture.visible[node, other]
+        row.append("█" * cell if is_seen else "·".ljust(cell), _STYLES[picture.roles[node]] if is_seen else "dim")
+    return row
 
 
 def _share(seen: float) -> str:

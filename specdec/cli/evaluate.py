@@ -2,73 +2,90 @@
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
-from functools import partial
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from specdec.cli.figures_table import FiguresTable
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
+from specdec.cli.option_groups import OptionGroup
 from specdec.cli.options import (
     EXIT_ERROR,
     EXIT_INTERRUPTED,
-    Category,
-    Chat,
     NewTokens,
     OrderSeed,
-    PerCategory,
-    Prompts,
-    Temperature,
     Threads,
     Verifier,
     before_anything_runs,
     check_outputs,
-    read_prompts,
     use_threads,
     write_text,
 )
 from specdec.cli.progress import measured, status
-from specdec.cli.tables import bench_table, spec_bench_table, speed_table, step_table, told_texts
+from specdec.cli.prompt_set import BUILT_IN, PromptSet
+from specdec.cli.tables import category_tables, speed_table, step_table, told_texts
 from specdec.errors import RequestError
+from specdec.machine.extras import needs
 
 if TYPE_CHECKING:
     from specdec.comparison import Comparison, ComparisonSession, EvaluationPrompt
 
-_USUAL = ["lookahead", "prompt_lookup", "jacobi"]
-
-Strategies = Annotated[list[str], typer.Argument(help="strategies (see `specdec plugins`), or NAME=STRATEGY")]
-Repeats = Annotated[int, typer.Option(help="how often each strategy decodes each prompt")]
-RunFile = Annotated[Path | None, typer.Option("--run", help="keep every run in this file; go on where it ended")]
-Report = Annotated[Path | None, typer.Option(help="write an HTML report")]
 Csv = Annotated[Path | None, typer.Option(help="write a line per run as CSV")]
-Warm = Annotated[bool, typer.Option("--warm", help="add rows of strategies that keep what they remember")]
 AsJson = Annotated[bool, typer.Option("--json", help="print the figures as JSON")]
 
 
+@dataclass(frozen=True, slots=True)
+class Runs(OptionGroup):
+    """How each strategy decodes each prompt."""
+
+    max_new_tokens: NewTokens = 64
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option(help="0 takes the most likely token; may be repeated (default: 0)", show_default=False),
+    ] = None
+    verifier: Verifier = "match"
+    repeats: Annotated[int, typer.Option(help="how often each strategy decodes each prompt")] = 3
+    seed: OrderSeed = 0
+    warm: Annotated[bool, typer.Option("--warm", help="add rows of strategies that keep what they remember")] = False
+
+    def by_temperature(self) -> dict[float, dict[str, Any]]:
+        """Return a comparison's options for each temperature."""
+        common = {name: value for name, value in asdict(self).items() if name != "temperature"}
+        return {each: {**common, "temperature": each} for each in self.temperature or (0.0,)}
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs(OptionGroup):
+    """The forms in which a comparison is shown and written."""
+
+    run_file: Annotated[
+        Path | None, typer.Option("--run", help="keep every run in this file; go on where it ended")
+    ] = None
+    report: Annotated[Path | None, typer.Option(help="write an HTML report")] = None
+    csv: Csv = None
+    as_json: AsJson = False
+
+    def at(self, temperature: float) -> "Outputs":
+        """Return the outputs of one temperature of several: its files have -tTEMPERATURE added to their names."""
+
+        def named(path: Path | None) -> Path | None:
+            return path and path.with_stem(f"{path.stem}-t{temperature:g}")
+
+        return replace(self, run_file=named(self.run_file), csv=named(self.csv))
+
+
 @takes_model
-def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
-    strategies: Strategies,
+def compare(
+    strategies: Annotated[list[str], typer.Argument(help="strategies (see `specdec plugins`), or NAME=STRATEGY")],
     choice: ModelChoice = USUAL,
-    prompts: Prompts = None,
-    chat: Chat = None,
-    category: Category = None,
-    per_category: PerCategory = None,
-    max_new_tokens: NewTokens = 64,
-    temperature: Temperature = 0.0,
-    verifier: Verifier = "match",
-    repeats: Repeats = 3,
-    seed: OrderSeed = 0,
-    warm: Warm = False,
+    prompts: PromptSet = BUILT_IN,
+    runs: Runs = Runs(),
     threads: Threads = None,
-    run_file: RunFile = None,
-    report: Report = None,
-    csv: Csv = None,
-    as_json: AsJson = False,
+    outputs: Outputs = Outputs(),
 ) -> None:
     """Compare strategies: speed, tokens per step, same texts.
 
@@ -76,99 +93,52 @@ def compare(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     Speed-ups are over ordinary plain decoding, in fast numerics; texts are compared with it in the strategies' own.
     Strategies that learn across requests forget what they remember before each repeat; --warm adds rows that don't
     and have decoded every prompt once before.
+    Prompts of several categories have a table of speed-ups by category, and those with Spec-Bench's categories its own
+    table by task. With several temperatures, --run and --csv write a file for each, with -tTEMPERATURE added to its
+    name, and --json prints a line for each.
     Ctrl-C ends it early with the figures of what was run. Exit code 1 if a text differs from plain decoding's by more
     than a numeric tie.
     """
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-    settings |= {"verifier": verifier, **choice.stages, "repeats": repeats, "seed": seed}
+    stages = {**choice.stages, "chat": prompts.chat}
+    given = {temperature: {**options, **stages} for temperature, options in runs.by_temperature().items()}
+    files = [outputs.at(each) if len(given) > 1 else outputs for each in given]
     with before_anything_runs():
-        _check_run_files(run_file)
-        chosen = read_prompts(prompts, category, per_category)
+        _check_run_files(*(each.run_file for each in files))
+        chosen = prompts.read()
         named = _named(strategies)
-        _check_options(settings)
-        _check_ready(report, csv)
+        for options in given.values():
+            _check_options(options)
+        _check_ready(outputs.report, *(each.csv for each in files))
         use_threads(threads)
         loaded = choice.load(*named.values())
-        session = _session(loaded, named, chosen, settings | {"warm": warm, "chat": chat})
-        _check_run_file(run_file, session)
-    with session:
-        comparison = measured(session, run_file)
-        if as_json:
-            typer.echo(json.dumps(comparison.to_json()))
-        else:
-            _print(comparison, session.tokenizer, speed_table, step_table)
-        if csv is not None:
-            write_text(csv, comparison.to_csv())
-        if report is not None:
-            _write_report(report, [comparison], session)
-    _leave([comparison])
+        sessions = [_session(loaded, named, chosen, options) for options in given.values()]
+        for each, session in zip(files, sessions, strict=True):
+            _check_run_file(each.run_file, session)
+    with ExitStack() as opened:
+        for session in sessions:
+            opened.enter_context(session)
+        comparisons = _compared(list(given), sessions, files)
+        if outputs.report is not None:
+            _write_report(outputs.report, comparisons, sessions[0])
+    _leave(comparisons, is_interrupted=len(comparisons) < len(sessions))
 
 
-@takes_model
-def bench(  # noqa: PLR0913, PLR0917 - as above
-    strategies: Annotated[
-        list[str] | None, typer.Argument(help="as for compare; without any, three built-in ones")
-    ] = None,
-    choice: ModelChoice = USUAL,
-    prompts: Prompts = None,
-    chat: Chat = None,
-    category: Category = None,
-    per_category: PerCategory = None,
-    max_new_tokens: NewTokens = 64,
-    temperature: Annotated[list[float] | None, typer.Option(help="may be repeated; 0 without it")] = None,
-    verifier: Verifier = "match",
-    repeats: Repeats = 1,
-    seed: OrderSeed = 0,
-    threads: Threads = None,
-    run_file: RunFile = None,
-    report: Report = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare strategies by category, in Spec-Bench's layout.
-
-    It is one model's whole table over categories, strategies and temperatures.
-    Each cell is the speed-up over ordinary plain decoding, in fast numerics; mean accepted counts the tokens of a step,
-    the bonus token included. Prompts with Spec-Bench's categories have its own table as well, by task. A run file is
-    kept for each temperature, with -tTEMPERATURE added to its name.
-    """
-    temperatures = temperature or [0.0]
-    settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "verifier": verifier}
-    settings |= {**choice.stages, "repeats": repeats, "seed": seed}
-    files = [run_file and run_file.with_stem(f"{run_file.stem}-t{t:g}") for t in temperatures]
-    with before_anything_runs():
-        _check_run_files(*files)
-        chosen = read_prompts(prompts, category, per_category)
-        named = _named(strategies or _USUAL)
-        for each in temperatures:
-            _check_options(settings | {"temperature": each})
-        _check_ready(report)
-        use_threads(threads)
-        loaded = choice.load(*named.values())
-        common = settings | {"chat": chat}
-        sessions = [_session(loaded, named, chosen, common | {"temperature": t}) for t in temperatures]
-        for file, session in zip(files, sessions, strict=True):
-            _check_run_file(file, session)
-    comparisons = _measured_by_temperature(list(zip(temperatures, sessions, strict=True)), files, prints=not as_json)
-    if as_json:
-        typer.echo(json.dumps([comparison.to_json() for comparison in comparisons]))
-    if report is not None:
-        _write_report(report, comparisons, sessions[0])
-    _leave(comparisons)
-
-
-def _measured_by_temperature(
-    sessions: "Sequence[tuple[float, ComparisonSession]]", files: Sequence[Path | None], prints: bool
+def _compared(
+    temperatures: Sequence[float], sessions: "Sequence[ComparisonSession]", outputs: Sequence[Outputs]
 ) -> "list[Comparison]":
-    """Run the sessions one after the other; an interrupted one is the last."""
+    """Measure and show one comparison after the other; an incomplete one is the last."""
     comparisons: list[Comparison] = []
-    for (temperature, session), file in zip(sessions, files, strict=True):
-        with suppress(KeyboardInterrupt) if comparisons else nullcontext(), session:
-            comparisons.append(measured(session, file))
-            if prints:
-                typer.echo(f"temperature {temperature:g}")
-                tables = (partial(made, width=Console().width) for made in (bench_table, spec_bench_table))
-                _print(comparisons[-1], session.tokenizer, *tables)
-        if len(comparisons) < len(sessions) and not comparisons[-1].is_complete:
+    for temperature, session, own in zip(temperatures, sessions, outputs, strict=True):
+        try:
+            comparisons.append(measured(session, own.run_file))
+        except KeyboardInterrupt:
+            if not comparisons:
+                raise
+            break
+        if len(sessions) > 1 and not own.as_json:
+            typer.echo(f"temperature {temperature:g}")
+        _show(comparisons[-1], session.tokenizer, own)
+        if not comparisons[-1].is_complete:
             break
     return comparisons
 
@@ -186,12 +156,7 @@ def report(
     with before_anything_runs():
         _check_ready(out, csv)
         comparison = Comparison(*merge(run_files))
-    if as_json:
-        typer.echo(json.dumps(comparison.to_json()))
-    else:
-        _print(comparison, None, speed_table, step_table)
-    if csv is not None:
-        write_text(csv, comparison.to_csv())
+    _show(comparison, None, Outputs(csv=csv, as_json=as_json))
     if out is not None:
         _write_report(out, [comparison], None)
     if comparison.defects:
@@ -228,17 +193,24 @@ def _split(given: str) -> tuple[str, str]:
     return (name, strategy) if equals and ":" not in name else (given, given)
 
 
-def _print(
-    comparison: "Comparison", tokenizer: Any, *tables: Callable[["Comparison"], Table | FiguresTable | None]
-) -> None:
+def _show(comparison: "Comparison", tokenizer: Any, outputs: Outputs) -> None:
+    if outputs.as_json:
+        typer.echo(json.dumps(comparison.to_json()))
+    else:
+        _print(comparison, tokenizer)
+    if outputs.csv is not None:
+        write_text(outputs.csv, comparison.to_csv())
+
+
+def _print(comparison: "Comparison", tokenizer: Any) -> None:
     """Tables, the verdict, and each text that isn't plain decoding's."""
     from specdec.comparison.sentences import numerics_used, verdict, warm_strategies
 
     console = Console(highlight=False, markup=False)
-    for made in tables:
-        if (table := made(comparison)) is not None:
-            console.print(table)
-            console.print()
+    tables = (speed_table(comparison), step_table(comparison), *category_tables(comparison, console.width))
+    for table in tables:
+        console.print(table)
+        console.print()
     stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
     stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
     told = (*told_texts(comparison, tokenizer), numerics_used(comparison), warm_strategies(comparison))
@@ -247,18 +219,17 @@ def _print(
 
 
 def _check_ready(report: Path | None, *others: Path | None) -> None:
-    from specdec.comparison.extras import needs
-
-    for module in ("scipy.stats", *(("jinja2", "matplotlib") if report is not None else ())):
-        needs(module)
+    needs("scipy.stats", "compare", "a comparison")
+    for module in ("jinja2", "matplotlib") if report is not None else ():
+        needs(module, "compare", "a report")
     check_outputs(report, *others)
 
 
 def _check_options(options: dict[str, Any]) -> None:
     """Raises SpecdecError for what ``_session`` would refuse, before seconds go into loading."""
-    from specdec.comparison.contenders import check_options
+    from specdec.comparison.options import ComparisonOptions
 
-    check_options(**options)
+    ComparisonOptions.make(options)
 
 
 def _check_run_files(*paths: Path | None) -> None:
@@ -289,9 +260,9 @@ def _write_report(path: Path, comparisons: list["Comparison"], session: "Compari
     write_report(path, comparisons, decode=session.tokenizer.decode if session.tokenizer else None, costs=costs)
 
 
-def _leave(comparisons: list["Comparison"]) -> None:
+def _leave(comparisons: list["Comparison"], is_interrupted: bool) -> None:
     """Exit code 1 for a strategy that failed or wrote another text, ties aside, 130 for an interrupt."""
     if any(comparison.defects or comparison.failure for comparison in comparisons):
         raise typer.Exit(EXIT_ERROR)
-    if not all(comparison.is_complete for comparison in comparisons):
+    if is_interrupted or not all(comparison.is_complete for comparison in comparisons):
         raise typer.Exit(EXIT_INTERRUPTED)

@@ -37,20 +37,22 @@ class FiguresTable:
             for name, figures in [(self._first, headings), *self.rows]:
                 yield _line(name.ljust(longest + len(name) - cell_len(name)), figures, widths)
         elif room >= _INDENT - _GAP:
-            yield from _folded(self._first, options.max_width)
-            yield _line("", headings, widths)
-            for name, figures in self.rows:
+            for name, figures in [(self._first, headings), *self.rows]:
                 yield from _folded(name, options.max_width)
                 yield _line("", figures, widths)
         else:
-            width = max(heading.cell_len for heading in headings)
             for name, figures in self.rows:
                 yield from _folded(name, options.max_width)
-                for heading, cell in zip(headings, figures, strict=True):
-                    space = " " * (width - heading.cell_len + _GAP)
-                    yield Text.assemble(" " * _INDENT, heading, space, cell, overflow="fold")
+                yield from _stacked(headings, figures)
         if self.caption:
             yield Text(self.caption, style="dim italic")
+
+
+def _stacked(headings: Sequence[Text], figures: Sequence[Text]) -> Iterator[Text]:
+    """A line for each figure."""
+    width = max(heading.cell_len for heading in headings)
+    for heading, cell in zip(headings, figures, strict=True):
+        yield Text.assemble(" " * _INDENT, heading, " " * (width - heading.cell_len + _GAP), cell, overflow="fold")
 
 
 def _line(name: str, figures: Sequence[Text], widths: Sequence[int]) -> Text:

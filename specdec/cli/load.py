@@ -24,6 +24,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.progress import counted
 from specdec.errors import RequestError
+from specdec.machine.extras import needs
 
 if TYPE_CHECKING:
     from specdec.loadtest import client, run
@@ -102,12 +103,11 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
         load.check()
         check_outputs(plot, out)
         chosen = read_prompts(prompts, category, per_category)
-        _check_extra()
-        from specdec.comparison.extras import needs
+        needs("httpx", "serve", "a load test")
         from specdec.loadtest import client, figures, picture, run
 
         if plot is not None:
-            needs("matplotlib.figure")
+            needs("matplotlib.figure", "compare", "a plot")
         fields = bodies.fields()
         name = bodies.model or asyncio.run(_first_model(client.Address(url, bodies.chat, fields, bodies.api_key)))
     address = client.Address(url, bodies.chat, {"model": name, **fields}, bodies.api_key)
@@ -128,13 +128,6 @@ def bench_serve(  # noqa: PLR0913, PLR0917 - a command's options are its argumen
         write_text(out, json.dumps(answers))
     if any(summary.failures for summary in summaries):
         raise typer.Exit(EXIT_ERROR)
-
-
-def _check_extra() -> None:
-    try:
-        import httpx  # noqa: F401 - the extra is there
-    except ImportError:
-        raise RequestError("the load needs httpx: pip install 'specdec[serve]'") from None
 
 
 async def _first_model(address: "client.Address") -> str:

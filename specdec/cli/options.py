@@ -29,7 +29,7 @@ Chat = Annotated[
     typer.Option(
         "--chat/--no-chat",
         show_default=False,
-        help="send texts through the model's chat template; without either, instructions of a prompt file alone",
+        help="send texts through the model's chat template; without either, only the instructions of a prompt set",
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]

@@ -22,6 +22,7 @@ from specdec.cli.options import (
 )
 from specdec.cli.progress import status
 from specdec.errors import RequestError
+from specdec.machine.extras import needs
 
 if TYPE_CHECKING:
     from specdec.serving.options import ServerOptions
@@ -107,7 +108,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             check_request(text, settings={})
         access.check()
         _check_level(log_level)
-        _check_extra()
+        _check_libraries()
         from specdec.generator import Generator
         from specdec.serving import process as running
         from specdec.serving.open_files import connections_that_fit, raise_limit
@@ -151,14 +152,9 @@ def _check_level(level: str) -> None:
         raise RequestError(f"--log-level {level!r}: it must be debug, info, warning or error")
 
 
-def _check_extra() -> None:
-    """Raise RequestError if the libraries of ``specdec[serve]`` are missing."""
-    try:
-        import fastapi  # noqa: F401 - the extra is there
-        import prometheus_client  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise RequestError(f"the server needs {error.name}: pip install 'specdec[serve]'") from None
+def _check_libraries() -> None:
+    for module in ("fastapi", "prometheus_client", "uvicorn"):
+        needs(module, "serve", "the server")
 
 
 def _server_options(

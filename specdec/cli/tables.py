@@ -12,6 +12,7 @@ from specdec.decoding.phases import PHASES
 if TYPE_CHECKING:
     from specdec.comparison import Comparison, Row
     from specdec.comparison.runs import Plan
+    from specdec.comparison.spec_bench import SpecBench
 
 _DEFECT, _TIE = "bold red", "yellow"
 
@@ -41,11 +42,16 @@ def step_table(comparison: "Comparison") -> FiguresTable:
     return table
 
 
-def bench_table(comparison: "Comparison", width: int) -> Table | FiguresTable:
-    """Spec-Bench's layout: speed-up by category, mean accepted tokens and speed-up overall.
+def category_tables(comparison: "Comparison", width: int) -> Iterator[Table | FiguresTable]:
+    """The speed-ups by category if there are several, and Spec-Bench's table if prompts have its categories."""
+    if len(comparison.categories) > 1:
+        yield _category_table(comparison, width)
+    if (table := comparison.spec_bench()) is not None:
+        yield _spec_bench_table(table, width)
 
-    Strategies are rows, as there; columns where that would be wider than the terminal.
-    """
+
+def _category_table(comparison: "Comparison", width: int) -> Table | FiguresTable:
+    """Spec-Bench's layout: speed-up by category, mean accepted tokens and speed-up overall."""
     rows = [row for row in comparison.rows if row.strategy != comparison.plan.baseline]
     headings = [*comparison.categories, "mean accepted", "overall [95 %]"]
     figures = [
@@ -59,16 +65,10 @@ def bench_table(comparison: "Comparison", width: int) -> Table | FiguresTable:
     return _upright_or_turned([row.strategy for row in rows], headings, figures, width)
 
 
-def spec_bench_table(comparison: "Comparison", width: int) -> Table | FiguresTable | None:
-    """Spec-Bench's own table, mean accepted tokens and speed-up by task, with how they are taken below it.
-
-    None where no prompt has a category of Spec-Bench's.
-    """
+def _spec_bench_table(found: "SpecBench", width: int) -> Table | FiguresTable:
+    """Spec-Bench's own table, mean accepted tokens and speed-up by task, with how they are taken below it."""
     from specdec.comparison.spec_bench import NOTE
 
-    found = comparison.spec_bench()
-    if found is None:
-        return None
     figures = [[f"{cell.tokens_per_step:.2f} {cell.speed_up:.2f}×" for cell in cells] for cells in found.rows.values()]
     table = _upright_or_turned(list(found.rows), found.columns, figures, width)
     table.caption = NOTE

@@ -11,22 +11,19 @@ from specdec.cli.figures_table import FiguresTable
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.options import (
     EXIT_ERROR,
-    Category,
-    Chat,
     NewTokens,
     OrderSeed,
-    PerCategory,
-    Prompts,
     Temperature,
     Threads,
     before_anything_runs,
     check_outputs,
-    read_prompts,
     use_threads,
 )
 from specdec.cli.progress import status
+from specdec.cli.prompt_set import BUILT_IN, PromptSet
 from specdec.cli.tables import speed_table, told_texts
 from specdec.errors import RequestError, plural
+from specdec.machine.extras import needs
 
 if TYPE_CHECKING:
     from specdec.comparison.tune import Tuning
@@ -40,10 +37,7 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE,VALUE,… to try; may be repeated")] = None,
     minutes: Annotated[float, typer.Option(help="when the search is to be over")] = 5.0,
     choice: ModelChoice = USUAL,
-    prompts: Prompts = None,
-    chat: Chat = None,
-    category: Category = None,
-    per_category: PerCategory = None,
+    prompts: PromptSet = BUILT_IN,
     max_new_tokens: NewTokens = 64,
     temperature: Temperature = 0.0,
     seed: OrderSeed = 0,
@@ -57,27 +51,37 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     only those predicted to be fastest are run in earnest, beside plain decoding. A setting is called best only where
     its interval over plain decoding lies above 1.
     """
-    from specdec.comparison.contenders import check_options
-    from specdec.comparison.sentences import found_by_search, numerics_used
+    from specdec.comparison.options import ComparisonOptions
     from specdec.comparison.tune import Tuner, check_search
 
     with before_anything_runs():
-        chosen = read_prompts(prompts, category, per_category)
+        chosen = prompts.read()
         space = dict(map(_values, option)) if option else None
-        settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-        settings |= {**choice.stages, "seed": seed}
+        options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        options |= {**choice.stages, "chat": prompts.chat}
         setting = check_search(strategy, space, minutes)
-        check_options(**settings)
+        ComparisonOptions.make(options)
         _check_ready(plot)
         use_threads(threads)
         loaded, tokenizer = choice.load(setting)
         with status("trying the model out"):
-            settings |= {"tokenizer": tokenizer, "chat": chat}
-            tuner = Tuner(loaded, strategy, chosen, space=space, minutes=minutes, **settings)
+            tuner = Tuner(loaded, strategy, chosen, tokenizer=tokenizer, space=space, minutes=minutes, **options)
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.completed} settings, last {task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
         tuning = tuner.run(lambda trial: bar.update(task, advance=1, description=trial.strategy))
+    _print(tuning, tokenizer)
+    if plot is not None:
+        from specdec.comparison.figures.trade_off import save_trade_off
+
+        save_trade_off(plot, tuning)
+    if tuning.comparison.defects or tuning.comparison.failure is not None:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _print(tuning: "Tuning", tokenizer: Any) -> None:
+    from specdec.comparison.sentences import found_by_search, numerics_used
+
     console = Console(highlight=False, markup=False)
     console.print(_trial_table(tuning))
     console.print()
@@ -88,12 +92,6 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     failed = [f"error: {tuning.comparison.failure}"] if tuning.comparison.failure is not None else []
     for line in (*found_by_search(tuning), *failed):
         console.print(line, soft_wrap=True)
-    if plot is not None:
-        from specdec.comparison.figures.trade_off import save_trade_off
-
-        save_trade_off(plot, tuning)
-    if tuning.comparison.defects or failed:
-        raise typer.Exit(EXIT_ERROR)
 
 
 def _values(given: str) -> tuple[str, list[Any]]:
@@ -107,11 +105,9 @@ def _values(given: str) -> tuple[str, list[Any]]:
 
 
 def _check_ready(path: Path | None) -> None:
-    from specdec.comparison.extras import needs
-
-    needs("scipy.stats")
+    needs("scipy.stats", "compare", "a search")
     if path is not None:
-        needs("matplotlib")
+        needs("matplotlib", "compare", "a plot")
         if path.suffix not in {".svg", ".png"}:
             raise RequestError(f"--plot {path}: give a file that ends in .svg or .png")
     check_outputs(path)

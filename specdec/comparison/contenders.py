@@ -12,43 +12,12 @@ from typing import Any
 
 from specdec.errors import RequestError
 from specdec.generator import Generator
-from specdec.numerics import Mode, checked_mode
+from specdec.numerics import Mode
 from specdec.plugins.registry import load_plugins
-from specdec.settings import Settings
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
-from specdec.weights.modes import checked_weights
 
 PLAIN = "autoregressive"
-MAX_NEW_TOKENS = 64  # long enough for repetitions, short enough for a comparison to end in minutes
-
-
-def check_options(
-    *,
-    verifier: Any = "match",
-    numerics: Any = "auto",
-    weights: Any = "auto",
-    backend: str = "auto",
-    repeats: int = 3,
-    seed: int = 0,
-    **settings: Any,
-) -> Settings:
-    """Check a comparison's options before a model is loaded; returns the decoding settings.
-
-    Raises:
-        SpecdecError: an option is invalid.
-    """
-    if not isinstance(repeats, int) or repeats < 1:
-        raise RequestError(f"repeats={repeats!r}: it must be an integer of at least 1")
-    if "logits_processor" in settings:
-        raise RequestError("a comparison can't have a logits_processor: its requests would share the object")
-    checked_mode(numerics)
-    registry = load_plugins()
-    registry.make("verifiers", verifier)
-    checked_weights(weights, registry.kernels())
-    if backend != "auto":
-        registry.backend(backend)
-    return Settings.make({"max_new_tokens": MAX_NEW_TOKENS, "seed": seed, **settings})
 
 
 class Contenders:

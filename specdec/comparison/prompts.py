@@ -26,8 +26,8 @@ class EvaluationPrompt:
 
 
 def demo_prompts() -> list[EvaluationPrompt]:
-    """The prompts of the built-in model."""
-    return [EvaluationPrompt(prompt.category, prompt.name, prompt.text) for prompt in demo.prompts()]
+    """The built-in prompts: beginnings of texts, and instructions."""
+    return [EvaluationPrompt(each.category, each.name, each.text, each.is_instruction) for each in demo.prompts()]
 
 
 def named(prompts: Sequence[EvaluationPrompt | Any]) -> list[EvaluationPrompt]:
@@ -135,19 +135,28 @@ def _read(line: str, number: int, stem: str) -> EvaluationPrompt:
     return EvaluationPrompt(str(row.get("category", stem)), name, *_prompt(row))
 
 
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(token) is int for token in value)
+
+
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) and "role" in each for each in value)
+
+
+def _are_turns(value: Any) -> bool:
+    return isinstance(value, list) and isinstance(value[0], str) and bool(value[0])
+
+
+_FORMS = {"prompt": lambda value: isinstance(value, str), "prompt_ids": _are_ids, "messages": _are_messages}
+
+
 def _prompt(row: dict[str, Any]) -> tuple[Any, bool]:
     """The prompt, and True if it is an instruction; raises ValueError with the fault."""
-    if isinstance(row.get("prompt"), str) and row["prompt"]:
-        return row["prompt"], False
-    ids = row.get("prompt_ids")
-    if isinstance(ids, list) and ids and all(type(token) is int for token in ids):
-        return ids, False
-    messages = row.get("messages")
-    if isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages):
-        return messages, False
-    turns = row.get("turns")
-    if isinstance(turns, list) and turns and isinstance(turns[0], str) and turns[0]:
-        return turns[0], True
-    given = [f"{name!r} is {row[name]!r:.40}" for name in ("prompt", "prompt_ids", "messages", "turns") if name in row]
+    for name, fits in _FORMS.items():
+        if row.get(name) and fits(row[name]):
+            return row[name], False
+    if row.get("turns") and _are_turns(row["turns"]):
+        return row["turns"][0], True
+    given = [f"{name!r} is {row[name]!r:.40}" for name in (*_FORMS, "turns") if name in row]
     wanted = "'prompt' (text), 'prompt_ids' (integers), 'messages' (with roles) or 'turns' (texts)"
     raise ValueError(f"{'; '.join(given)}: give {wanted}, not empty" if given else f"no {wanted}")

@@ -10,9 +10,9 @@ from typing import Any
 
 from specdec.comparison.contributions import Contribution, contributions
 from specdec.comparison.differences import Difference
-from specdec.comparison.extras import needs, page_environment
 from specdec.comparison.figures.axes import Plot
 from specdec.comparison.figures.plots import draw, styles_of
+from specdec.comparison.page_environment import page_environment
 from specdec.comparison.results import Comparison
 from specdec.comparison.rows import Row
 from specdec.comparison.runs import Run
@@ -29,6 +29,7 @@ from specdec.comparison.spec_bench import NOTE, SpecBench
 from specdec.comparison.statistics import FEWEST_PROMPTS
 from specdec.costs import Costs
 from specdec.errors import RequestError
+from specdec.machine.extras import needs
 from specdec.settings import Settings
 
 _MOST_DIFFERENCES = 20
@@ -91,8 +92,8 @@ def write_report(
     """
     if not comparisons:
         raise RequestError("there is no comparison to report on")
-    needs("jinja2")
-    needs("matplotlib")
+    needs("jinja2", "compare", "a report")
+    needs("matplotlib", "compare", "a report")
     environment = page_environment("specdec.comparison")
     environment.filters |= {"rate": _rate, "parts": partial(re.findall, r"[^,:_]*[,:_]?")}
     page = environment.get_template("report.html.j2").render(_content(comparisons, decode, costs))

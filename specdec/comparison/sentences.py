@@ -79,30 +79,35 @@ def found_by_search(tuning: "Tuning") -> list[str]:
 
 def identity(comparison: Comparison) -> str:
     """Whether the texts are plain decoding's."""
-    plan, differing = comparison.plan, comparison.differences
-    num_ties, num_wrong = len(comparison.ties), len(comparison.defects)
+    plan = comparison.plan
     others = [name for name in plan.strategies if name not in plan.plain]
     num_texts = len(comparison.pairs) * sum(plan.promises[name] == "tokens" for name in others)
-    all_of_them = "The text is" if num_texts == 1 else f"All {num_texts} texts are"
-    sentences = [f"{all_of_them} plain decoding's, token for token."] if num_texts else []
-    ties = (
-        f"{num_ties} {'differs by a numeric tie' if num_ties == 1 else 'differ by numeric ties'}: rounding, no defect."
-    )
-    if num_wrong:
-        sentences = [f"{num_wrong} of {num_texts} texts {'is' if num_wrong == 1 else 'are'} NOT plain decoding's."]
-        sentences += [f"Of the others, {ties}"] if num_ties else []
-    elif num_ties:
-        sentences = [
-            f"Of {num_texts} texts, {num_texts - num_ties} {'is' if num_texts - num_ties == 1 else 'are'} plain "
-            f"decoding's, token for token; {ties}"
-        ]
-    if any(found.verdict is None for found in differing):
+    sentences = _same_or_not(num_texts, len(comparison.ties), len(comparison.defects))
+    if any(found.verdict is None for found in comparison.differences):
         sentences.append(
             "Numeric ties and defects were not distinguished here: run `specdec compare --run` with the run file."
         )
     if free := [name for name in others if plan.promises[name] != "tokens"]:
         sentences.append(f"Not compared, as their rule does not promise plain decoding's tokens: {', '.join(free)}.")
     return " ".join(sentences)
+
+
+def _same_or_not(num_texts: int, num_ties: int, num_wrong: int) -> list[str]:
+    """How many texts are plain decoding's, how many differ by numeric ties, and how many don't."""
+    ties = (
+        f"{num_ties} {'differs by a numeric tie' if num_ties == 1 else 'differ by numeric ties'}: rounding, no defect."
+    )
+    if num_wrong:
+        wrong = f"{num_wrong} of {num_texts} texts {'is' if num_wrong == 1 else 'are'} NOT plain decoding's."
+        return [wrong, f"Of the others, {ties}"] if num_ties else [wrong]
+    if num_ties:
+        num_same = num_texts - num_ties
+        same = f"{num_same} {'is' if num_same == 1 else 'are'} plain decoding's, token for token"
+        return [f"Of {num_texts} texts, {same}; {ties}"]
+    if num_texts:
+        all_of_them = "The text is" if num_texts == 1 else f"All {num_texts} texts are"
+        return [f"{all_of_them} plain decoding's, token for token."]
+    return []
 
 
 def numerics_used(comparison: Comparison) -> str:

@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from specdec.comparison.contenders import Contenders, check_options
+from specdec.comparison.contenders import Contenders
+from specdec.comparison.options import ComparisonKeywords, ComparisonOptions
 from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, named
 from specdec.comparison.results import Comparison
 from specdec.comparison.runfile import RunFile
@@ -19,7 +20,6 @@ from specdec.errors import RequestError, SpecdecError
 from specdec.generator import Generator
 from specdec.machine.facts import machine_facts, model_facts
 from specdec.models.loading import ModelSource
-from specdec.numerics import Mode
 from specdec.plugins.registry import load_plugins
 from specdec.probes.costs import measure_costs
 from specdec.requests.prompts import encode
@@ -37,31 +37,22 @@ class ComparisonSession:
         SpecdecError: something can't be compared; raised before anything is run.
     """
 
-    def __init__(  # noqa: PLR0913 - as for compare
+    def __init__(
         self,
         model: Any,
         strategies: Mapping[str, Any],
         prompts: Sequence[EvaluationPrompt | Any] | None = None,
         *,
         tokenizer: Any | None = None,
-        verifier: Any = "match",
-        numerics: Mode = "auto",
-        weights: str = "auto",
-        backend: str = "auto",
-        repeats: int = 3,
-        seed: int = 0,
-        warm: bool = False,
-        chat: bool | None = None,
-        **settings: Any,
+        **options: Unpack[ComparisonKeywords],
     ) -> None:
-        stages = {"verifier": verifier, "numerics": numerics, "weights": weights, "backend": backend}
-        given = check_options(**stages, repeats=repeats, seed=seed, **settings)
+        given = ComparisonOptions.make(options)
         if isinstance(model, str | os.PathLike):
-            model, tokenizer = open_by_name(model, tokenizer, strategies, stages)
+            model, tokenizer = open_by_name(model, tokenizer, strategies, given)
         self.runs: list[Run] = []  # of the last call of ``run``, also after an error
-        self.settings: dict[str, Any] = {"max_new_tokens": given.max_new_tokens, **settings}
-        rows = with_warm(strategies) if warm else strategies
-        self._contenders = Contenders(model, tokenizer, rows, stages)
+        self.settings = given.settings
+        rows = with_warm(strategies) if given.warm else strategies
+        self._contenders = Contenders(model, tokenizer, rows, given.stages)
         self.generators = self._contenders.generators
         plain = self.generators[self._contenders.baseline]
         self.plan = Plan(
@@ -71,12 +62,14 @@ class ComparisonSession:
             verifiers={name: repr(made.verifier) for name, made in self.generators.items()},
             numerics={name: made.numerics.mode for name, made in self.generators.items()},
             inexact={name: made.numerics.inexact for name, made in self.generators.items()},
-            promises={name: _promise(made.verifier, given.temperature) for name, made in self.generators.items()},
-            settings=given.model_dump(mode="json", exclude_unset=True, exclude={"seed"}),
-            seed=seed,
-            repeats=repeats,
+            promises={
+                name: _promise(made.verifier, given.decoding.temperature) for name, made in self.generators.items()
+            },
+            settings=given.decoding.model_dump(mode="json", exclude_unset=True, exclude={"seed"}),
+            seed=given.seed,
+            repeats=given.repeats,
             prompts=_encoded(
-                as_chat(named(demo_prompts() if prompts is None else prompts), plain.tokenizer, chat),
+                as_chat(named(demo_prompts() if prompts is None else prompts), plain.tokenizer, given.chat),
                 plain,
                 self.settings,
             ),
@@ -181,21 +174,17 @@ class ComparisonSession:
 
 
 def open_by_name(
-    name: str | os.PathLike[str], tokenizer: Any | None, strategies: Mapping[str, Any], stages: Mapping[str, Any]
+    name: str | os.PathLike[str], tokenizer: Any | None, strategies: Mapping[str, Any], options: ComparisonOptions
 ) -> tuple[Any, Any]:
     """Load a model and its tokenizer by name, in the form that all strategies support.
 
-    Args:
-        stages: as for ``Generator``; weights and backend are read.
-
     Raises:
-        SpecdecError: a strategy or backend is unknown, or the model can't be loaded.
+        SpecdecError: a strategy is unknown, or the model can't be loaded.
     """
     registry = load_plugins()
     made = [registry.make("proposers", each) for each in strategies.values() if not isinstance(each, Generator)]
-    why = why_torch(stages.get("weights", "auto"), None, made)
-    backend = stages.get("backend", "auto")
-    opened = read_model(registry, backend, ModelSource.of(os.fspath(name)), tokenizer, why)
+    why = why_torch(options.weights, None, made)
+    opened = read_model(registry, options.backend, ModelSource.of(os.fspath(name)), tokenizer, why)
     return opened.model, opened.tokenizer
 
 
@@ -214,57 +203,34 @@ def with_warm(strategies: Mapping[str, Any]) -> dict[str, Any]:
     return {**read, **learning}
 
 
-def compare(  # noqa: PLR0913 - options of the public function
+def compare(
     model: Any,
     strategies: Mapping[str, Any],
     prompts: Sequence[EvaluationPrompt | Any] | None = None,
     *,
     tokenizer: Any | None = None,
-    verifier: Any = "match",
-    numerics: Mode = "auto",
-    weights: str = "auto",
-    backend: str = "auto",
-    repeats: int = 3,
-    seed: int = 0,
-    warm: bool = False,
-    chat: bool | None = None,
     run_file: str | Path | None = None,
-    **settings: Any,
+    **options: Unpack[ComparisonKeywords],
 ) -> Comparison:
     """Compare strategies: which is faster, by how much, and do they write the same text?
 
-    Every strategy decodes every prompt ``repeats`` times, one at a time, interleaved in random order. Speed-ups are
-    over plain decoding in fast numerics. Texts are compared with plain decoding in the strategy's own numerics.
+    Every strategy decodes every prompt several times, one at a time, interleaved in random order. Speed-ups are over
+    plain decoding in fast numerics. Texts are compared with plain decoding in the strategy's own numerics.
 
     Args:
         model: as for ``Generator``.
         strategies: by name, a proposer, its string, or a generator made with this model. Plain decoding is added if
             missing, and also in exact numerics if a strategy has those.
         prompts: texts, token ids, chat messages or ``EvaluationPrompt`` objects (default: the built-in prompts).
-        tokenizer, verifier, numerics, weights, backend: as for ``Generator``; a generator keeps its own.
-        warm: add a row for each strategy that learns across requests. Its memory is filled by an uncounted pass over
-            the prompts and kept between repeats; all other strategies start each repeat with an empty memory.
-        chat: True sends all texts through the tokenizer's chat template, False none; None only instructions, such as
-            Spec-Bench's turns, if there is a template.
-        seed: seed of the order of runs and of sampling; repeat r samples with seed + r.
+        tokenizer: as for ``Generator``.
         run_file: each run is appended as it ends; runs in the file aren't repeated.
-        settings: as for ``Generator.generate``; ``max_new_tokens`` defaults to 64.
+        options: ``ComparisonOptions``: ``verifier``, ``numerics``, ``weights``, ``backend``, ``repeats`` (3), ``seed``,
+            ``warm`` and ``chat``; and settings of ``Generator.generate``, of which ``max_new_tokens`` defaults to 64.
 
     Raises:
         SpecdecError: something can't be compared (raised before anything is run), or a strategy fails.
     """
-    options: dict[str, Any] = {
-        "tokenizer": tokenizer,
-        "verifier": verifier,
-        "numerics": numerics,
-        "weights": weights,
-        "backend": backend,
-        "repeats": repeats,
-        "seed": seed,
-        "warm": warm,
-        "chat": chat,
-    }
-    with ComparisonSession(model, strategies, prompts, **options, **settings) as session:
+    with ComparisonSession(model, strategies, prompts, tokenizer=tokenizer, **options) as session:
         comparison = session.run(run_file)
     if comparison.failure is not None:
         raise comparison.failure

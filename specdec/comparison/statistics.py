@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specdec.comparison.extras import needs
+from specdec.machine.extras import needs
 
 FEWEST_PROMPTS = 6  # with fewer, even the span of all resamples covers the true ratio in less than 95 % of cases
 _LEVEL = 0.95
@@ -45,7 +45,7 @@ def speed_ratio(own: np.ndarray, other: np.ndarray, seed: int = 0) -> Ratio:
         own, other: tokens and seconds by prompt, shape ``(2, prompts)``; column i of both is the same prompt.
         seed: seed of the resamples.
     """
-    stats = needs("scipy.stats")
+    stats = needs("scipy.stats", "compare", "a comparison")
     value = speed_value(own, other)
     num_prompts = own.shape[1]
     if num_prompts < FEWEST_PROMPTS:

@@ -12,8 +12,9 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
+from specdec.comparison.options import ComparisonKeywords, ComparisonOptions
 from specdec.comparison.prompts import EvaluationPrompt
 from specdec.comparison.results import Comparison
 from specdec.comparison.session import ComparisonSession, open_by_name
@@ -112,7 +113,8 @@ class Tuner:
         strategy: ``"lookahead"``, or with fixed options, ``"lookahead:pool_from_prompt=false"``.
         space: values to try by option, in place of the strategy's ``tunable`` values.
         minutes: duration of the search; exceeded only if one setting on six prompts takes longer.
-        options: ``verifier``, ``numerics``, ``weights``, ``backend``, ``seed``, and settings of ``Generator.generate``.
+        options: ``verifier``, ``numerics``, ``weights``, ``backend``, ``seed``, ``chat``, and settings of
+            ``Generator.generate``.
 
     Raises:
         SpecdecError: the strategy has no options to vary or refuses all values, or an option can't be compared.
@@ -127,13 +129,13 @@ class Tuner:
         tokenizer: Any | None = None,
         space: Mapping[str, Sequence[Any]] | None = None,
         minutes: float = 5.0,
-        **options: Any,
+        **options: Unpack[ComparisonKeywords],
     ) -> None:
         setting = check_search(strategy, space, minutes)
         self._seconds = 60 * minutes
         self._space = _Space(strategy, space or {})
         if isinstance(model, str | os.PathLike):
-            model, tokenizer = open_by_name(model, tokenizer, {strategy: setting}, options)
+            model, tokenizer = open_by_name(model, tokenizer, {strategy: setting}, ComparisonOptions.make(options))
         self._session = ComparisonSession(model, {}, prompts, tokenizer=tokenizer, **options)
         self._prompts, self._options = prompts, options
 
@@ -174,8 +176,9 @@ class Tuner:
         repeats = max(1, min(_MOST_REPEATS, math.ceil(left / (num_prompts * sum(seconds)))))
         finalists = {trial.strategy: trial.strategy for trial in trials[: len(seconds) - 1]}
         spread = [self._prompts[index * len(self._prompts) // num_prompts] for index in range(num_prompts)]
-        options: dict[str, Any] = {**self._options, "tokenizer": self._session.tokenizer, "repeats": repeats}
-        with ComparisonSession(self._session.model, finalists, spread, **options) as session:
+        options: ComparisonKeywords = {**self._options, "repeats": repeats}
+        model, tokenizer = self._session.model, self._session.tokenizer
+        with ComparisonSession(model, finalists, spread, tokenizer=tokenizer, **options) as session:
             return session.run(seconds=left, fewest_prompts=min(FEWEST_PROMPTS, num_prompts))
 
 

@@ -1,11 +1,11 @@
 """The scheduler: requests of any plans join and leave between passes, and share passes.
 
-One thread calls ``advance``. Other threads may call ``add`` and ``cancel``, which the next ``advance`` carries out.
+One thread calls ``advance``. Other threads may call ``enqueue`` and ``cancel``, which the next ``advance`` carries out.
 """
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from specdec.decoding.contexts import Contexts
 from specdec.decoding.lifecycle import begin, leave
@@ -62,7 +62,7 @@ class Scheduler:
         self._decoding: list[RequestState] = []
         self._num_read = 0  # tokens of prompts and nodes of first drafts since the last step
 
-    def add(self, request: RequestState) -> RequestState:
+    def enqueue(self, request: RequestState) -> RequestState:
         """Queue a request; returns it as its handle.
 
         Raises:
@@ -105,13 +105,13 @@ class Scheduler:
         self._take_arrivals()
         return self._take_ended()
 
-    def _next_prompts(self) -> list[RequestState]:
-        """The requests whose prompts the next pass reads.
+    def _next_prompts(self) -> dict[RequestState, Sequence[int]]:
+        """The requests whose prompts the next pass reads, each with its chunk, which is empty if it drafts.
 
         If the backend packs rows, these are as many as fit in a chunk. Otherwise it is one, or none if the decoding
         requests have waited long enough since their last step.
         """
-        shapes, found = self._target.shapes, list[RequestState]()
+        shapes, found = self._target.shapes, dict[RequestState, Sequence[int]]()
         num_read = 0 if shapes.packs_rows else self._num_read
         while shapes.packs_rows or not found:
             if len(found) == len(self._prefilling) and not self._begin_next():
@@ -119,11 +119,12 @@ class Scheduler:
             request = self._prefilling[len(found)]
             if request.is_finished:
                 break
-            num_tokens = self._num_tokens(request)
+            chunk = next_chunk(request, self._target)
+            num_tokens = self._num_tokens(request, chunk)
             if num_read and num_read + num_tokens > shapes.chunk * self._num_chunks():
                 break
             num_read += num_tokens
-            found.append(request)
+            found[request] = chunk
         return found
 
     def _begin_next(self) -> bool:
@@ -135,9 +136,8 @@ class Scheduler:
         begin(self._prefilling[-1], self._target, self._contexts)
         return True
 
-    def _num_tokens(self, request: RequestState) -> int:
+    def _num_tokens(self, request: RequestState, chunk: Sequence[int]) -> int:
         """Tokens of the next pass over a request's prompt, counted as a fair share of a chunk at least."""
-        chunk = next_chunk(request, self._target)
         return max(len(chunk) or len(request.uncached_prefix) + 1, self._target.shapes.chunk // _MOST_PROMPTS)
 
     def _num_chunks(self) -> float:
@@ -149,14 +149,15 @@ class Scheduler:
         num_prefilling = 1 + min(len(self._waiting), self._max_batch_size - self.num_active)
         return min(_MOST_CHUNKS, max(1, num_prefilling // len(self._decoding)))
 
-    def _step(self, prompts: Sequence[RequestState]) -> StepRecord:
+    def _step(self, prompts: Mapping[RequestState, Sequence[int]]) -> StepRecord:
         """Run one pass over some prompts, and over the decoding requests if there are no prompts or rows are packed."""
         is_shared = not prompts or self._target.shapes.packs_rows
-        num_tokens = sum(map(self._num_tokens, prompts))
-        drafting = [request for request in prompts if not next_chunk(request, self._target)]
+        num_tokens = sum(self._num_tokens(*each) for each in prompts.items())
+        drafting = [request for request, chunk in prompts.items() if not chunk]
         batch = Batch(
             target=self._target,
-            requests=[*self._decoding, *prompts] if is_shared else prompts,
+            requests=[*self._decoding, *prompts] if is_shared else list(prompts),
+            chunks=prompts,
             fallback=self._fallback,
             contexts=self._contexts,
             flags_ties=self._flags_ties,
@@ -205,7 +206,7 @@ class Scheduler:
         return [*self._decoding, *self._prefilling, *self._waiting]
 
     def _take_arrivals(self) -> None:
-        """Carry out ``add`` and ``cancel``."""
+        """Carry out ``enqueue`` and ``cancel``."""
         while self._arrived:
             self._waiting.append(self._arrived.popleft())
         while self._cancelled:

@@ -4,7 +4,7 @@ A request takes part in a step with a turn: the next chunk of its prompt, or a d
 share a pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,7 +13,8 @@ from specdec.decoding.contexts import Contexts
 from specdec.decoding.failures import blame_backend, blame_proposer, blame_verifier
 from specdec.decoding.lifecycle import leave
 from specdec.decoding.phases import timed
-from specdec.decoding.prefill import keep_prompt_signals, next_chunk, tree_of_chunk
+from specdec.decoding.plan import Strategy
+from specdec.decoding.prefill import keep_prompt_signals, tree_of_chunk
 from specdec.decoding.proposals import budget, checked, propose_all
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.signals import answers, select, wanted
@@ -32,6 +33,7 @@ class Batch:
     """The requests of one pass.
 
     Attributes:
+        chunks: tokens of a prompt to read without a draft, by request.
         fallback: the verifier for drafts without a true q under a rule that reads q; it doesn't read q itself.
         flags_ties: retain the two best scores of each token, since a pass of another shape might swap them.
         drops_drafts: feed roots alone where the text allows it: requests outside the pass wait for it.
@@ -40,6 +42,7 @@ class Batch:
 
     target: Target
     requests: Sequence[RequestState]
+    chunks: Mapping[RequestState, Sequence[int]]
     fallback: Verifier
     contexts: Contexts
     flags_ties: bool = False
@@ -103,24 +106,30 @@ def propose(batch: Batch) -> list[RequestTurn]:
     """A turn per request: the next chunk of its prompt, or a checked draft; the root alone if its proposer fails."""
     turns = dict[RequestState, RequestTurn]()
     for request in batch.requests:
-        if chunk := next_chunk(request, batch.target):
+        if chunk := batch.chunks.get(request):
             tree = tree_of_chunk(chunk, request)
             turns[request] = RequestTurn(request, tree, tree, Verdict(tuple(range(len(tree))), ()), is_chunk=True)
     drafting = [request for request in batch.requests if request not in turns]
     for strategy in dict.fromkeys(request.plan.strategy for request in drafting):
         own = [request for request in drafting if request.plan.strategy is strategy]
-        budgets = [budget(batch.target, request) for request in own]
-        for request, limits, proposal in zip(own, budgets, propose_all(strategy, own, budgets), strict=True):
-            root = DraftTree(request.tokens[-1])
-            turn = turns[request] = RequestTurn(request, root, root)
-            with blame_proposer(strategy, [request]):
-                proposed = checked(proposal, request, limits, batch.target.shapes.vocab_size)
-                tree = proposed if batch.target.shapes.takes_trees else proposed.longest_chain()
-                if batch.drops_drafts and request.plan.verifier.is_keyed:
-                    tree = proposed.part([])
-                tree.wanted = wanted(tree, strategy.wants)
-                turn.proposed, turn.tree = proposed, tree
+        turns |= zip(own, _drafts(batch, strategy, own), strict=True)
     return [turns[request] for request in batch.requests]
+
+
+def _drafts(batch: Batch, strategy: Strategy, requests: Sequence[RequestState]) -> Iterator[RequestTurn]:
+    """Draft for one strategy's requests, all at once."""
+    budgets = [budget(batch.target, request) for request in requests]
+    for request, limits, proposal in zip(requests, budgets, propose_all(strategy, requests, budgets), strict=True):
+        root = DraftTree(request.tokens[-1])
+        turn = RequestTurn(request, root, root)
+        with blame_proposer(strategy, [request]):
+            proposed = checked(proposal, request, limits, batch.target.shapes.vocab_size)
+            tree = proposed if batch.target.shapes.takes_trees else proposed.longest_chain()
+            if batch.drops_drafts and request.plan.verifier.is_keyed:
+                tree = proposed.part([])
+            tree.wanted = wanted(tree, strategy.wants)
+            turn.proposed, turn.tree = proposed, tree
+        yield turn
 
 
 @timed("compile")
@@ -204,28 +213,34 @@ def commit(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> No
 
 
 def _commit(turn: RequestTurn, target: NodeDistributions, flags_ties: bool) -> None:
-    """Append a verdict's tokens; the request fails if its text goes on at a node without a distribution."""
+    """Append a verdict's tokens, and retain the scores that decided them."""
     request, verdict = turn.request, turn.verdict
     deciding = verdict.path[: len(verdict.tokens)]
     if flags_ties and request.plan.shows_draws:  # rules that draw by distributions have no runner-up
         best_two = [target.best_two(node, request.randomness.gumbel) for node in deciding]
     else:
         best_two = []
-    num_step = request.stats.steps + 1
     turn.kept = request.commit(verdict) if verdict.tokens else verdict
-    num_kept = len(turn.kept.tokens)
-    request.best_two += best_two[:num_kept]
+    kept = deciding[: len(turn.kept.tokens)]
+    request.best_two += best_two[: len(kept)]
     if request.settings.keeps_scores:
-        scores = [target.scores(node) for node in deciding[:num_kept]]
-        turn.scores = tuple(None if one is None else one.to("cpu", torch.float32, copy=True) for one in scores)
+        turn.scores = tuple(None if one is None else _copied(one) for one in map(target.scores, kept))
     if request.settings.keeps_logits:
-        logits = [target.logits(node) for node in deciding[:num_kept]]
-        turn.logits = tuple(one.to("cpu", torch.float32, copy=True) for one in logits)
+        turn.logits = tuple(_copied(target.logits(node)) for node in kept)
+    _fail_without_distribution(request, verdict, target)
+
+
+def _copied(values: torch.Tensor) -> torch.Tensor:
+    return values.to("cpu", torch.float32, copy=True)
+
+
+def _fail_without_distribution(request: RequestState, verdict: Verdict, target: NodeDistributions) -> None:
+    """Fail a request whose text goes on at a node that has an error in place of a distribution."""
     last = verdict.path[-1]
     fault = target.faults.get(last) if len(verdict.tokens) < len(verdict.path) else None
     is_certain = last == ROOT or target.has_logits(last)  # otherwise the node is the next root, and is fed alone
     if fault is not None and is_certain and not request.is_finished:
-        error = type(fault)(f"step {num_step}: {fault}")
+        error = type(fault)(f"step {request.stats.steps + 1}: {fault}")
         error.__cause__ = fault.__cause__
         request.fail(error)
 

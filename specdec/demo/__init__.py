@@ -11,11 +11,20 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt of one of four categories: code, documentation, dialogue, arithmetic."""
+    """A prompt of one of four categories: code, documentation, dialogue, arithmetic.
+
+    ``is_instruction``: the text asks for an answer, so it goes through a chat template if there is one.
+    """
 
     category: str
     name: str
     text: str
+    is_instruction: bool = False
+
+    @property
+    def request(self) -> Any:
+        """The prompt as ``Generator.generate`` accepts it for the built-in model: chat messages, or text."""
+        return [{"role": "user", "content": self.text}] if self.is_instruction else self.text
 
 
 def load(dtype: Any = "float32") -> tuple[Any, Any]:

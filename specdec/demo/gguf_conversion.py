@@ -1,20 +1,18 @@
 """A GGUF file of a Llama model as checkpoints of transformers, and the digest of a checkpoint's weights."""
 
 import hashlib
-from importlib.util import find_spec
 from pathlib import Path
 
-from specdec.errors import ModelError
+from specdec.machine.extras import needs
 
 DTYPES = "float32", "bfloat16"
 WEIGHTS = "model.safetensors"
 
 
 def check_libraries() -> None:
-    """Raise ModelError where a library that conversions need isn't installed, with the command that installs it."""
-    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
-    if missing:
-        raise ModelError(f"converting needs {' and '.join(missing)}: pip install 'specdec[real-model]'")
+    """Raise RequestError if a library that conversions need isn't installed, with the command that installs it."""
+    for library in ("gguf", "accelerate"):
+        needs(library, "real-model", "converting")
 
 
 def convert(gguf: Path, folder: Path) -> None:

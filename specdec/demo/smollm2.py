@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from specdec.demo.gguf_conversion import DTYPES, WEIGHTS, check_libraries, convert, weights_digest
-from specdec.errors import ModelError, in_one_line
+from specdec.errors import ModelError, SpecdecError, in_one_line
 from specdec.machine.cache_folder import cache_folder
 from specdec.models.loading import load_pretrained
 
@@ -196,7 +196,7 @@ def main() -> None:
             check_libraries()
             fetch(folder, say=lambda stage: print(stage, flush=True))
         print(f"{NAME} is in {folder}")
-    except ModelError as error:
+    except SpecdecError as error:
         sys.exit(f"error: {error}")
     except OSError as error:
         sys.exit(f"error: {folder} can't be written: {error.strerror}")

@@ -68,16 +68,14 @@ def check_inputs(inputs: Mapping[str, Any], reads_images: bool) -> None:
     given = [name for name, output in (inputs.get(_MODALITIES) or {}).items() if output is not None]
     if given:
         raise RequestError(f"custom_generate reads text alone, and {' and '.join(given)} input was given: {_LEAVE}")
-    for name, value in inputs.items():
-        if name in CACHE_ARGUMENTS and value is not None and value.get_seq_length():
+    for name, value in ((name, value) for name, value in inputs.items() if value is not None):
+        if name in CACHE_ARGUMENTS and value.get_seq_length():
             raise RequestError(
                 f"{name} of an earlier call was given, which specdec can't read: give the whole text alone"
             )
-        if value is None or name in (*_READ, _MODALITIES):
-            continue
-        if reads_images and name in _TOKEN_TYPES and not torch.as_tensor(value).any():
-            continue
-        raise RequestError(f"custom_generate doesn't read {name}: {_LEAVE}")
+        is_text = reads_images and name in _TOKEN_TYPES and not torch.as_tensor(value).any()
+        if name not in (*_READ, _MODALITIES) and not is_text:
+            raise RequestError(f"custom_generate doesn't read {name}: {_LEAVE}")
 
 
 def check_positions(position_ids: torch.Tensor | None, rows: Sequence[PaddedRow]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from specdec.loadtest.client import Answered
 from specdec.loadtest.run import Ran
 
 PERCENTILES = 50, 90, 99
@@ -18,6 +19,10 @@ class Goal:
 
     first: float
     per_token: float
+
+    def is_met(self, answer: Answered) -> bool:
+        """Return True for an answer within the times."""
+        return answer.first <= self.first and (answer.per_token or 0.0) <= self.per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Summary:
 def summary_of(ran: Ran, goal: Goal) -> Summary:
     """The figures of a load that was run."""
     good = [each for each in ran.answers if each.has_succeeded]
-    kept = [each for each in good if each.first <= goal.first and (each.per_token or 0.0) <= goal.per_token]
+    kept = list(filter(goal.is_met, good))
     failed = Counter(each.error or "no text" for each in ran.answers if not each.has_succeeded)
     return Summary(
         load=str(ran.load),

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.comparison.extras import needs
 from specdec.comparison.figures.axes import COLOURS, MARKERS
 from specdec.loadtest.figures import PERCENTILES, Spread, Summary
+from specdec.machine.extras import needs
 
 
 def save_picture(path: Path, summaries: Sequence[Summary], title: str) -> None:
@@ -16,7 +16,7 @@ def save_picture(path: Path, summaries: Sequence[Summary], title: str) -> None:
 
 def picture(summaries: Sequence[Summary], title: str) -> Any:
     """Draw three panels over the loads: to the first text, for each token, and what came through."""
-    figure = needs("matplotlib.figure").Figure(figsize=(11, 4), layout="constrained")
+    figure = needs("matplotlib.figure", "compare", "a picture").Figure(figsize=(11, 4), layout="constrained")
     first, token, through = figure.subplots(1, 3)
     is_open = summaries[0].rate is not None
     places = [each.rate if is_open else each.streams for each in summaries]

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from specdec.comparison.extras import needs
 from specdec.errors import RequestError, plural
 from specdec.layout import Shapes
+from specdec.machine.extras import needs
 from specdec.masks.dense import DenseCompiler
 from specdec.pictures.trace import Trace, TraceStep, role_names
 from specdec.tree import DraftTree, Role
@@ -102,7 +102,7 @@ def check_path(path: Path) -> None:
     """
     if path.suffix not in SUFFIXES:
         raise RequestError(f"{path}: a figure's name ends in {' or '.join(SUFFIXES)}")
-    needs("matplotlib.figure")
+    needs("matplotlib.figure", "compare", "a picture")
 
 
 def save(picture: MaskPicture, path: Path) -> None:
@@ -112,7 +112,7 @@ def save(picture: MaskPicture, path: Path) -> None:
         RequestError: for an unknown suffix, where matplotlib isn't installed, and where the file can't be written.
     """
     check_path(path)
-    matplotlib = needs("matplotlib")
+    matplotlib = needs("matplotlib", "compare", "a picture")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # the reader's own settings would show
         matplotlib.rcParams.update({"font.family": _FONT, "text.parse_math": False, "svg.hashsalt": "specdec"})
@@ -133,7 +133,7 @@ def draw(picture: MaskPicture) -> Any:
     across, down = cell * (num_nodes + 2.5), cell * num_nodes
     width = max(left + across + 0.2, len(picture.title) * 0.088 + 0.3)
     height = _ABOVE + down + _BELOW
-    figure = needs("matplotlib.figure").Figure(figsize=(width, height), facecolor="white")
+    figure = needs("matplotlib.figure", "compare", "a picture").Figure(figsize=(width, height), facecolor="white")
     axes = figure.add_axes((left / width, _BELOW / height, across / width, down / height))
     _draw_cells(picture, axes)
     middles = [node + 0.5 for node in range(num_nodes)]
@@ -156,7 +156,7 @@ def draw(picture: MaskPicture) -> Any:
 def _draw_cells(picture: MaskPicture, axes: Any) -> None:
     """One rectangle for every entry: a node's colour where it sees, and nearly white where it doesn't."""
     num_nodes, names = len(picture.visible), list(COLOURS)
-    palette = needs("matplotlib.colors").ListedColormap(["#F2F2F2", *COLOURS.values()])
+    palette = needs("matplotlib.colors", "compare", "a picture").ListedColormap(["#F2F2F2", *COLOURS.values()])
     own = np.array([names.index(role) + 1 for role in picture.roles])
     style = {"cmap": palette, "vmin": -0.5, "vmax": len(names) + 0.5, "edgecolors": "white", "linewidth": 0.6}
     rows = np.arange(num_nodes + 1)
@@ -167,7 +167,7 @@ def _draw_cells(picture: MaskPicture, axes: Any) -> None:
 
 
 def _add_legend(picture: MaskPicture, figure: Any) -> None:
-    patch = needs("matplotlib.patches").Patch
+    patch = needs("matplotlib.patches", "compare", "a picture").Patch
     shown = ["prefix", *(role for role in COLOURS if role in picture.present)]
     texts = {"prefix": "prefix", "root": "root: the last committed token", "candidate": "candidate: may be accepted"}
     texts |= {"probe": "probe: its prediction is wanted", "support": "support: only there to be seen"}
@@ -179,7 +179,7 @@ def _add_legend(picture: MaskPicture, figure: Any) -> None:
 
 def row_labels(picture: MaskPicture) -> list[str]:
     """Each node's token, roles, depth and number, in columns."""
-    font_manager = needs("matplotlib.font_manager")
+    font_manager = needs("matplotlib.font_manager", "compare", "a picture")
     glyphs = font_manager.get_font(font_manager.findfont(_FONT)).get_charmap()
     tree, rows = picture.step.tree, []
     for node, text in enumerate(picture.step.labels):

@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from specdec.comparison.extras import needs, page_environment
 from specdec.comparison.figures.axes import COLOURS
+from specdec.comparison.page_environment import page_environment
 from specdec.errors import RequestError
+from specdec.machine.extras import needs
 from specdec.pictures.trace import Trace
 
 
@@ -14,7 +15,7 @@ def check_page() -> None:
     Raises:
         RequestError: where jinja2 isn't installed.
     """
-    needs("jinja2")
+    needs("jinja2", "compare", "a page")
 
 
 def save_page(trace: Trace, path: Path) -> None:

@@ -123,26 +123,11 @@ class Registry:
         ]
 
     def _checked(self, plugin: Plugin) -> Plugin:
-        contract = KINDS[plugin.kind]
         where = f"plug-in {plugin.distribution}, hook specdec_{plugin.kind}, name {plugin.name!r}"
         if not isinstance(plugin.name, str) or not _NAME.fullmatch(plugin.name):
             raise PluginError(f"{where}: a name is a string of letters, digits, '_', '-' and '.'")
-        if not (isinstance(plugin.cls, type) and issubclass(plugin.cls, contract)):
-            raise PluginError(f"{where}: {plugin.cls!r} is not a subclass of specdec's {contract.__name__}")
-        if inspect.isabstract(plugin.cls):
-            missing = sorted(getattr(plugin.cls, "__abstractmethods__", ()))
-            raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define {', '.join(missing)}")
-        if issubclass(plugin.cls, Proposer) and (plugin.cls.start, plugin.cls.bind) == (Proposer.start, Proposer.bind):
-            raise PluginError(f"{where}: {plugin.cls.__name__} doesn't define start, or bind for an engine of its own")
-        if plugin.kind == "verifiers":
-            for promise in ("lossless", "reads_q"):
-                if not isinstance(getattr(plugin.cls, promise, None), bool):
-                    raise PluginError(f"{where}: {plugin.cls.__name__} must say whether it is {promise}: True or False")
-        if issubclass(plugin.cls, Backend) and not _takes_options(plugin.cls):
-            raise PluginError(
-                f"{where}: {plugin.cls.__name__}.load must take a model, a compiler and options, and Options be a "
-                "subclass of specdec's BackendOptions (specdec/backends/base.py)"
-            )
+        if fault := _fault_of(plugin.cls, plugin.kind):
+            raise PluginError(f"{where}: {fault}")
         if plugin.full_name in [other.full_name for other in self._plugins if other.kind == plugin.kind]:
             raise PluginError(f"{where}: another entry point of {plugin.distribution} offers it: rename one")
         return plugin
@@ -290,6 +275,27 @@ def options_of(cls: type) -> dict[str, object]:
 
 def _distribution(entry_point: EntryPoint) -> str:
     return entry_point.dist.name if entry_point.dist is not None else entry_point.value
+
+
+def _fault_of(cls: object, kind: str) -> str:
+    """Return how a class breaks the contract of its kind, or ""."""
+    contract = KINDS[kind]
+    if not (isinstance(cls, type) and issubclass(cls, contract)):
+        return f"{cls!r} is not a subclass of specdec's {contract.__name__}"
+    if inspect.isabstract(cls):
+        return f"{cls.__name__} doesn't define {', '.join(sorted(getattr(cls, '__abstractmethods__', ())))}"
+    if issubclass(cls, Proposer) and (cls.start, cls.bind) == (Proposer.start, Proposer.bind):
+        return f"{cls.__name__} doesn't define start, or bind for an engine of its own"
+    promises = ("lossless", "reads_q") if kind == "verifiers" else ()
+    for promise in promises:
+        if not isinstance(getattr(cls, promise, None), bool):
+            return f"{cls.__name__} must say whether it is {promise}: True or False"
+    if issubclass(cls, Backend) and not _takes_options(cls):
+        return (
+            f"{cls.__name__}.load must take a model, a compiler and options, and Options be a subclass of specdec's "
+            "BackendOptions (specdec/backends/base.py)"
+        )
+    return ""
 
 
 def _takes_options(backend: type[Backend]) -> bool:

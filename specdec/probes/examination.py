@@ -51,11 +51,7 @@ def _examine(backend: HFBackend) -> None:
         backend.inexact = backend.no_exact
         return
     if compiler.bit_exact:
-        products = products_of(model, _PROBE_SECONDS if backend.is_alone else math.inf)
-        backend.inexact = products.inexact
-        # A prompt's last pass has a tree after less than a chunk.
-        chunk = min(backend.shapes.chunk, products.most_rows // 2)
-        backend.shapes = replace(backend.shapes, row_multiple=products.row_multiple, chunk=chunk)
+        _set_products(backend)
     if compiler.attention is not None:
         fixed = why_fixed(model)
         if fixed and not compiler.bit_exact:
@@ -67,6 +63,15 @@ def _examine(backend: HFBackend) -> None:
         tried = _try_out_chains(backend)
     assert tried is not None, "with trees or chains, it was tried"
     backend.deviation = tried.deviation
+
+
+def _set_products(backend: HFBackend) -> None:
+    """Set how many rows products take, or why they aren't exact."""
+    products = products_of(backend.model, _PROBE_SECONDS if backend.is_alone else math.inf)
+    backend.inexact = products.inexact
+    # A prompt's last pass has a tree after less than a chunk.
+    chunk = min(backend.shapes.chunk, products.most_rows // 2)
+    backend.shapes = replace(backend.shapes, row_multiple=products.row_multiple, chunk=chunk)
 
 
 def _try_out_chains(backend: HFBackend) -> Tried:

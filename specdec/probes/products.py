@@ -68,37 +68,45 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
     activations: dict[type, torch.nn.Module] = {}
     widest, common = 0, (model.dtype, model.device)
     for module in model.modules():
-        if is_quantised(module):
-            size = f"{module.out_features} by {module.in_features}"
-            quantised = type(module), type(getattr(module, "weight", None)), size
-            if quantised not in seen:
-                seen.add(quantised)
-                widest = max(widest, module.in_features)
-                product = RowFunction(partial(_as_in_a_model, module), module.in_features, *common, is_opaque=True)
-                yield f"a product with a quantised {size} matrix ({type(module).__name__})", product
-        elif isinstance(module, torch.nn.Linear | Conv1D) and module.weight.is_floating_point():
-            kind = type(module), module.bias is None, facts_of(module.weight)
-            if kind in seen:
-                continue
-            seen.add(kind)
-            own, bias = _own(module.weight), _own(module.bias)
-            weight = own.unpacked() if isinstance(own, PackedWeight) else own
-            size = " by ".join(map(str, weight.shape))
-            # A router, say, does more than a product, and returns more than a tensor. Sharded layers
-            # talk to other processes.
-            is_plain = type(module).forward in {torch.nn.Linear.forward, Conv1D.forward}
-            is_plain = is_plain and own is module.weight
-            linear = partial(torch.nn.functional.linear, weight=weight, bias=bias)
-            run = partial(_as_in_a_model, module) if is_plain else linear
-            by_column = weight if isinstance(module, torch.nn.Linear) else weight.T
-            widest = max(widest, by_column.shape[1])
-            is_other = rounds_rows(module)  # than the matrix that it shows
-            product = RowFunction(run, by_column.shape[1], *common, by_column, bias, is_opaque=is_other)
-            yield f"a product with a {size} matrix", product
-        elif isinstance(module, _ACTIVATIONS):
+        if isinstance(module, _ACTIVATIONS):
             activations.setdefault(type(module), module)
+        kind = _kind_of(module)
+        if kind is None or kind in seen:
+            continue
+        seen.add(kind)
+        name, product = (_quantised if is_quantised(module) else _linear)(module, *common)
+        widest = max(widest, product.width)
+        yield name, product
     for cls, activation in activations.items():
         yield f"the activation {cls.__name__}", RowFunction(activation, widest, *common)
+
+
+def _kind_of(module: torch.nn.Module) -> Hashable | None:
+    """Return what two linear layers have in common of which one is tried; None for other modules."""
+    if is_quantised(module):
+        return type(module), type(getattr(module, "weight", None)), module.out_features, module.in_features
+    if isinstance(module, torch.nn.Linear | Conv1D) and module.weight.is_floating_point():
+        return type(module), module.bias is None, facts_of(module.weight)
+    return None
+
+
+def _quantised(module: Any, dtype: torch.dtype, device: torch.device) -> tuple[str, RowFunction]:
+    product = RowFunction(partial(_as_in_a_model, module), module.in_features, dtype, device, is_opaque=True)
+    size = f"{module.out_features} by {module.in_features}"
+    return f"a product with a quantised {size} matrix ({type(module).__name__})", product
+
+
+def _linear(module: Any, dtype: torch.dtype, device: torch.device) -> tuple[str, RowFunction]:
+    own, bias = _own(module.weight), _own(module.bias)
+    weight = own.unpacked() if isinstance(own, PackedWeight) else own
+    # A router, say, does more than a product, and returns more than a tensor. Sharded layers talk to other processes.
+    is_plain = type(module).forward in {torch.nn.Linear.forward, Conv1D.forward} and own is module.weight
+    linear = partial(torch.nn.functional.linear, weight=weight, bias=bias)
+    run = partial(_as_in_a_model, module) if is_plain else linear
+    by_column = weight if isinstance(module, torch.nn.Linear) else weight.T
+    is_other = rounds_rows(module)  # than the matrix that it shows
+    product = RowFunction(run, by_column.shape[1], dtype, device, by_column, bias, is_opaque=is_other)
+    return f"a product with a {' by '.join(map(str, weight.shape))} matrix", product
 
 
 def _own(tensor: Any) -> Any:

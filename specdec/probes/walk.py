@@ -197,18 +197,25 @@ def fault_of(layout: Layout, trees: Sequence[DraftTree], lengths: Sequence[int],
     for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
         if not masks and not tree.is_chain:
             return "a tree with branches has no mask"
-        positions = [*range(length), *(length + depth for depth in tree.depths)]
+        ids, positions = layout.input_ids[row].tolist(), layout.positions[row].tolist()
         for node, token in enumerate(tree.tokens):
-            own = positions[length + node]
-            if (int(layout.input_ids[row, node]), int(layout.positions[row, node])) != (token, own):
+            if (ids[node], positions[node]) != (token, length + tree.depths[node]):
                 return f"node {node} has another token or position than its own"
-            lineage = {*range(length), *(length + ancestor for ancestor in tree.lineage(node))}
-            for window, seen in masks:
-                expected = {slot for slot in lineage if window is None or _is_within(window, own, positions[slot])}
-                wrong = expected ^ set(seen[row, node].nonzero().flatten().tolist())
-                if wrong:
-                    slot = min(wrong)
-                    return f"node {node} {'does not see' if slot in expected else 'sees'} slot {slot}"
+        for window, seen in masks:
+            if fault := _fault_of_mask(seen[row], tree, length, window):
+                return fault
+    return ""
+
+
+def _fault_of_mask(seen: torch.Tensor, tree: DraftTree, length: int, window: Window | None) -> str:
+    """Return the first slot that a node of one row wrongly sees or doesn't see, or ""; ``seen``: (nodes, slots)."""
+    positions = [*range(length), *(length + depth for depth in tree.depths)]
+    for node, depth in enumerate(tree.depths):
+        lineage = {*range(length), *(length + ancestor for ancestor in tree.lineage(node))}
+        expected = {slot for slot in lineage if window is None or _is_within(window, length + depth, positions[slot])}
+        if wrong := expected ^ set(seen[node].nonzero().flatten().tolist()):
+            slot = min(wrong)
+            return f"node {node} {'does not see' if slot in expected else 'sees'} slot {slot}"
     return ""
 
 

@@ -91,10 +91,8 @@ def _template(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
-    encoded: dict[str, Any] = {}
-    for name in ("input_ids", "attention_mask", *_TOKEN_TYPES):
-        if name in settings:
-            encoded[name] = settings.pop(name)
+    names = ("input_ids", "attention_mask", *_TOKEN_TYPES)
+    encoded = {name: settings.pop(name) for name in names if name in settings}
     if isinstance(prompt, Mapping) and "input_ids" in prompt:
         encoded, prompt = {**encoded, **prompt}, None
     if not encoded:
@@ -103,12 +101,17 @@ def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
         return prompt
     if prompt is not None:
         raise RequestError(f"a prompt and {', '.join(encoded)} were given: give one of them")
+    _check_encoded(encoded)
+    return _without_padding(encoded["input_ids"], encoded.get("attention_mask"))
+
+
+def _check_encoded(encoded: Mapping[str, Any]) -> None:
+    """Refuse a tokenizer's output without ids, or with more than text."""
     if "input_ids" not in encoded:
         raise RequestError(f"{', '.join(encoded)} were given without input_ids")
     for name, value in encoded.items():
         if value is not None and (name not in _ENCODED or (name in _TOKEN_TYPES and _has_others_than_zero(value))):
             raise RequestError(f"specdec reads text alone, and {name} was given with input_ids: leave it out")
-    return _without_padding(encoded["input_ids"], encoded.get("attention_mask"))
 
 
 def _without_padding(ids: Any, mask: Any) -> Any:

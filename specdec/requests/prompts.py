@@ -62,26 +62,29 @@ def encode(prompt: Any, tokenizer: Any | None, vocab_size: int, template: Mappin
 
 
 def _ids(prompt: Any, tokenizer: Any | None, template: Mapping[str, Any]) -> list[int]:
-    is_chat = isinstance(prompt, list | tuple) and bool(prompt) and isinstance(prompt[0], Mapping)
-    if template and not is_chat:
-        raise RequestError(f"{', '.join(template)}: only chat messages have a template")
-    if is_chat:
+    if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping):
         return _chat_ids(prompt, _needed(tokenizer, "chat messages"), template)
-    if isinstance(prompt, np.ndarray):
-        if prompt.size and (prompt.dtype.kind not in "iu" or prompt.ndim != 1):
-            raise RequestError(f"an array prompt holds integer ids, (tokens,), not {prompt.dtype} {prompt.shape}")
-        return [int(token) for token in prompt]
-    if isinstance(prompt, torch.Tensor):
-        if prompt.dtype.is_floating_point or prompt.dtype.is_complex or prompt.dtype == torch.bool:
-            raise RequestError(f"a tensor prompt holds integer ids, not {prompt.dtype}")
-        if prompt.ndim != 1:
-            raise RequestError(f"a tensor in a list of prompts has shape (tokens,), not {tuple(prompt.shape)}")
+    if template:
+        raise RequestError(f"{', '.join(template)}: only chat messages have a template")
+    if isinstance(prompt, np.ndarray | torch.Tensor):
+        _check_array(prompt)
         return [int(token) for token in prompt.tolist()]
     if isinstance(prompt, str):
         return _text_ids(prompt, _needed(tokenizer, "a text prompt")) if prompt else []
     if isinstance(prompt, list | tuple):
         return list(prompt)
     raise RequestError(f"a prompt of type {type(prompt).__name__} was given; a prompt is {_FORMS}")
+
+
+def _check_array(prompt: np.ndarray | torch.Tensor) -> None:
+    if isinstance(prompt, np.ndarray):
+        if prompt.size and (prompt.dtype.kind not in "iu" or prompt.ndim != 1):
+            raise RequestError(f"an array prompt holds integer ids, (tokens,), not {prompt.dtype} {prompt.shape}")
+        return
+    if prompt.dtype.is_floating_point or prompt.dtype.is_complex or prompt.dtype == torch.bool:
+        raise RequestError(f"a tensor prompt holds integer ids, not {prompt.dtype}")
+    if prompt.ndim != 1:
+        raise RequestError(f"a tensor in a list of prompts has shape (tokens,), not {tuple(prompt.shape)}")
 
 
 def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, Any]) -> list[int]:

@@ -66,7 +66,7 @@ class OpenBatch(Scheduler):
         """Bytes that the keys and values of a lone request of ``num_tokens`` take; 0 if unknown."""
         return self._binding.target.backend.cache_bytes([num_tokens])
 
-    def add(  # type: ignore[override]  # a scheduler's requests are made from prompts here
+    def add(
         self,
         prompt: Any = None,
         *,
@@ -105,7 +105,7 @@ class OpenBatch(Scheduler):
         made = replace(binding.builder, verifier=rule).build(request, drafting, wants_text)
         for handle in made:
             if isinstance(handle, Handle):
-                self._requests.add(super().add(handle))
+                self._requests.add(self.enqueue(handle))
         return made
 
     def _check_model(self) -> None:

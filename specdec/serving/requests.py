@@ -128,10 +128,8 @@ class Intake:
         if unknown:
             message = f"logit_bias: {unknown[0]} is outside the vocabulary of {self._shapes.vocab_size}."
             raise ApiError(400, message, "logit_bias", "invalid_value")
-        if body.stream_options is not None and any(body.stream_options.model_dump().values()) and not body.stream:
-            raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
-        if body.include_steps and not body.stream:
-            raise ApiError(400, "include_steps needs stream to be true.", "include_steps", "invalid_value")
+        if not body.stream:
+            _check_without_stream(body)
 
     def _check_completion(self, body: CompletionBody) -> None:
         if body.best_of not in (None, body.n or 1):
@@ -241,6 +239,13 @@ def _template_field(options: Mapping[str, Any]) -> str:
     """The field of a request whose options the template has refused."""
     known = {*_HINTS, "tools", "add_generation_prompt", "continue_final_message"}
     return next(iter(options)) if options.keys() <= known else "chat_template_kwargs"
+
+
+def _check_without_stream(body: Sampling) -> None:
+    if body.stream_options is not None and any(body.stream_options.model_dump().values()):
+        raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
+    if body.include_steps:
+        raise ApiError(400, "include_steps needs stream to be true.", "include_steps", "invalid_value")
 
 
 def _check_chat(body: ChatBody) -> None:

@@ -41,4 +41,5 @@ def built_in_questions() -> tuple[Question, ...]:
     from specdec import demo
 
     first = {prompt.category: prompt for prompt in reversed(demo.prompts())}
-    return tuple(Question(kind, first[kind].text, is_chat=False) for kind in ("dialogue", "arithmetic", "code"))
+    chosen = [first[kind] for kind in ("dialogue", "arithmetic", "code")]
+    return tuple(Question(prompt.category, prompt.text, prompt.is_instruction) for prompt in chosen)

@@ -1,5 +1,6 @@
 """The layers of a model that are plain products, and which of them are given the same rows."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -108,10 +109,30 @@ def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) 
     A layer is in none if it is called more or less than once, if its rows change before the group's last call, or if a
     hook stands between it and the others: hooks may write to the rows, and not in every pass.
     """
-    calls: list[tuple[torch.Tensor, torch.Tensor, ProductLayer]] = []
-
-    device = next(model.parameters()).device
     hooked = {name for name, module in model.named_modules() if _is_hooked(module)}
+    calls = _calls(model, layers)
+    num_calls = Counter(layer.name for _, _, layer in calls)
+    groups: dict[int, list[tuple[torch.Tensor, ProductLayer]]] = {}
+    for rows, copied, layer in calls:
+        groups.setdefault(id(rows), []).append((copied, layer))
+    found = [[layer for _, layer in group] for group in groups.values() if len(group) > 1 and _are_unchanged(group)]
+    return [
+        group
+        for group in found
+        if all(num_calls[layer.name] == 1 for layer in group) and not hooked & _between([layer.name for layer in group])
+    ]
+
+
+def _are_unchanged(group: Sequence[tuple[torch.Tensor, ProductLayer]]) -> bool:
+    """Return True if the rows were the same in each call."""
+    return all(torch.equal(copied, group[0][0]) for copied, _ in group)
+
+
+def _calls(
+    model: torch.nn.Module, layers: Sequence[ProductLayer]
+) -> list[tuple[torch.Tensor, torch.Tensor, ProductLayer]]:
+    """Run a model for a token; return the rows that each layer was given, and a copy of them; nothing if it fails."""
+    calls: list[tuple[torch.Tensor, torch.Tensor, ProductLayer]] = []
     of_module = {layer.module: layer for layer in layers}
 
     def watch(module: torch.nn.Module, given: tuple[torch.Tensor, ...], named: dict[str, torch.Tensor]) -> None:
@@ -120,24 +141,13 @@ def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) 
 
     handles = [layer.module.register_forward_pre_hook(watch, with_kwargs=True) for layer in layers]
     try:
-        model(torch.ones(1, 1, dtype=torch.long, device=device), use_cache=False)
+        model(torch.ones(1, 1, dtype=torch.long, device=next(model.parameters()).device), use_cache=False)
     except Exception:  # third-party modelling code: who drives the model finds out what is wrong with it
         return []
     finally:
         for handle in handles:
             handle.remove()
-    groups: dict[int, list[tuple[torch.Tensor, ProductLayer]]] = {}
-    for rows, copied, layer in calls:
-        groups.setdefault(id(rows), []).append((copied, layer))
-    times_called = [id(layer) for _, _, layer in calls]
-    return [
-        [layer for _, layer in group]
-        for group in groups.values()
-        if len(group) > 1
-        and all(torch.equal(copied, group[0][0]) for copied, _ in group)
-        and all(times_called.count(id(layer)) == 1 for _, layer in group)
-        and not any(name in hooked for name in _between([layer.name for _, layer in group]))
-    ]
+    return calls
 
 
 def _is_hooked(module: torch.nn.Module) -> bool:

@@ -8,6 +8,7 @@ import torch
 
 from specdec.errors import ModelError, in_one_line
 from specdec.machine.facts import processor_name
+from specdec.machine.memory import is_out_of_memory
 from specdec.weights.base import Kernel
 from specdec.weights.choice import Chosen, choose, grouped
 from specdec.weights.contest import num_shapes
@@ -68,39 +69,60 @@ def pack_model(model: torch.nn.Module, requested: str, kernels: Mapping[str, Ker
     ``requested`` is a mode or a kernel's name; ``why`` says why some installed kernels are excluded, or "".
 
     Raises:
-        ModelError: where "packed" or a kernel was requested and no kernel serves.
+        ModelError: where "packed" or a kernel was requested and no kernel serves, or memory runs out.
     """
     if any(map(is_quantised, model.modules())):
         _runs(model)  # some layers are rebuilt in the first pass, which must not happen in inference mode
     num_quantised = sum(map(is_quantised, model.modules()))
-    return replace(_packed_or_stock(model, requested, kernels, why, num_quantised), num_quantised=num_quantised)
+    layers = list(product_layers(model))
+    if reason := _why_stock(model, layers, requested, num_quantised):
+        weights = stock_or_refuse(requested, len(layers), reason)
+    else:
+        weights = _packed_or_stock(model, _of_one_kind(layers), requested, kernels, why)
+    return replace(weights, num_quantised=num_quantised)
+
+
+def _why_stock(model: torch.nn.Module, layers: Sequence[ProductLayer], requested: str, num_quantised: int) -> str:
+    """Return why no kernel is tried, or ""."""
+    if is_sharded(model):
+        return "its matrices are sharded over processes"
+    if requested == "stock":
+        return "asked for"
+    if not layers:
+        return f"its {num_quantised} linear layers are quantised" if num_quantised else _NO_LAYERS
+    free = [layer.weight for layer in layers if layer.weight.grad is None]
+    if not free:
+        return "the weights have gradients, which are in use"
+    if requested == "auto" and sum(weight.nbytes for weight in free) < _LEAST_BYTES:
+        what = "what isn't quantised" if num_quantised else "the model"
+        return f"{what} is so small that it stays in the processor's caches"
+    return ""
+
+
+def _of_one_kind(layers: Sequence[ProductLayer]) -> list[ProductLayer]:
+    """Return the layers to pack: those of a rarer dtype or device, such as a router in float32, stay stock."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[ProductLayer]] = {}
+    for layer in layers:
+        if layer.weight.grad is None:
+            kinds.setdefault((layer.weight.dtype, layer.weight.device), []).append(layer)
+    return max(kinds.values(), key=lambda own: sum(layer.weight.numel() for layer in own))
 
 
 def _packed_or_stock(
-    model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str, num_quantised: int
+    model: torch.nn.Module, layers: Sequence[ProductLayer], requested: str, kernels: Mapping[str, Kernel], why: str
 ) -> Weights:
-    every = list(product_layers(model))
-    if is_sharded(model):
-        return stock_or_refuse(requested, len(every), "its matrices are sharded over processes")
-    if requested == "stock":
-        return Weights(num_layers=len(every), why="asked for")
-    if not every:
-        why_none = f"its {num_quantised} linear layers are quantised" if num_quantised else _NO_LAYERS
-        return stock_or_refuse(requested, 0, why_none)
-    layers = [layer for layer in every if layer.weight.grad is None]
-    if not layers:
-        return stock_or_refuse(requested, len(every), "the weights have gradients, which are in use")
-    if requested == "auto" and sum(layer.weight.nbytes for layer in layers) < _LEAST_BYTES:
-        what = "what isn't quantised" if num_quantised else "the model"
-        return stock_or_refuse(requested, len(every), f"{what} is so small that it stays in the processor's caches")
-    # Layers of a rarer dtype or device, such as a router in float32, stay stock.
-    kinds = {(layer.weight.dtype, layer.weight.device) for layer in layers}
-    dtype, device = max(kinds, key=lambda kind: sum(_sizes(layers, *kind)))
-    layers = [layer for layer in layers if (layer.weight.dtype, layer.weight.device) == (dtype, device)]
+    dtype, device = layers[0].weight.dtype, layers[0].weight.device
     is_open = requested in {"auto", "packed"}
     asked = {name: each for name, each in kernels.items() if requested == name or (is_open and not each.lossy)}
     reasons = {name: reason for name, kernel in asked.items() if (reason := kernel.why_not(dtype, device))}
-    return _packed_by(model, layers, asked, reasons, requested, why)
+    tried = tuple(name for name in asked if name not in reasons)
+    try:
+        return _packed_by(model, layers, asked, reasons, requested, why)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    reason = "; ".join(filter(None, [why, "memory ran out while packing"]))
+    return replace(stock_or_refuse(requested, len(layers), reason, layers[0]), tried=tried)
 
 
 def _packed_by(
@@ -210,10 +232,6 @@ def stock_or_refuse(requested: str, num_layers: int, why: str, layer: ProductLay
         where = "" if layer is None else f" on {processor_name()} for {layer.name} in {_name(layer.weight.dtype)}"
         raise ModelError(f"weights={requested!r} can't be had{where}: {why}; use weights='auto' or 'stock'")
     return Weights(num_layers=num_layers, why=why)
-
-
-def _sizes(layers: Sequence[ProductLayer], dtype: torch.dtype, device: torch.device) -> list[int]:
-    return [each.weight.numel() for each in layers if (each.weight.dtype, each.weight.device) == (dtype, device)]
 
 
 def _why_not_these(kernel: Kernel, layers: Sequence[ProductLayer]) -> str:

@@ -2,11 +2,14 @@
 
 import ctypes
 import mmap
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import torch
 
+from specdec.errors import plural
+from specdec.machine.memory import is_out_of_memory
 from specdec.weights.base import Kernel
 from specdec.weights.checksum import checksum_of
 from specdec.weights.layers import ProductLayer
@@ -88,15 +91,30 @@ def unpack(model: torch.nn.Module) -> None:
     """Make every weight of a model an ordinary parameter again, with the bits that it had.
 
     One that something else refers to meanwhile keeps its class, and is dense.
+
+    Warns:
+        UserWarning: if memory runs out; the weights that it lacks for stay packed, and compute what they computed.
     """
-    freed = 0
+    freed = num_left = 0
     for parameter in list(model.parameters()):
         if isinstance(parameter, PackedWeight):
-            if not _replace(parameter, torch.nn.Parameter(parameter.unpacked().contiguous(), requires_grad=False)):
-                parameter.make_dense()
+            try:
+                _make_plain(parameter)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                num_left += 1
+                continue
             freed += parameter.nbytes
             if freed > _MOST_KEPT:
                 freed = _return_memory()
+    if num_left:
+        warnings.warn(f"memory ran out: {plural(num_left, 'weight')} couldn't be unpacked", stacklevel=2)
+
+
+def _make_plain(parameter: PackedWeight) -> None:
+    if not _replace(parameter, torch.nn.Parameter(parameter.unpacked().contiguous(), requires_grad=False)):
+        parameter.make_dense()
 
 
 def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:

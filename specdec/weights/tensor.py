@@ -99,8 +99,9 @@ class PackedWeight(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
         if func is _LINEAR:
-            rows, weight, bias = args if len(args) == 3 else _arguments_of_linear(*args, **(kwargs or {}))
+            rows, weight, bias = args if len(args) == 3 else _arguments_of_linear(*args, **kwargs)
             if type(weight) is PackedWeight:
                 return weight.times(rows, bias)
         elif func is torch.addmm and not kwargs and type(args[2]) is PackedWeight and args[2].is_transposed:
@@ -110,7 +111,7 @@ class PackedWeight(torch.Tensor):
         if func in _READS_MEMORY and isinstance(args[0], cls):  # and may write there
             args = args[0].make_dense(), *args[1:]
         with torch._C.DisableTorchFunctionSubclass():
-            return _INSTEAD.get(func, func)(*args, **(kwargs or {}))
+            return _INSTEAD.get(func, func)(*args, **kwargs)
 
     def times(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         """Return what ``linear`` gives for some rows, ``(..., inputs)``."""
@@ -131,13 +132,11 @@ class PackedWeight(torch.Tensor):
             return cls.standing_for(args[0].matrix, args[0], args[0].is_transposed)
         if func is _aten._to_copy.default:  # a cast, or a move, of the layer's parameter perhaps
             return cls.of_dense(func(args[0].unpacked(), **kwargs), args[0].is_transposed)
-        aliases = {argument.name: argument.alias_info for argument in func._schema.arguments}
-        given = dict(zip(aliases, args, strict=False)) | kwargs
-        written = tree_leaves([value for name, value in given.items() if aliases[name] and aliases[name].is_write])
+        written, is_aliased = _accesses(func, args, kwargs)
         for each in written:
             if isinstance(each, cls):
                 each.check_writable(str(func))
-        shares_memory = func in _SHARES_MEMORY or any(alias and not alias.is_write for alias in aliases.values())
+        shares_memory = func in _SHARES_MEMORY or is_aliased
         wrapped: dict[int, PackedWeight] = {}  # by the dense tensor that stands in for it
 
         def plain(each: Any) -> Any:
@@ -233,3 +232,11 @@ _INSTEAD: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.Tensor.__setitem__: torch.no_grad()(_set_item),
     torch.Tensor.tolist: _to_list,
 }
+
+
+def _accesses(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], bool]:
+    """Return what an operator writes to, and whether its output shares memory with an argument."""
+    aliases = {argument.name: argument.alias_info for argument in func._schema.arguments}
+    given = dict(zip(aliases, args, strict=False)) | kwargs
+    written = tree_leaves([value for name, value in given.items() if aliases[name] and aliases[name].is_write])
+    return written, any(alias and not alias.is_write for alias in aliases.values())

@@ -14,7 +14,6 @@ FILE = '{"prompt": "# heapq"}\n{"turns": ["What is bread?"]}\n{"prompt_ids": [5,
 FEW = ("--max-new-tokens", "4")
 OF_FILES = {
     "compare": ("jacobi", *FEW, "--repeats", "1"),
-    "bench": ("jacobi", *FEW),
     "tune": ("jacobi", "--option", "n=2", "--minutes", "0.01", *FEW),
     "audit": ("--proposer", "jacobi", *FEW),
 }

@@ -120,7 +120,6 @@ def test_plugins_lists_each_by_the_name_that_works_and_says_why_it_is_a_longer_o
         ("generate", "a", "--verifier", "padded"),
         ("compare", "padded"),
         ("compare", "jacobi", "--verifier", "padded"),
-        ("bench", "padded"),
         ("tune", "padded"),
         ("audit", "--proposer", "padded"),
         ("audit", "--verifier", "padded"),

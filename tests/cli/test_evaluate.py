@@ -63,41 +63,50 @@ def test_compare_writes_json_csv_and_a_report(run: Any, tmp_path: Path) -> None:
     assert json.loads(out)["plan"]["repeats"] == 2
 
 
-def test_bench_has_a_column_for_each_category_and_a_table_for_each_temperature(run: Any) -> None:
-    code, out, _ = run("bench", "jacobi:n=2", *FEW, "--temperature", "0", "--temperature", "0.8")
+def test_several_temperatures_have_their_own_tables_and_files(run: Any, tmp_path: Path) -> None:
+    files = ("--run", str(tmp_path / "runs.jsonl"), "--csv", str(tmp_path / "runs.csv"))
+    temperatures = ("--temperature", "0", "--temperature", "0.8")
+    few = ("--max-new-tokens", "4", "--per-category", "1", "--repeats", "1", "--numerics", "fast")
+    code, out, _ = run("compare", "jacobi:n=2", *few, *temperatures, *files)
     assert code == 0
     lines = [line.split() for line in out.splitlines()]
-    assert lines.count(["category", "jacobi:n=2", "autoregressive", "(exact)"]) == 2
+    assert lines.count(["category", "jacobi:n=2"]) == 2
     for name in ("code", "documentation", "dialogue", "arithmetic", "mean", "overall"):
         assert sum(line[:1] == [name] for line in lines) == 2
     assert [line for line in out.splitlines() if line.startswith("temperature")] == ["temperature 0", "temperature 0.8"]
+    names = {"runs-t0.jsonl", "runs-t0.csv", "runs-t0.8.jsonl", "runs-t0.8.csv"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    code, out, _ = run("compare", "jacobi:n=2", *few, *temperatures, *files, "--json")
+    assert code == 0
+    plans = [json.loads(line)["plan"] for line in out.splitlines()]
+    assert [plan["settings"].get("temperature", 0) for plan in plans] == [0, 0.8]
 
 
-def test_bench_is_in_spec_benchs_layout_where_the_terminal_is_wide_enough(run: Any, monkeypatch: Any) -> None:
+def test_strategies_are_rows_by_category_where_the_terminal_is_wide_enough(run: Any, monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", "140")
-    _, out, _ = run("bench", "jacobi:n=2", *FEW)
+    _, out, _ = run("compare", "jacobi:n=2", *FEW)
     lines = [line.split() for line in out.splitlines()]
-    assert lines[1][:5] == ["strategy", "code", "documentation", "dialogue", "arithmetic"]
-    assert [lines[2][0], *lines[3][:2]] == ["jacobi:n=2", "autoregressive", "(exact)"]
-    assert len(lines[2]) == 1 + 4 + 1 + 3
+    (first,) = [index for index, line in enumerate(lines) if line[:2] == ["strategy", "code"]]
+    assert lines[first][1:5] == ["code", "documentation", "dialogue", "arithmetic"]
+    assert [lines[first + 1][0], *lines[first + 2][:2]] == ["jacobi:n=2", "autoregressive", "(exact)"]
+    assert len(lines[first + 1]) == 1 + 4 + 1 + 3
 
 
-def test_bench_prints_spec_benchs_own_table_for_prompts_with_its_categories(
-    run: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_prompts_with_spec_benchs_categories_have_its_own_table(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", "50")
     prompts = tmp_path / "prompts.jsonl"
     lines = [{"prompt": "Once", "category": "writing"}, {"prompt": "Then", "category": "stem"}]
     prompts.write_text("\n".join(map(json.dumps, lines)))
-    code, out, _ = run("bench", "jacobi:n=2", *FEW, "--prompts", str(prompts), "--numerics", "fast")
+    code, out, _ = run("compare", "jacobi:n=2", *FEW, "--prompts", str(prompts), "--numerics", "fast")
     assert code == 0
     lines_of = {line.split("  ")[0]: line.split("  ")[1:] for line in out.splitlines()}
     cells = [cell.strip() for cell in lines_of["multi-turn conversation"] if cell.strip()]
     assert cells == [cell.strip() for cell in lines_of["overall"] if cell.strip()]  # the one task is all
     assert cells[1] == "1.00 1.00×"
     assert "Mean accepted tokens: all tokens over all steps." in " ".join(out.split())
-    _, out, _ = run("bench", "jacobi:n=2", *FEW, "--category", "code", "--numerics", "fast")
+    _, out, _ = run("compare", "jacobi:n=2", *FEW, "--category", "code", "--numerics", "fast")
     assert "Mean accepted tokens" not in out
+    assert "overall" not in out  # nor a table of one category
 
 
 def test_tune_prints_a_string_for_proposer(run: Any, tmp_path: Path) -> None:
@@ -145,7 +154,7 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
     [
         (("compare", "jacoby"), "unknown proposer 'jacoby': did you mean jacobi"),
         (("compare", "jacobi", "jacobi"), "two strategies are called 'jacobi'"),
-        (("compare", "jacobi", "--repeats", "0"), "repeats=0: it must be an integer of at least 1"),
+        (("compare", "jacobi", "--repeats", "0"), "repeats=0: input should be greater than or equal to 1"),
         (("compare", "jacobi", "--prompts", "/nowhere.jsonl"), "No such file"),
         (("compare", "jacobi", "--prompts", "{empty}"), "the file has no prompts"),
         (("compare", "jacobi", "--prompts", "{broken}"), "line 2: not JSON"),
@@ -154,10 +163,8 @@ def test_a_wrong_token_is_told_with_its_place_and_in_the_exit_code(run: Any, mon
         (("compare", "jacobi", "--run", "{broken}"), "is not a run file"),
         (("compare", "jacobi", "--temperature", "-1"), "temperature"),
         (("compare", "jacobi", "--numerics", "good"), "numerics='good': it must be one of auto, exact, fast"),
-        (("bench", "jacobi", "--numerics", "good"), "numerics='good'"),
         (("tune", "jacobi", "--numerics", "good"), "numerics='good'"),
         (("compare", "autoregressive=jacobi"), "'autoregressive' is plain decoding's"),
-        (("bench", "jacoby"), "unknown proposer 'jacoby'"),
         (("tune", "autoregressive"), "autoregressive declares no values to tune"),
         (("tune", "jacobi", "--option", "m=1,2"), "m"),
         (("tune", "jacobi", "--option", "n"), "not of the form NAME=VALUE"),

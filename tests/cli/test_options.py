@@ -12,7 +12,6 @@ from specdec.demo import smollm2 as real
 COMMANDS = {
     "generate": ("Hello",),
     "compare": ("jacobi",),
-    "bench": ("jacobi",),
     "tune": ("jacobi",),
     "audit": (),
     "mask": (),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specdec import RequestError
-from specdec.comparison.prompts import EvaluationPrompt, demo_prompts, load_prompts, select
+from specdec.comparison.prompts import EvaluationPrompt, as_chat, demo_prompts, load_prompts, select
 
 MESSAGES = [{"role": "user", "content": "Hello?"}]
 
@@ -59,6 +59,20 @@ def test_a_file_without_prompts_is_refused(tmp_path: Path, text: str) -> None:
         load_prompts(written(tmp_path, text))
     with pytest.raises(RequestError, match=r"nothing\.jsonl"):
         load_prompts(tmp_path / "nothing.jsonl")
+
+
+class _Asks:
+    chat_template = "Q: {{ messages[0]['content'] }} A:"
+
+
+def test_no_built_in_prompt_has_another_models_markup() -> None:
+    prompts = demo_prompts()
+    assert [prompt.name for prompt in prompts if "<|" in prompt.prompt] == []
+    asked = [prompt.prompt for prompt in as_chat(prompts, _Asks()) if not isinstance(prompt.prompt, str)]
+    assert [message["content"] for (message,) in asked] == [
+        prompt.prompt for prompt in prompts if prompt.category == "dialogue"
+    ]
+    assert as_chat(prompts, None) == prompts
 
 
 def test_categories_and_how_many_of_each() -> None:

@@ -182,7 +182,7 @@ def test_a_limit_in_seconds_ends_it_when_every_strategy_has_run_a_prompt() -> No
     [
         ({"a": "jacobi"}, [], {}, "there are no prompts"),
         ({"a": "jacoby"}, PROMPTS, {}, "unknown proposer 'jacoby': did you mean jacobi"),
-        ({"a": "jacobi"}, PROMPTS, {"repeats": 0}, "repeats=0: it must be an integer of at least 1"),
+        ({"a": "jacobi"}, PROMPTS, {"repeats": 0}, "repeats=0: input should be greater than or equal to 1"),
         ({"a": "jacobi"}, [[1], []], {}, "prompt 'prompt 1' .prompts.: the prompt is empty"),
         ({"a": "jacobi"}, [[1], [99]], {}, "prompt 'prompt 1' .prompts.: .* is 99, but ids go from 0 to 7"),
         ({"autoregressive": "jacobi"}, PROMPTS, {}, "'autoregressive' is plain decoding's"),

@@ -139,7 +139,7 @@ class Rig:
             is_plain = asked.rule == "match" or asked.fails
             strategy = "autoregressive" if is_plain else asked.strategy
             scheduler, request = self.scheduler(1), self.request(replace(asked, fails=False, strategy=strategy))
-            scheduler.add(request)
+            scheduler.enqueue(request)
             while advance(scheduler) is not None:
                 pass
             self.texts[asked] = request.new_tokens
@@ -150,7 +150,7 @@ class Rig:
         handles: dict[Handle, Asked] = {}
         for event in schedule:
             if isinstance(event, Asked):
-                handles[scheduler.add(self.request(event))] = event
+                handles[scheduler.enqueue(self.request(event))] = event
             elif event is not None and handles:
                 scheduler.cancel(list(handles)[event % len(handles)])
             advance(scheduler)
@@ -231,11 +231,11 @@ def long(num_tokens: int, count: int = 40, **changes: Any) -> Asked:
 def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
     toy.read_by(4)
     scheduler = toy.scheduler(4)
-    streaming = [scheduler.add(toy.request(long(3, seed=index))) for index in range(2)]
+    streaming = [scheduler.enqueue(toy.request(long(3, seed=index))) for index in range(2)]
     kinds = []
     for _ in range(4):
         advance(scheduler)
-    joining = scheduler.add(toy.request(long(15)))
+    joining = scheduler.enqueue(toy.request(long(15)))
     while joining.is_prefilling:
         record = advance(scheduler)
         assert record is not None
@@ -249,10 +249,10 @@ def test_others_step_between_the_chunks_of_a_prompt(toy: Rig) -> None:
 def test_where_rows_are_packed_prompts_share_the_passes_of_those_that_decode(toy: Rig) -> None:
     toy.read_by(8, packs_rows=True)
     scheduler = toy.scheduler(8)
-    streaming = [scheduler.add(toy.request(long(3, seed=index))) for index in range(2)]
+    streaming = [scheduler.enqueue(toy.request(long(3, seed=index))) for index in range(2)]
     for _ in range(4):
         advance(scheduler)
-    joining = [scheduler.add(toy.request(long(length, strategy="jacobi:n=3"))) for length in (21, 2, 3, 30)]
+    joining = [scheduler.enqueue(toy.request(long(length, strategy="jacobi:n=3"))) for length in (21, 2, 3, 30)]
     chunks, kinds, before = [], [], [len(request.new_tokens) for request in streaming]
     while any(request.is_prefilling for request in joining):
         record = advance(scheduler)
@@ -288,13 +288,13 @@ def test_others_step_between_short_prompts_however_many_come(
     drafting = toy.bound.strategies.of(Scripted(script=chain))
     scheduler = toy.scheduler(24)
     for seed in range(12):
-        scheduler.add(toy.request(long(3, 60, seed=seed)))
+        scheduler.enqueue(toy.request(long(3, 60, seed=seed)))
     while scheduler.num_waiting:
         advance(scheduler)
     for seed in range(12):
         made = toy.bound.builder.build(Question([1, 2], {"max_new_tokens": 60, "seed": seed}), [drafting])
         assert isinstance(made[0], Handle)
-        scheduler.add(made[0])
+        scheduler.enqueue(made[0])
     kinds = ""
     while scheduler.num_waiting and (record := advance(scheduler)) is not None:
         kinds += record.kind[0]
@@ -318,7 +318,7 @@ def test_a_first_draft_is_left_out_where_several_wait_and_the_text_allows_it(
         asked = Question([1], {"max_new_tokens": 60, "seed": seed, "temperature": 1.0})
         (made,) = toy.bounds[rule].builder.build(asked, [drafting])
         assert isinstance(made, Handle)
-        scheduler.add(made)
+        scheduler.enqueue(made)
     while len(found) < 5 and (record := advance(scheduler)) is not None:
         found += [record.width] if record.kind == "prompt" else []
     scheduler.close()
@@ -332,11 +332,11 @@ def test_where_more_read_than_decode_more_is_read_between_steps(
     toy.read_by(4)
     scheduler = toy.scheduler(16)
     for seed in range(num_decoding):
-        scheduler.add(toy.request(long(3, 60, seed=seed)))
+        scheduler.enqueue(toy.request(long(3, 60, seed=seed)))
     while (record := advance(scheduler)) is not None and (record.kind, len(record.outcomes)) != ("step", num_decoding):
         pass
     for seed in range(num_coming):
-        scheduler.add(toy.request(long(40, seed=seed)))
+        scheduler.enqueue(toy.request(long(40, seed=seed)))
     kinds = [record.kind for _ in range(between + 1) if (record := advance(scheduler)) is not None]
     assert kinds == ["chunk"] * between + ["step"]
     scheduler.close()
@@ -344,7 +344,7 @@ def test_where_more_read_than_decode_more_is_read_between_steps(
 
 def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
     scheduler = toy.scheduler(len(STRATEGIES))
-    handles = {scheduler.add(request): asked for asked, request in
+    handles = {scheduler.enqueue(request): asked for asked, request in
                ((asked, toy.request(asked)) for asked in (long(5, strategy=name) for name in STRATEGIES))}  # fmt: skip
     together = 0
     while (record := advance(scheduler)) is not None:
@@ -355,11 +355,11 @@ def test_requests_of_different_strategies_share_their_passes(toy: Rig) -> None:
 
 def test_a_request_that_was_added_is_refused_ever_after(toy: Rig) -> None:
     scheduler, request = toy.scheduler(4), toy.request(long(3, 2))
-    scheduler.add(request)
+    scheduler.enqueue(request)
     for is_over in (False, True):
         for other in (scheduler, toy.scheduler(4)):
             with pytest.raises(RequestError, match="this request was added to a scheduler before"):
-                other.add(request)
+                other.enqueue(request)
         while advance(scheduler) is not None:
             pass
         assert request.is_finished
@@ -374,7 +374,7 @@ def test_requests_wait_for_memory_as_for_a_place(toy: Rig) -> None:
             type(toy.bound.target.backend), "cache_bytes", lambda _, capacities: max(capacities) * len(capacities)
         )
         scheduler = toy.scheduler(8, max_cache_bytes=60)
-        handles = {scheduler.add(toy.request(each)): each for each in asked}
+        handles = {scheduler.enqueue(toy.request(each)): each for each in asked}
         most = 0
         while advance(scheduler) is not None:
             most = max(most, scheduler.num_active)
@@ -394,7 +394,7 @@ def test_the_cache_never_holds_more_than_was_allowed(backend: str) -> None:
     budget = 4 * (1024 + 256) * slot_bytes
     scheduler = rig.scheduler(8, max_cache_bytes=budget)
     asked = [long(700, 3), *(long(5, 30, seed=seed) for seed in range(8))]
-    handles = {scheduler.add(rig.request(each)): each for each in asked}
+    handles = {scheduler.enqueue(rig.request(each)): each for each in asked}
     most = 0
     while advance(scheduler) is not None:
         most = max(most, scheduler.num_active)
@@ -423,7 +423,7 @@ def test_requests_are_added_and_cancelled_from_other_threads(toy: Rig) -> None:
             asked = long(3 + turn, 12, seed=10 * number + turn, strategy=STRATEGIES[turn % len(STRATEGIES)])
             handle = toy.request(asked)
             handles[handle] = asked
-            scheduler.add(handle)
+            scheduler.enqueue(handle)
             if turn % 3 == 2:
                 scheduler.cancel(handle)
 

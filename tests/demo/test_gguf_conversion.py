@@ -1,6 +1,8 @@
 """A GGUF file's checkpoints have its weights and load like any other; a digest is of weights, not of files."""
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specdec import ModelError
-from specdec.demo import gguf_conversion
+from specdec import RequestError
 from specdec.demo.gguf_conversion import check_libraries, convert, weights_digest
 from specdec.models.loading import load_pretrained
 from tests.demo import tiny_gguf
@@ -101,6 +102,7 @@ def test_values_shapes_dtypes_and_names_are_in_the_digest(tmp_path: Path, change
 
 
 def test_missing_libraries_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_conversion, "find_spec", lambda _: None)
-    with pytest.raises(ModelError, match=r"^converting needs gguf and accelerate: pip install .*\[real-model\]"):
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+    monkeypatch.setitem(sys.modules, "gguf", ModuleType("gguf"))
+    with pytest.raises(RequestError, match=r"^converting needs accelerate: pip install 'specdec\[real-model\]'$"):
         check_libraries()

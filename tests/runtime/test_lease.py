@@ -13,6 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from specdec import Generator, ModelError, RequestError
+from specdec.plugins import registry
 from specdec.runtime.lease import WeightsLease
 from specdec.weights import pack_model
 from specdec.weights.base import Kernel
@@ -184,13 +185,16 @@ class Failing(OneDNNKernel):
         return super().pack(weight)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("no")])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(KeyboardInterrupt(), KeyboardInterrupt), (MemoryError(), ModelError), (RuntimeError("no"), RuntimeError)],
+)
 def test_what_stops_in_the_middle_leaves_the_model_whole(
-    model: PreTrainedModel, error: BaseException, monkeypatch: pytest.MonkeyPatch
+    model: PreTrainedModel, error: BaseException, raised: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = parameters_of(model)
     monkeypatch.setattr(pack_model, "choose", lambda *_, **__: Chosen(name="failing", joins=True))
-    with pytest.raises(type(error)):
+    with pytest.raises(raised):
         WeightsLease("failing", {"failing": Failing(error)}).acquire(model)
     assert_as_before(model, before)
 
@@ -432,6 +436,72 @@ def test_a_kernel_that_fails_is_not_used(model: PreTrainedModel, kernel: Kernel,
         WeightsLease("packed", {"failing": kernel}).acquire(model)
     assert_as_before(model, before)
     assert WeightsLease("packed", {"failing": kernel, "onednn": OneDNNKernel()}).acquire(model).kernel == "onednn"
+
+
+class Short(OneDNNKernel):
+    """Fails as torch does without memory: in the n-th packing, and in one unpacking."""
+
+    def __init__(self, packings: int, unpackings: int = 0) -> None:
+        self.left = {"pack": packings, "unpack": unpackings}
+
+    def _count(self, what: str) -> None:
+        self.left[what] -= 1
+        if self.left[what] == 0:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 113246208 bytes.")
+
+    def pack(self, matrix: torch.Tensor) -> Any:
+        self._count("pack")
+        return super().pack(matrix)
+
+    def unpack(self, packed: Any) -> torch.Tensor:
+        self._count("unpack")
+        return super().unpack(packed)
+
+
+@pytest.fixture
+def _chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel is chosen without a contest, so that packings can be counted; models aren't too small for "auto"."""
+    monkeypatch.setattr(pack_model, "choose", lambda *_, **__: Chosen("short", joins=False))
+    monkeypatch.setattr(pack_model, "_LEAST_BYTES", 0)
+
+
+@pytest.mark.parametrize("packings", [1, 2, 6])  # the first is a trial
+@pytest.mark.usefixtures("_chosen")
+def test_without_memory_to_pack_the_weights_are_stock_with_the_reason(model: PreTrainedModel, packings: int) -> None:
+    before = parameters_of(model)
+    lease = WeightsLease("auto", {"short": Short(packings)})
+    weights = lease.acquire(model)
+    assert (weights.kernel, weights.is_worth_a_note) == ("", True)
+    assert "memory" in str(weights)
+    lease.release_weights()
+    assert_as_before(model, before)
+    with pytest.raises(ModelError, match=r"weights='packed' can't be had on .* memory"):
+        WeightsLease("packed", {"short": Short(packings)}).acquire(model)
+    assert_as_before(model, before)
+
+
+@pytest.mark.usefixtures("_chosen")
+def test_without_memory_to_pack_a_generator_decodes_and_notes_it(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = decode_model(model, PROMPT, 24, None, eos=())
+    monkeypatch.setattr(registry.Registry, "kernels", lambda _: {"short": Short(4)})
+    result = Generator(model).generate(PROMPT, max_new_tokens=24, eos_token_id=())
+    assert list(result.token_ids) == expected
+    assert "weights stock: memory ran out while packing" in result.notes
+
+
+@pytest.mark.usefixtures("_chosen")
+def test_without_memory_to_unpack_a_weight_it_stays_packed_and_right(model: PreTrainedModel) -> None:
+    expected = decode_model(model, PROMPT, 24, None, eos=())
+    lease = WeightsLease("packed", {"short": Short(10**9, unpackings=4)})
+    lease.acquire(model)
+    with pytest.warns(UserWarning, match="memory ran out: 1 weight couldn't be unpacked"):
+        lease.release_weights()
+    assert len(packed_weights(model)) == 1
+    assert decode_model(model, PROMPT, 24, None, eos=()) == expected
+    WeightsLease("packed", {"short": Short(10**9)}).acquire(model)  # it is unpacked now, and packed again
+    assert len(packed_weights(model)) > 1
 
 
 def test_parameters_that_something_refers_to_stay_and_come_back_dense(model: PreTrainedModel) -> None:

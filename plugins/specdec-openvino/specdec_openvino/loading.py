@@ -115,12 +115,7 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
     name = source.name
     if is_gguf(name):  # a model object like any other
         return load_pretrained(name, tokenizer, source.dtype)
-    folder = Path(name) if Path(name).is_dir() else _snapshot(name)
-    if folder is not None and (folder / _EXPORTED).is_file() and not any(folder.glob("*.safetensors")):
-        raise ModelError(
-            f"can't load {name!r}: an export of OpenVINO's can't be compared with the model's own forward; give the "
-            "folder that it was exported from"
-        )
+    folder = _folder_of(name)
     if folder is None or not (folder / "config.json").is_file():
         load_pretrained(name, tokenizer, source.dtype)  # says what is wrong
         raise ModelError(f"can't load {name!r}: it has no config.json")
@@ -136,6 +131,17 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
     except OSError:  # it has none
         generation_config = GenerationConfig.from_model_config(config)
     return OpenVINOModel(name, graphs, config, generation_config, _path_of(folder, options).name), tokenizer
+
+
+def _folder_of(name: str) -> Path | None:
+    """The folder of a model; raises ModelError for one that has an export of OpenVINO's alone."""
+    folder = Path(name) if Path(name).is_dir() else _snapshot(name)
+    if folder is not None and (folder / _EXPORTED).is_file() and not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"can't load {name!r}: an export of OpenVINO's can't be compared with the model's own forward; give the "
+            "folder that it was exported from"
+        )
+    return folder
 
 
 def _snapshot(name: str) -> Path | None:

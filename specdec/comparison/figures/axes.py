@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.comparison.extras import needs
+from specdec.machine.extras import needs
 
 # Okabe and Ito's colours, distinct under all common colour vision deficiencies.
 PLAIN_COLOUR = "#666666"
@@ -55,7 +55,7 @@ class Plot:
 @contextmanager
 def look(settings: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Draw within the block with the settings of all figures, and ``settings`` on top."""
-    matplotlib = needs("matplotlib")
+    matplotlib = needs("matplotlib", "compare", "a picture")
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # ignore the user's matplotlibrc
         matplotlib.rcParams.update({**_SETTINGS, **(settings or {})})
@@ -65,7 +65,7 @@ def look(settings: Mapping[str, Any] | None = None) -> Iterator[None]:
 def one_axes(title: str, x_label: str, y_label: str, height: float, left: float = _LEFT_OF_TICKS) -> tuple[Any, Any]:
     """A figure with one pair of axes, ``height`` points high."""
     whole, width = height + _ABOVE + _BELOW, _WIDTH - left - _SIDE
-    figure = needs("matplotlib.figure").Figure(figsize=(_WIDTH / 72, whole / 72))
+    figure = needs("matplotlib.figure", "compare", "a picture").Figure(figsize=(_WIDTH / 72, whole / 72))
     figure.text(0, 1 - 4 / whole, title, fontsize=10, fontweight="bold", verticalalignment="top")
     axes = figure.add_axes((left / _WIDTH, _BELOW / whole, width / _WIDTH, height / whole))
     axes.set_xlabel(x_label)

@@ -136,15 +136,20 @@ def accepted_lengths(comparison: Comparison, styles: dict[str, Style]) -> tuple[
     shares = [[float(np.mean(np.minimum(own, longest) == place)) for place in places] for own in lengths]
     scale = (height - 14) / max(map(max, shares))
     for row, own, bottom in zip(rows, shares, bottoms, strict=True):
-        axes.bar(places, [-scale * share for share in own], bottom=bottom, color=styles[row.strategy].colour)
-        for place, share in zip(places, own, strict=True):
-            if share:
-                shown = f"{100 * share:.0f}" if share >= 0.005 else "<1"
-                axes.text(place, bottom - scale * share - 2.5, shown, horizontalalignment="center")
-        axes.axhline(bottom, color="#999999", linewidth=0.6)
+        _draw_shares(axes, own, bottom, scale, styles[row.strategy].colour)
     axes.set_xticks(places, [f"{place}+" if place == longest < most else str(place) for place in places])
     axes.set_xlim(0.5, longest + 0.5)
     return figure, Plot(title, "", "The bonus token is included. Plain decoding always emits 1.")
+
+
+def _draw_shares(axes: Any, shares: Sequence[float], bottom: float, scale: float, colour: str) -> None:
+    """Draw one strategy's shares as bars, each with its figure."""
+    axes.bar(range(1, len(shares) + 1), [-scale * share for share in shares], bottom=bottom, color=colour)
+    axes.axhline(bottom, color="#999999", linewidth=0.6)
+    for place, share in enumerate(shares, start=1):
+        if share:
+            shown = f"{100 * share:.0f}" if share >= 0.005 else "<1"
+            axes.text(place, bottom - scale * share - 2.5, shown, horizontalalignment="center")
 
 
 def by_category(comparison: Comparison, styles: dict[str, Style]) -> tuple[Any, Plot]:

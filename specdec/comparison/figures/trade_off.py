@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec.comparison.extras import needs
 from specdec.comparison.tune import Tuning
+from specdec.machine.extras import needs
 
 _BLUE, _ORANGE, _GREY = "#0072B2", "#D55E00", "#777777"  # Okabe and Ito's, distinct for the colour-blind
 _LONGEST_LINE = 76  # characters of the title
@@ -25,7 +25,7 @@ def trade_off(tuning: Tuning) -> Any:
     Each dashed line has one speed; steeper is faster. Labels of lines and the legend are outside the axes, since points
     may lie anywhere inside.
     """
-    figure = needs("matplotlib.figure").Figure(figsize=(7, 5), layout="constrained")
+    figure = needs("matplotlib.figure", "compare", "a picture").Figure(figsize=(7, 5), layout="constrained")
     axes = figure.subplots()
     milliseconds = np.array([1000 * trial.seconds_per_step(tuning.costs) for trial in tuning.trials])
     tokens = np.array([trial.tokens_per_step for trial in tuning.trials])

@@ -109,22 +109,17 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     Raises:
         ModelError: for a kind of attention that this one doesn't cover.
     """
-    if fault := uncovered(query.dtype):
-        raise ModelError(f"{fault}: use another attention")
-    if others.get("position_bias") is not None or attention_mask is None or attention_mask.dtype != torch.bool:
-        raise ModelError(
-            f"{ATTENTION} needs a boolean mask and no position bias, as transformers' causal models give it"
-        )
-    found: tuple[Region, ...] | None = getattr(attention_mask, "regions", None)
+    mask = _covered_mask(query.dtype, attention_mask, others.get("position_bias"))
+    found: tuple[Region, ...] | None = getattr(mask, "regions", None)
     if found is None:
-        found = tuple(found_regions(attention_mask))
+        found = tuple(found_regions(mask))
     num_groups = key.shape[1]
     kind = _Kind(query.shape[3] ** -0.5 if scaling is None else scaling, softcap, s_aux)
     if len(query) == len(found) == 1 and found[0].nodes == slice(0, query.shape[2]):
         return _attend(query[0], key[0], value[0], found[0], kind).to(query.dtype).flatten(1, 2)[None], None
     num_heads = query.shape[1] // num_groups
     output = query.new_zeros(len(query), query.shape[2], num_groups, num_heads, value.shape[3])
-    stacks, alone = _stacks(attention_mask, found, num_heads, num_groups * value.shape[3])
+    stacks, alone = _stacks(mask, found, num_heads, num_groups * value.shape[3])
     if s_aux is not None:
         stacks, alone = (), found
     grouped = query.reshape(len(query), num_groups, num_heads, *query.shape[2:]) if stacks else query
@@ -135,6 +130,17 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
         # A slice is written to in place, converting on the way; numbered nodes have to be converted first.
         output[region.row, region.nodes] = attended if isinstance(region.nodes, slice) else attended.to(query.dtype)
     return output.flatten(2, 3), None
+
+
+def _covered_mask(dtype: torch.dtype, mask: torch.Tensor | None, position_bias: object) -> torch.Tensor:
+    """Return the mask; raises ModelError for a kind of attention that this one doesn't cover."""
+    if fault := uncovered(dtype):
+        raise ModelError(f"{fault}: use another attention")
+    if position_bias is not None or mask is None or mask.dtype != torch.bool:
+        raise ModelError(
+            f"{ATTENTION} needs a boolean mask and no position bias, as transformers' causal models give it"
+        )
+    return mask
 
 
 def _stacks(

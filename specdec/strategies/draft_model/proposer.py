@@ -233,23 +233,29 @@ def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
 
 def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: Any) -> Vocabulary | TextVocabulary:
     """Raises ModelError where drafter and target can't be brought together in the way that was asked for."""
-    if tokenizer is not None and tokenizer is not host.tokenizer and len(tokenizer) > size:
+    is_shared = tokenizer is not None and tokenizer is host.tokenizer
+    if not is_shared:
+        _check_own(tokenizer, size)
+    has_same_ids = is_shared and (config.tokenizer is not None or size == host.vocab_size)
+    if config.vocabulary == "same" or has_same_ids:
+        _check_same(host, size, tokenizer)
+        return SameVocabulary(host.vocab_size, size)
+    if host.tokenizer is None or tokenizer is None or is_shared:
+        raise ModelError(
+            f"vocabulary={config.vocabulary!r} needs both tokenizers: Generator(model, tokenizer, "
+            "proposer=DraftModelProposer(model=…, tokenizer=…))"
+        )
+    if config.vocabulary == "text":
+        return TextVocabulary(host.tokenizer, tokenizer)
+    return SharedVocabulary(host.tokenizer, tokenizer, host.vocab_size)
+
+
+def _check_own(tokenizer: Any, size: int) -> None:
+    """Refuse a tokenizer of another model than the drafter."""
+    if tokenizer is not None and len(tokenizer) > size:
         raise ModelError(
             f"the drafter's tokenizer has {plural(len(tokenizer), 'id')} but its vocabulary is {size}: is it its own?"
         )
-    is_shared = tokenizer is not None and tokenizer is host.tokenizer
-    has_same_ids = is_shared and (config.tokenizer is not None or size == host.vocab_size)
-    if config.vocabulary != "same" and not has_same_ids:
-        if host.tokenizer is None or tokenizer is None or tokenizer is host.tokenizer:
-            raise ModelError(
-                f"vocabulary={config.vocabulary!r} needs both tokenizers: Generator(model, tokenizer, "
-                "proposer=DraftModelProposer(model=…, tokenizer=…))"
-            )
-        if config.vocabulary == "text":
-            return TextVocabulary(host.tokenizer, tokenizer)
-        return SharedVocabulary(host.tokenizer, tokenizer, host.vocab_size)
-    _check_same(host, size, tokenizer)
-    return SameVocabulary(host.vocab_size, size)
 
 
 def _check_same(host: Host, size: int, tokenizer: Any) -> None:

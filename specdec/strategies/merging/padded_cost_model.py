@@ -172,12 +172,7 @@ class _Steps:
         learnt = dict[int, float]()
         for pairs in self._pairs.values():
             recent = [pair for pair in pairs if pair.number > self._num_steps - _MEMORY]
-            recent = recent if len(recent) >= _FEWEST else [*pairs][-_FEWEST:]
-            is_surprise = len(recent) > 1 and all(pair.drafted > _SURPRISE * pair.plain for pair in recent)
-            if len(recent) >= _FEWEST or is_surprise:
-                drafted = _lower_quartile([pair.drafted for pair in recent])
-                ratio = drafted / max(_lower_quartile([pair.plain for pair in recent]), drafted / _HIGHEST_COST)
-                learnt[min(pair.width for pair in recent)] = max(1.0, ratio)
+            learnt |= _learnt(recent if len(recent) >= _FEWEST else [*pairs][-_FEWEST:])
         is_same = learnt.keys() == self._known.keys() and all(
             abs(learnt[width] - known) <= 0.02 * known for width, known in self._known.items()
         )
@@ -186,6 +181,16 @@ class _Steps:
             self.costs = {width: cost for width, cost in learnt.items() if width > 1}
             self.cost_of_nothing = learnt.get(1, 1.0)
         return not is_same
+
+
+def _learnt(recent: list[_Pair]) -> dict[int, float]:
+    """Return the relative cost of the narrowest of some steps; nothing if they are too few to tell."""
+    is_surprise = len(recent) > 1 and all(pair.drafted > _SURPRISE * pair.plain for pair in recent)
+    if len(recent) < _FEWEST and not is_surprise:
+        return {}
+    drafted = _lower_quartile([pair.drafted for pair in recent])
+    ratio = drafted / max(_lower_quartile([pair.plain for pair in recent]), drafted / _HIGHEST_COST)
+    return {min(pair.width for pair in recent): max(1.0, ratio)}
 
 
 def _lower_quartile(seconds: list[float]) -> float:

@@ -120,13 +120,10 @@ class SpeedupSizer(DraftSizer):
         costs, marginal = table.costs, table.marginal
         size, gained, best, speed, sizes = 1, 0.0, 1, 1.0 / costs[1], [1] * len(growths)
         for growing in self._costs.rounds(growths):
-            probability = sum([growth.next_probability for growth in growing]) / num_rows
             if size >= len(costs) - 1:
                 break
-            if self._num_trials:
-                if size > _TRIAL_NODES or not probability:
-                    break
-            elif probability <= marginal[size] * speed or costs[size + 1] - 1.0 > self.balance:
+            probability = sum([growth.next_probability for growth in growing]) / num_rows
+            if not self._pays(size, probability, marginal[size] * speed, costs[size + 1]):
                 break
             for growth in growing:
                 if growth.next_probability:
@@ -138,6 +135,12 @@ class SpeedupSizer(DraftSizer):
         self._charged = costs[best] - 1.0
         self.balance -= self._charged
         return sizes
+
+    def _pays(self, size: int, probability: float, least: float, cost: float) -> bool:
+        """Return True if a round pays and the balance has its cost, or if a trial has room for it."""
+        if self._num_trials:
+            return size <= _TRIAL_NODES and probability > 0.0
+        return probability > least and cost - 1.0 <= self.balance
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         num_rows, self._num_others = record.num_rows, record.num_rows - len(outcomes)

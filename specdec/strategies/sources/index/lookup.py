@@ -64,6 +64,12 @@ class Index:
         if not 0 <= token < self._num_ids:
             return self.start
         self._pages.begin()
+        found = self._followed(match, token)
+        if self._pages.end():
+            self._file.drop_pages()
+        return found
+
+    def _followed(self, match: Match, token: int) -> Match:
         tokens, depth = self._tokens, self._depth
         length, at = 0, 0
         if match.length and tokens[match.at] == token:
@@ -82,8 +88,6 @@ class Index:
             ranges.append((1, low, high))
         elif high > low and not length:
             length, at = 1, self._suffixes[low] + 1
-        if self._pages.end():
-            self._file.drop_pages()
         return Match(length, at, tuple(ranges))
 
     def _narrowed(self, run: int, low: int, high: int, token: int) -> tuple[int, int]:
