@@ -1,4 +1,4 @@
-"""The front door: text and ids in, results out."""
+"""The public entry point: ``Generator`` decodes text, messages or token ids."""
 
 import math
 import warnings
@@ -195,7 +195,7 @@ class Generator:
             on_step: called with the record of each pass: trees, accepted paths, tokens, seconds.
             each: for a list, one mapping of settings for each prompt, which take precedence.
             context: a ``context`` of this generator, or a list with one for each prompt: cached tokens aren't computed
-                again, and it caches this text afterwards.
+                again, and the new text is cached afterwards.
             options: settings, see ``Settings``. ``seed`` may be a list, one for each prompt. Names of
                 ``model.generate`` are accepted: ``do_sample``, ``stop_strings``, ``num_return_sequences``,
                 ``streamer``, and options of the chat template (``tools``, ``enable_thinking``, others in
@@ -262,8 +262,8 @@ class Generator:
     def close(self) -> None:
         """Release what the strategies use, and the model, whose weights are restored.
 
-        Weights that another generator decodes with stay packed. An open stream continues to its end first. A closed
-        generator may be used again, and is bound anew then.
+        Weights stay packed while another generator uses them. An open stream is finished first. A closed generator may
+        be used again; it then binds the model again.
         """
         self._binding.close()
 
