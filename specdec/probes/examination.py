@@ -65,7 +65,7 @@ def _examine(backend: HFBackend) -> None:
     backend.reason = backend.reason or (tried.fault if tried is not None else "")
     if backend.reason:
         tried = _try_out_chains(backend)
-    assert tried is not None, "with trees or chains"
+    assert tried is not None, "tested with trees or chains"
     backend.deviation = tried.deviation
 
 

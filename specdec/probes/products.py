@@ -86,8 +86,8 @@ def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
             own, bias = _own(module.weight), _own(module.bias)
             weight = own.unpacked() if isinstance(own, PackedWeight) else own
             size = " by ".join(map(str, weight.shape))
-            # A router, say, does more than a product, and returns more than a tensor. Sharded layers
-            # talk to other processes.
+            # A router, for example, does more than a product, and returns more than a tensor. Sharded layers
+            # communicate with other processes.
             is_plain = type(module).forward in {torch.nn.Linear.forward, Conv1D.forward}
             is_plain = is_plain and own is module.weight
             linear = partial(torch.nn.functional.linear, weight=weight, bias=bias)

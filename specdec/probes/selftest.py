@@ -60,7 +60,7 @@ def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = Tru
     """
     try:
         fault = ""
-        # The first layers come first, because passes of the whole model are recorded or captured by the backend.
+        # The first layers come first, since the whole model's passes are recorded; fixed shapes would be captured.
         if tries_first_layers and torch.finfo(model.dtype).bits < 32 and not target.shapes.widths:
             with _first_layers(model) as is_shallow:
                 fault = _judge(model, _walk(target, model, is_timed)) if is_shallow else ""
@@ -164,7 +164,7 @@ def _bounds(model: PreTrainedModel, tokens: Sequence[int], reference: torch.Tens
     with _rounded_otherwise(model):
         logits = own_logits(model, [tokens] * _ROUNDINGS, len(reference))
     noise = _distances(logits, reference).amax(0) / _spread(reference)
-    # A deviation at one position in four is allowed at all positions; a rarer one only at the same number.
+    # Every position may deviate as much as a quarter of the positions do; larger deviations are allowed in place.
     return (_MOST_NOISE * noise.clamp_min(float(noise.quantile(_COMMON)))).clamp_min(_LEAST_BOUND)
 
 
