@@ -1,4 +1,4 @@
-"""A GGUF file of a Llama model as checkpoints of transformers, and the digest of a checkpoint's weights."""
+"""Converts a GGUF file of a Llama model to transformers checkpoints, and computes the digest of a checkpoint."""
 
 import hashlib
 from importlib.util import find_spec
@@ -11,14 +11,14 @@ WEIGHTS = "model.safetensors"
 
 
 def check_libraries() -> None:
-    """Raise ModelError where a library that conversions need isn't installed, with the command that installs it."""
+    """Raise ModelError if a library for conversions is missing, with the command that installs it."""
     missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
     if missing:
         raise ModelError(f"converting needs {' and '.join(missing)}: pip install 'specdec[real-model]'")
 
 
 def convert(gguf: Path, folder: Path) -> None:
-    """Write a checkpoint for each dtype, in a folder of its name: configuration, weights, tokenizer, chat template."""
+    """Write a checkpoint for each dtype, in a folder named after it: configuration, weights, tokenizer, chat template."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -39,7 +39,7 @@ def convert(gguf: Path, folder: Path) -> None:
 
 
 def weights_digest(file: Path) -> str:
-    """sha256 over names, dtypes, shapes and bytes of a safetensors file's tensors, in the order of their names."""
+    """Return the sha256 of names, dtypes, shapes and bytes of a safetensors file's tensors, in the order of names."""
     import torch
     from safetensors import safe_open
 

@@ -1,4 +1,4 @@
-"""Is an answer transformers' own, token for token, and if not: a numeric tie, or a defect?"""
+"""Checks whether an answer equals transformers' token for token, and if not, whether it is a numeric tie or a defect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ SAME: Literal["same"] = "same"
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The verdict on one answer; ``position`` is the first new token that differs, and ``reason`` says why."""
+    """The verdict on one answer; ``position`` is the first new token that differs, and ``reason`` explains it."""
 
     verdict: Kind
     position: int | None = None

@@ -102,7 +102,7 @@ class Contest:
             if judge(parts).is_clear or left < 0:
                 break
             still_able, more = measure(left)
-            if still_able != able or len(more) != len(parts):  # it ended early: other programs have the processor
+            if still_able != able or len(more) != len(parts):  # it ended early, since other programs use the processor
                 break
             parts = [part.with_more(other) for part, other in zip(parts, more, strict=True)]
         return judge(parts)

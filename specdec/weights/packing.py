@@ -119,7 +119,7 @@ def _replace(parameter: torch.Tensor, by: torch.Tensor) -> bool:
     try:
         torch.utils.swap_tensors(parameter, by)  # type: ignore[no-untyped-call]  # torch's
     except RuntimeError:
-        # If an object in C++ refers to it, such as a profiler's record, everything except the contents was swapped already.
+        # If a C++ object refers to it, such as a profiler's record, everything except the contents was swapped already.
         parameter.__class__, parameter.__dict__ = own_class, own_attributes
         return False
     if isinstance(parameter, PackedWeight):
