@@ -74,7 +74,7 @@ def temperature(chat: Chat, text: str) -> None:
 def seed(chat: Chat, text: str) -> None:
     """/seed N  set the seed of sampled answers; without a number, use a new one each time"""
     chat.session.seed = _setting("seed", text) if text else None
-    chat.stage.say(f"seed: {'another one each time' if chat.session.seed is None else chat.session.seed}")
+    chat.stage.say(f"seed: {'a new one each time' if chat.session.seed is None else chat.session.seed}")
 
 
 def tokens(chat: Chat, text: str) -> None:

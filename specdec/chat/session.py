@@ -73,7 +73,7 @@ def check_template(tokenizer: Any) -> None:
     """Raise RequestError for a tokenizer without a chat template."""
     if not getattr(tokenizer, "chat_template", None):
         raise RequestError(
-            "the model has no chat template, so it can't be talked to: take one that was trained for chat, "
+            "the model has no chat template, so it can't chat: use a model trained for chat, "
             "such as --model smollm2, or continue a text with `specdec generate`"
         )
 

@@ -77,7 +77,7 @@ class WeightsLease:
                     return self._hold(model, packing)
                 if is_taken:
                     raise RequestError(
-                        f"weights={requested!r} can't be had while another generator of this model has them "
+                        f"weights={requested!r} is unavailable while another generator of this model has them "
                         f"{packing.weights}: close() that one, or give each a model of its own"
                     )
             _restore(model)
