@@ -1,4 +1,4 @@
-"""A model's server: what lies between a request's body and its answer."""
+"""A model's server: from a request's body to its answer."""
 
 import asyncio
 import copy
@@ -27,7 +27,7 @@ from specdec.serving.responses import ChatShape, CompletionShape, Shape
 from specdec.serving.schemas import ChatBody, CompletionBody, StreamOptions
 from specdec.serving.strategy_aliases import Offers
 
-_GONE = 499  # nginx's, for a client that has closed the connection: nobody reads it but the log
+_GONE = 499  # nginx's status for a client that has closed the connection; only for the log
 Body = TypeVar("Body", ChatBody, CompletionBody)
 Parts = AsyncGenerator[list[Progress], None]
 
@@ -36,7 +36,7 @@ class Server:
     """A model's server: the parts that routes share, from start to shutdown.
 
     Args:
-        generator: the server alone decodes with it.
+        generator: used by the server only.
         strategy: the name of the generator's strategy.
     """
 
@@ -51,7 +51,7 @@ class Server:
             max_prefix_bytes=options.max_prefix_bytes,
             observe=self.metrics.observe,
         )
-        # The engine decodes tokens while prompts are encoded, and a tokenizer may serve one thread only.
+        # The engine decodes tokens while prompts are encoded, and only one thread may use a tokenizer.
         small, large = (
             Intake(generator, copy.deepcopy(generator.tokenizer), self.offers, options, strategy) for _ in range(2)
         )
@@ -63,7 +63,7 @@ class Server:
 
     @asynccontextmanager
     async def running(self, app: object) -> AsyncIterator[None]:
-        """Connect the engine, which another thread runs, to the event loop, and stop it at the end."""
+        """Connect the engine, which another thread runs, to the event loop; stop it at the end."""
         self.engine.speak_on(asyncio.get_running_loop())
         try:
             yield
@@ -72,11 +72,11 @@ class Server:
             self._lanes.close()
 
     async def chat(self, request: Request) -> Response:
-        """Answer a conversation; raises ApiError where that is refused, or fails before its first token."""
+        """Answer a conversation; raises ApiError if it is refused or fails before its first token."""
         return await self._answer(request, ChatBody, Intake.chat, ChatShape)
 
     async def completion(self, request: Request) -> Response:
-        """Go on with prompts; raises as ``chat`` does."""
+        """Complete prompts; raises as ``chat`` does."""
         return await self._answer(request, CompletionBody, Intake.completion, CompletionShape)
 
     def model(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Server:
                 await while_connected(request.receive, _exhaust(running.parts))
                 await running.close()
                 return Json(answer.answer())
-            # The status is known once the first token is: until then, a refusal has one of its own.
+            # The status is sent with the first token, since until then a refusal may need another one.
             first = await while_connected(request.receive, anext(running.parts))
         except BaseException as error:
             await running.close()
@@ -121,11 +121,11 @@ class Server:
     async def _taken_up(
         self, request: Request, kind: type[Body], make: Callable[[Intake, Body], Call]
     ) -> tuple[Body, Call, Place]:
-        """A request's body and call, and its place, which is left again where the request is refused.
+        """Return a request's body, call and place, which is released if the request is refused.
 
         Raises:
-            ApiError: for a refusal.
-            ClientGone: once the client has gone.
+            ApiError: if the request is refused.
+            ClientGone: if the client disconnects.
         """
         check_content_type(request.headers.get("content-type"), request.headers.get("content-encoding"))
         content = await request.body()
@@ -140,7 +140,7 @@ class Server:
             raise
 
     def _running(self, job: Job, answer: Shape, request: Request) -> "_Running":
-        """A job under way, which ends with what it has once its time is over."""
+        """Run a job; its texts end early when its time is over."""
         watch = Stopwatch(self.metrics, request.state.arrived)
         left = self.options.timeout - (time.perf_counter() - request.state.arrived)
         timer = asyncio.get_running_loop().call_later(max(0.0, left), self.engine.cancel, job)
@@ -158,7 +158,7 @@ class Server:
         return _Running(parts, close)
 
     async def _parts(self, job: Job, answer: Shape, watch: Stopwatch) -> Parts:
-        """A job's progress, noted as it comes."""
+        """Yield a job's progress, and add it to the answer and the latencies."""
         async for progress in job.news():
             if any(each.token_ids for each in progress):
                 watch.tick()
@@ -180,7 +180,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """An answer under way: its parts, and what is called at its end."""
+    """A running answer: its parts, and the function to call at its end."""
 
     parts: Parts
     close: Callable[[], Awaitable[None]]
@@ -194,7 +194,7 @@ async def _exhaust(parts: Parts) -> None:
 async def _streamed(
     first: list[Progress], parts: Parts, answer: Shape, options: StreamOptions | None
 ) -> AsyncIterator[list[Mapping[str, Any]]]:
-    """The events of a streamed answer, those of a step together."""
+    """Yield the events of a streamed answer, one list per step."""
     options = options or StreamOptions()
 
     def chunks(progress: list[Progress]) -> list[Mapping[str, Any]]:
@@ -202,7 +202,7 @@ async def _streamed(
         if not options.continuous_usage_stats:
             return found
         usage = answer.usage()
-        del usage["speculation"]  # whole at the end only
+        del usage["speculation"]  # complete only at the end
         return [{**each, "usage": usage} for each in found]
 
     try:

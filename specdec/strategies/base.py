@@ -349,7 +349,7 @@ class Proposer(BaseModel, ABC):
 
     @property
     def reads_layers(self) -> bool:
-        """True if ``bind`` uses the layers or weights of ``Host.model``; only torch's backends have them."""
+        """True if ``bind`` uses the layers or weights of ``Host.model``, so that torch must run the model."""
         return False
 
     def wants(self) -> frozenset[Signal]:
