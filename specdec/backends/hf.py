@@ -119,7 +119,9 @@ class HFBackend(Backend):
     def _pass(self, layout: Layout) -> Output:
         self._cache.place(layout.first, layout.lengths, layout.width)
         columns, wanted = layout.columns, None
-        if layout.width > 1:  # the head is a matrix product too: its rows are padded to the multiple that preserves their bits
+        if (
+            layout.width > 1
+        ):  # the head is a matrix product too: its rows are padded to the multiple that preserves their bits
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)

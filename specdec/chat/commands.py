@@ -172,7 +172,9 @@ def figures(answer: Answer) -> str:
     ended = "" if answer.result is not None else "; stopped"
     if answer.result is not None and answer.result.finish_reason == "length":
         is_short = len(answer.tokens) < answer.settings["max_new_tokens"]
-        ended = "; cut at the model's last position" if is_short else "; cut at the maximum number of tokens: see /tokens"
+        ended = (
+            "; cut at the model's last position" if is_short else "; cut at the maximum number of tokens: see /tokens"
+        )
     if answer.result is not None and not answer.result.lossless:
         ended += "; LOSSY: not what the model alone would write"
     num_tokens = len(answer.tokens)

@@ -34,7 +34,9 @@ def gives(config: GenerationConfig, name: str) -> bool:
 def padded(input_ids: torch.Tensor, texts: Sequence[Sequence[int]], pad: int | None) -> torch.Tensor:
     """Append each row's new tokens to ``input_ids``, (batch, tokens), padded on the right."""
     longest = max(map(len, texts))
-    assert pad is not None or min(map(len, texts)) == longest, "rows end early only by an end-of-text token, which pads them"
+    assert pad is not None or min(map(len, texts)) == longest, (
+        "rows end early only by an end-of-text token, which pads them"
+    )
     new = [[*text, *[pad] * (longest - len(text))] for text in texts]
     return torch.cat([input_ids, torch.tensor(new, dtype=input_ids.dtype, device=input_ids.device)], -1)
 

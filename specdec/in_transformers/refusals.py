@@ -92,7 +92,9 @@ def check_positions(position_ids: torch.Tensor | None, rows: Sequence[PaddedRow]
     for axis in position_ids if position_ids.ndim == 3 else [position_ids]:
         for row, positions in zip(rows, axis.expand(len(rows), -1).tolist(), strict=True):
             if positions[len(row.padding) :] != list(range(len(row.prompt))):
-                raise RequestError(f"custom_generate supports only positions counted from each prompt's first token: {_LEAVE}")
+                raise RequestError(
+                    f"custom_generate supports only positions counted from each prompt's first token: {_LEAVE}"
+                )
 
 
 def check_processors(processors: Sequence[Any]) -> None:

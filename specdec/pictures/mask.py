@@ -170,7 +170,10 @@ def _add_legend(picture: MaskPicture, figure: Any) -> None:
     patch = needs("matplotlib.patches").Patch
     shown = ["prefix", *(role for role in COLOURS if role in picture.present)]
     texts = {"prefix": "prefix", "root": "root: the last committed token", "candidate": "candidate: may be accepted"}
-    texts |= {"probe": "probe: its prediction is returned to the strategy", "support": "support: other nodes attend to it"}
+    texts |= {
+        "probe": "probe: its prediction is returned to the strategy",
+        "support": "support: other nodes attend to it",
+    }
     handles = [patch(facecolor=COLOURS[role], label=texts[role]) for role in shown]
     handles.append(patch(facecolor="none", label="✓ bold: accepted in this step"))
     place = (0.1 / figure.get_figwidth(), 0.08 / figure.get_figheight())

@@ -110,7 +110,9 @@ class RequestBuilder:
             RequestError: for a processor that can't be copied.
         """
         own = impure(settings)
-        remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or pass the prompts one by one"
+        remedy = (
+            "give it is_path_pure = True if its scores follow from its arguments alone, or pass the prompts one by one"
+        )
         for processor in own:
             if isinstance(processor, FunctionType | BuiltinFunctionType | partial):
                 name = processor_name(processor)

@@ -74,7 +74,9 @@ class Binding:
         self.model, self.tokenizer, self.choice = model, tokenizer, choice
         self._registry, self._lease, self._note = registry, lease, note
         self._has_noted = False
-        self._gate = threading.RLock()  # held while binding and closing, not while decoding: any thread may close a stream
+        self._gate = (
+            threading.RLock()
+        )  # held while binding and closing, not while decoding: any thread may close a stream
         self._is_decoding = False
         self._is_closed = False  # by its owner, since it last decoded
         self._is_open = False  # the parts are made, and not closed

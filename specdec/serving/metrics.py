@@ -68,15 +68,17 @@ class Metrics:
         self.prefix_queries = Counter(
             "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", registry=own
         )
-        self.prefix_hits = Counter(
-            "vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", registry=own
-        )
+        self.prefix_hits = Counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", registry=own)
         self.new_tokens = Counter("vllm:generation_tokens", "Tokens generated.", ["strategy"], registry=own)
 
     def _add_speculation(self, own: CollectorRegistry) -> None:
         labels = ["strategy", "position"]
         self.accepted_length = Histogram(
-            "specdec_accepted_length", "Tokens emitted per step of a text.", ["strategy"], buckets=_LENGTHS, registry=own
+            "specdec_accepted_length",
+            "Tokens emitted per step of a text.",
+            ["strategy"],
+            buckets=_LENGTHS,
+            registry=own,
         )
         self.drafted = Counter(
             "specdec_drafted_per_pos", "Steps whose draft had a candidate at a position, from 0.", labels, registry=own

@@ -59,7 +59,9 @@ def prepared(generator: Generator, options: ServerOptions, strategy: str) -> Ser
     """
     server = Server(generator, options, strategy)
     generator.costs()
-    generator.generate([0, 0], proposer=server.offers.proposer(OFF), max_new_tokens=2)  # shows how much memory a token takes
+    generator.generate(
+        [0, 0], proposer=server.offers.proposer(OFF), max_new_tokens=2
+    )  # shows how much memory a token takes
     check_memory(generator, options)
     for proposer in server.offers.usual:
         generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
@@ -97,9 +99,7 @@ def bind(host: str, port: int) -> socket.socket:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
-        raise RequestError(
-            f"can't listen on {host}:{port} ({error.strerror}): give another --host or --port"
-        ) from None
+        raise RequestError(f"can't listen on {host}:{port} ({error.strerror}): give another --host or --port") from None
     return bound
 
 

@@ -19,7 +19,7 @@ from specdec.serving.tool_arguments import with_parsed_arguments
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 
-_COMPLETION_TOKENS = 16  # OpenAI's, where nothing is said
+_COMPLETION_TOKENS = 16  # OpenAI's default
 _HINTS = "reasoning_effort", "verbosity"  # that templates may read
 _ROLES = {"developer": "system"}  # that templates don't read
 # Options of transformers' apply_chat_template that aren't the template's own.
@@ -207,7 +207,7 @@ class Intake:
         )
 
     def _settings(self, body: Sampling) -> dict[str, Any]:
-        temperature = 1.0 if body.temperature is None else body.temperature  # OpenAI's, where nothing is said
+        temperature = 1.0 if body.temperature is None else body.temperature  # OpenAI's default
         settings: dict[str, Any] = {
             "temperature": temperature,
             "skip_special_tokens": body.skip_special_tokens is not False,

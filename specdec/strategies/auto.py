@@ -18,7 +18,9 @@ class AutoProposer(Proposer):
 
     learns_across_requests: ClassVar[bool] = True
 
-    loss: float = Field(default=0.01, ge=0.0, lt=1.0, description="fraction of plain decoding's time that drafts may lose")
+    loss: float = Field(
+        default=0.01, ge=0.0, lt=1.0, description="fraction of plain decoding's time that drafts may lose"
+    )
     clock: bool = Field(default=True, description="correct the costs measured at load by the time that steps take")
 
     def merged(self) -> MergedProposer:

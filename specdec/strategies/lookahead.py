@@ -43,7 +43,9 @@ class LookaheadProposer(Proposer):
     N: int = Field(default=5, ge=2, description="n-gram size, the current token included")
     W: int = Field(default=15, ge=0, description="window width: columns, each of which gives one n-gram per step")
     G: int = Field(default=15, ge=-1, description="n-grams retained per first token (-1: no limit)")
-    pool_from_prompt: bool = Field(default=True, description="also collect n-grams of the prompt and the committed text")
+    pool_from_prompt: bool = Field(
+        default=True, description="also collect n-grams of the prompt and the committed text"
+    )
     verify_window: bool = Field(default=True, description="also verify column 0 of the window")
     advance: Literal["one", "accepted"] = Field(default="one", description="positions by which a step moves the window")
     noise_aware: bool = Field(default=False, description="fill the window with keyed draws instead of the argmax")

@@ -35,7 +35,9 @@ class PromptLookupProposer(Proposer):
     min_ngram: int = Field(default=1, ge=1, description="shortest n-gram of last tokens to look up")
     num_tokens: int = Field(default=10, ge=1, description="tokens proposed per match")
     num_matches: int = Field(default=1, ge=1, description="matches merged into one tree")
-    prefer: Literal["recent", "first"] = Field(default="recent", description="which of equally long matches comes first")
+    prefer: Literal["recent", "first"] = Field(
+        default="recent", description="which of equally long matches comes first"
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

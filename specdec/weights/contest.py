@@ -29,7 +29,9 @@ _CONTRADICTION = 1.1  # how much slower the winner must be in each round of a ch
 
 _Product = Callable[[torch.Tensor], torch.Tensor]
 _Same = list[Sequence[ProductLayer]]  # groups of layers with matrices of the same shapes
-_Measured = tuple[tuple[str, ...], list[Rounds]]  # kernels that can pack the matrices, and their times if there are several
+_Measured = tuple[
+    tuple[str, ...], list[Rounds]
+]  # kernels that can pack the matrices, and their times if there are several
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,9 @@ def pack(
     for group in groups:
         for layer, matrix in zip(group, _packed(kernel, group, row_multiples or {}), strict=True):
             if matrix is not None:
-                matrix.checksum = checksum_of(layer.weight)  # the matrix is available now; unpacking it later would cost more
+                matrix.checksum = checksum_of(
+                    layer.weight
+                )  # the matrix is available now; unpacking it later would cost more
                 _let_go_of_pages(layer.weight)
                 _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
         on_group()

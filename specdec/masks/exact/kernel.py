@@ -113,9 +113,7 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     if fault := uncovered(query.dtype):
         raise ModelError(f"{fault}: use another attention")
     if others.get("position_bias") is not None or attention_mask is None or attention_mask.dtype != torch.bool:
-        raise ModelError(
-            f"{ATTENTION} needs a boolean mask and no position bias, as in transformers' causal models"
-        )
+        raise ModelError(f"{ATTENTION} needs a boolean mask and no position bias, as in transformers' causal models")
     found: tuple[Region, ...] | None = getattr(attention_mask, "regions", None)
     if found is None:
         found = tuple(found_regions(attention_mask))

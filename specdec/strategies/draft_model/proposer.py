@@ -45,7 +45,9 @@ class DraftModelProposer(Proposer):
     layers: int | None = Field(default=None, ge=1, description="draft with the target's own first layers (early exit)")
     num_tokens: int = Field(default=5, ge=1, description="depth of the draft")
     width: int = Field(default=1, ge=1, description="candidates per node, and nodes expanded per level; 1: a chain")
-    num_nodes: int = Field(default=24, ge=1, description="maximum nodes of a tree: the most likely if chosen, the first if sampled")
+    num_nodes: int = Field(
+        default=24, ge=1, description="maximum nodes of a tree: the most likely if chosen, the first if sampled"
+    )
     siblings: Literal["chosen", "without_replacement", "with_replacement"] = Field(
         default="chosen", description="siblings of a sampled candidate: the most likely tokens, or further draws"
     )
