@@ -96,8 +96,8 @@ class _Pair:
         if index is not None:
             token, wanted = (own[index] if index < len(own) else None for own in (text.tokens, expected.tokens))
             until = replace(expected, tokens=expected.tokens[: index + 1])
-            told = judge(until, token, wanted, self.settings, float(noise[-1]), deviations.get(index))
-            finding = replace(finding, position=index, token=token, expected=wanted, **asdict(told))
+            judged = judge(until, token, wanted, self.settings, float(noise[-1]), deviations.get(index))
+            finding = replace(finding, position=index, token=token, expected=wanted, **asdict(judged))
         for place, deviation in deviations.items():
             if deviation > SLACK * float(noise[place]):
                 seen = f"at new token {place} the strategy's scores differ by {deviation:.3g}"

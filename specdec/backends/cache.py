@@ -191,7 +191,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self.placement.num_slots = max(self.placement.num_slots, *capacities)
 
     def release(self, row: int) -> None:
-        """Close a row; the last row takes its place. After the last row, memory is freed unless the cache retains it."""
+        """Close a row; the last row takes its place. If none is left, memory is freed unless the cache retains it."""
         last = len(self.lengths) - 1
         if last or self._keeps_memory:
             self._fill(row, last)

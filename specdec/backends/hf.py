@@ -190,7 +190,7 @@ class HFBackend(Backend):
 
     @contextmanager
     def _attention(self, sees_all: bool, name: str | None = None) -> Iterator[None]:
-        """Lock the model for one pass, and temporarily use the attention ``name``, or grouped attention where it applies.
+        """Lock the model for one pass, and temporarily use the attention ``name``, or grouped attention if possible.
 
         Args:
             sees_all: the masks are complete, or there is a single node, so the model's own causal mask isn't needed.

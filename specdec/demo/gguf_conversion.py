@@ -18,7 +18,7 @@ def check_libraries() -> None:
 
 
 def convert(gguf: Path, folder: Path) -> None:
-    """Write a checkpoint for each dtype, in a folder named after it: configuration, weights, tokenizer, chat template."""
+    """Write a checkpoint for each dtype, in a folder of that name: configuration, weights, tokenizer, chat template."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 

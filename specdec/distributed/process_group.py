@@ -24,8 +24,8 @@ def group(model: Any, timeout: float = 60.0) -> Iterator[bool]:
             if leads:
                 print(Generator(model, tokenizer, backend="distributed").generate("…").text)
 
-    A model loaded with ``tp_plan="auto"`` is sharded, and its layers communicate in every pass. Of any other model, each
-    rank has a full copy and forwards its share of each draft tree's branches.
+    A model loaded with ``tp_plan="auto"`` is sharded, and its layers communicate in every pass. Of any other model,
+    each rank has a full copy and forwards its share of each draft tree's branches.
 
     On the other ranks the call runs rank 0's commands, and yields False after rank 0 has left the block.
 

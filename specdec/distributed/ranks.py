@@ -172,7 +172,7 @@ class Ranks:
             _wait(dist.isend(report, 0, self._group, _FAILURE_TAG), _REPORT_TIMEOUT)
 
     def diagnose(self, error: Exception, suspect: int | None = None) -> Exception:
-        """Turn rank 0's communication error into a ModelError that names the failed rank; return other errors unchanged.
+        """Turn rank 0's communication error into a ModelError with the failed rank; return other errors unchanged.
 
         Failure reports are read only after a communication error: gloo closes all connections when a wait times out.
 

@@ -74,8 +74,10 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
     ) -> None:
         self._name, self._rng = type(proposer).__name__, np.random.default_rng(seed)
         if wanted := proposer.wants():
-            heard = ", ".join(sorted(str(what) for _, what in wanted))
-            raise RequestError(f"{self._name} wants {heard} of the target, which assisted generation doesn't report")
+            wanted_names = ", ".join(sorted(str(what) for _, what in wanted))
+            raise RequestError(
+                f"{self._name} needs the target's {wanted_names}, which assisted generation doesn't report"
+            )
         self._engine: Engine = proposer.bind(self._host(vocab_size, tokenizer))
         self._vocab_size = vocab_size
         self._budget = Budget(num_nodes=num_tokens, depth=num_tokens, num_tokens=num_tokens + 1)

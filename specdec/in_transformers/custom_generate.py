@@ -1,8 +1,8 @@
 """specdec inside ``model.generate``: one more argument in existing code.
 
 transformers prepares a call as for its own decoding, and passes ids, mask, processors, criteria and generation config
-to a callable. Two arguments aren't passed, ``streamer`` and ``assistant_model``. Without the streamer its consumer would
-wait forever, so both are read from the frame of the call to ``generate``.
+to a callable. Two arguments aren't passed, ``streamer`` and ``assistant_model``. Without the streamer its consumer
+would wait forever, so both are read from the frame of the call to ``generate``.
 """
 
 import inspect
@@ -40,8 +40,8 @@ class CustomGenerate:
     ) -> Any:
         """Decode a call that ``generate`` has prepared.
 
-        The signature has no further parameters because ``generate`` would also pass their unprepared values; the mask is
-        in ``model_kwargs``.
+        The signature has no further parameters because ``generate`` would also pass their unprepared values; the mask
+        is in ``model_kwargs``.
 
         Returns:
             Prompts and new tokens, (batch, tokens), or a ``GenerateDecoderOnlyOutput``, as from ``generate``.

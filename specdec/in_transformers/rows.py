@@ -45,8 +45,8 @@ def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> lis
 class InBatch:
     """A processor or criterion made for a padded batch, called for one row without its padding.
 
-    It receives the row with its padding, as in the batch. If it distinguishes rows, it receives ``num_rows`` copies, and
-    the result for the row's own number is used.
+    It receives the row with its padding, as in the batch. If it distinguishes rows, it receives ``num_rows`` copies,
+    and the result for the row's own number is used.
     """
 
     function: Callable[[Any, Any], Any]

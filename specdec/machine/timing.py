@@ -145,8 +145,8 @@ def judge(parts: Sequence[Rounds]) -> Verdict:
     """Return the verdict on contenders that were timed in several parts, by the sum of the parts.
 
     The winner has the smallest sum of minima over its parts, because other programs only add to a time. The verdict is
-    clear if the ratios of whole rounds agree with it: a disturbance cancels in a ratio of times measured close together.
-    Contenders within 3 % of each other count as equal.
+    clear if the ratios of whole rounds agree with it: a disturbance cancels in a ratio of times measured close
+    together. Contenders within 3 % of each other count as equal.
     """
     sums, least = whole_rounds(parts), dict[str, float]()
     for name in sums:

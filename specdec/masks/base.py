@@ -54,7 +54,7 @@ class MaskCompiler(BaseModel, ABC):
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
     ) -> dict[str, torch.Tensor]:
-        """Return a mask for each kind of attention layer, as in ``Layout.masks``; ``positions`` are ``(rows, width)``."""
+        """Return a mask for each kind of attention layer, as in ``Layout.masks``; ``positions`` is (rows, width)."""
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
         """Return the layout of one forward pass over a tree per row; called once per pass."""

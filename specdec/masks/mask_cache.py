@@ -1,4 +1,4 @@
-"""A cache of masks: the mask of a tree is a view of the end of a longer mask, so it stays valid as the context grows."""
+"""A cache of masks: a tree's mask is a view of the end of a longer one, so it stays valid as the context grows."""
 
 from collections import OrderedDict
 from dataclasses import dataclass

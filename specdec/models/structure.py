@@ -23,7 +23,7 @@ _NAMED_APART = {"_parameters", "_buffers", "_modules", "generation_config"}
 
 
 def facts_of(modules: Sequence[torch.nn.Module]) -> list[object]:
-    """Return what the modules' forward may depend on: their code, and their attributes with the contents of containers."""
+    """Return all that the modules' forward may depend on: their code, their attributes, and containers' contents."""
     seen: set[int] = set()
     attributes = [fact for module in modules for fact in (type(module), *_attributes(module, _DEEPEST, seen))]
     return [*attributes, *_code_of({type(module): None for module in modules})]

@@ -122,7 +122,7 @@ def _judge(model: PreTrainedModel, walked: Walk) -> str:
     far_logits = own_logits(model, [walked.tokens], len(walked.tokens) - far)[0]
     fault = _fault(walked, reference, bounds, far_logits, max(bounds))
     if fault and any(map(rounds_rows, model.modules())):
-        # Layers that round their input occasionally round a number differently, with large effects; a few tokens may not.
+        # Layers that round their input may round a number differently, with large effects; a few tokens may show none.
         bound = max(*bounds, *_bounds(model, walked.tokens, far_logits).tolist())
         fault = _fault(walked, reference, bounds, far_logits, bound)
     return fault

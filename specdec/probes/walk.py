@@ -117,7 +117,7 @@ class _Walker:
             self.target.release(each)
 
     def _begun(self, length: int, size: int, stop: int, num_kept: int) -> CacheRow:
-        """Open a row with the text's first tokens, of which the last share a pass with a tree; keep part of its path."""
+        """Open a row with the text's first tokens, the last of them with a tree in one pass; keep part of its path."""
         row = self.target.open(len(self.done.tokens))
         while chunk := self.target.chunk_after(row, self.done.tokens[: length + 1]):
             self.target.read(row, chunk)

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible server: one thread serves HTTP, and another one decodes and is the only one to use the model."""
+"""The OpenAI-compatible server: one thread serves HTTP; another one decodes, and only this thread uses the model."""

@@ -16,7 +16,7 @@ class Place:
         self._admission, self._num_texts = admission, num_texts
 
     def leave(self, has_finished: bool) -> None:
-        """Release the place; further calls have no effect. If ``has_finished``, the request counts for the queue's rate."""
+        """Release the place, once; a request that ``has_finished`` counts for the queue's rate."""
         self._admission.take_back(self._num_texts, has_finished)
         self._num_texts = 0
 

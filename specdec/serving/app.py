@@ -34,7 +34,7 @@ _REFUSED: dict[int | str, dict[str, Any]] = {
     status: {"description": said}
     for status, said in {
         400: "a field is invalid; the message names it", 401: "a key is missing or wrong", 404: "the model is unknown",
-        408: "the body didn't arrive in time", 413: "the body is too large", 429: "the queue is full", 503: "shutting down",
+        408: "the body is late", 413: "the body is too large", 429: "the queue is full", 503: "shutting down",
     }.items()
 }  # fmt: skip
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])

@@ -1,8 +1,9 @@
 """The engine: the thread that decodes. Other threads submit jobs, and receive the events of each step on their event
 loop.
 
-The engine should run on the thread that loaded the model. OpenMP keeps a thread pool for each computing thread, and once
-there are more threads than cores, they stop busy-waiting for each other: on two cores a step takes 1.4 times as long.
+The engine should run on the thread that loaded the model. OpenMP keeps a thread pool for each computing thread, and
+once there are more threads than cores, they stop busy-waiting for each other: on two cores a step takes 1.4 times as
+long.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from specdec.runtime.open_batch import OpenBatch
 from specdec.serving.errors import ApiError
 from specdec.serving.logprobs import TokenLogprob, logprobs_of
 from specdec.serving.requests import Call
-from specdec.serving.step_events import StepTold, tell
+from specdec.serving.step_events import StepReport, report_of
 from specdec.serving.token_texts import TokenTexts
 from specdec.serving.usage import Figures
 
@@ -47,7 +48,7 @@ class Progress:
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
-    step: StepTold | None = None
+    step: StepReport | None = None
     result: Result | None = None
     figures: Figures | None = None
 
@@ -266,7 +267,7 @@ class Engine:
             text=chunk.text,
             token_ids=chunk.token_ids,
             logprobs=logprobs_of(outcome, self._texts_of, call.num_logprobs),
-            step=tell(record, outcome, self._texts_of) if call.tells_steps else None,
+            step=report_of(record, outcome, self._texts_of) if call.reports_steps else None,
             result=chunk.result,
             figures=text.figures if chunk.result is not None else None,
         )

@@ -48,8 +48,8 @@ class Gate:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 499  # as for a client that closed the connection
-        told: MutableMapping[str, Any] = {"id": _id_of(scope)}
-        scope.setdefault("state", {})["told"] = told
+        log_fields: MutableMapping[str, Any] = {"id": _id_of(scope)}
+        scope.setdefault("state", {})["log_fields"] = log_fields
         scope["state"]["arrived"] = began
 
         async def sending(message: Message) -> None:
@@ -57,7 +57,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = message.setdefault("headers", [])
-                headers.append((b"x-request-id", told["id"].encode()))
+                headers.append((b"x-request-id", log_fields["id"].encode()))
                 headers += [(name.encode(), value.encode()) for name, value in _SAFE.items()]
             await sent(send, message)
 
@@ -74,7 +74,7 @@ class Gate:
             route = scope.get("route")
             path = getattr(route, "path", "other")
             self._metrics.requests.labels(path, str(status)).inc()
-            record = {"event": "request", "method": scope["method"], "path": path, "status": status, **told}
+            record = {"event": "request", "method": scope["method"], "path": path, "status": status, **log_fields}
             record["seconds"] = round(time.perf_counter() - began, 4)
             self._log.info("request", extra=record)
 

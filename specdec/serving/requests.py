@@ -41,7 +41,7 @@ class Call:
         strategy: the strategy's name as given by the request or the server's operator.
         proposer, verifier: None for the server's own.
         num_logprobs: top tokens to report with each token; None for no log-probabilities.
-        tells_steps: report each step's draft as well.
+        reports_steps: report each step's draft as well.
     """
 
     prompts: Sequence[list[int]]
@@ -52,7 +52,7 @@ class Call:
     proposer: Proposer | None
     verifier: Verifier | None
     num_logprobs: int | None
-    tells_steps: bool
+    reports_steps: bool
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -203,7 +203,7 @@ class Intake:
             proposer=None if body.proposer is None else self._offers.proposer(body.proposer),
             verifier=None if body.verifier is None else self._offers.verifier(body.verifier),
             num_logprobs=num_logprobs,
-            tells_steps=bool(body.include_steps),
+            reports_steps=bool(body.include_steps),
         )
 
     def _settings(self, body: Sampling) -> dict[str, Any]:

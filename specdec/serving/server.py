@@ -98,10 +98,10 @@ class Server:
             body, call, place = await self._taken_up(request, kind, make)
         except ClientGone:
             return Response(status_code=_GONE)
-        told = request.state.told
-        told |= {"prompt_tokens": call.num_prompt_tokens, "texts": len(call.prompts), "strategy": call.strategy}
+        log_fields = request.state.log_fields
+        log_fields |= {"prompt_tokens": call.num_prompt_tokens, "texts": len(call.prompts), "strategy": call.strategy}
         if self.options.logs_prompts:
-            told["body"] = body.model_dump(exclude_none=True)
+            log_fields["body"] = body.model_dump(exclude_none=True)
         answer = shape(call, self.options.name, self._fingerprint, not body.stream or self.options.logs_prompts)
         running = self._running(Job(call, place.leave), answer, request)
         try:
@@ -169,13 +169,13 @@ class Server:
             yield progress
 
     def _note_end(self, answer: Shape, watch: Stopwatch, request: Request) -> None:
-        usage, told = answer.usage(), request.state.told
+        usage, log_fields = answer.usage(), request.state.log_fields
         self.metrics.whole.labels(request.url.path).observe(time.perf_counter() - request.state.arrived)
-        told |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
+        log_fields |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
         if watch.seconds_to_first is not None:
-            told["first_token_seconds"] = round(watch.seconds_to_first, 4)
+            log_fields["first_token_seconds"] = round(watch.seconds_to_first, 4)
         if self.options.logs_prompts:
-            told["texts_written"] = answer.texts
+            log_fields["texts_written"] = answer.texts
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from specdec.tree import ROOT, DraftTree, Role
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTold:
+class NodeReport:
     """A candidate of a draft.
 
     Attributes:
@@ -24,7 +24,7 @@ class NodeTold:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTold:
+class StepReport:
     """A step of one text.
 
     Attributes:
@@ -37,7 +37,7 @@ class StepTold:
     tokens: tuple[str, ...]
     seconds: float
     num_texts: int
-    nodes: tuple[NodeTold, ...]
+    nodes: tuple[NodeReport, ...]
     num_others: int
 
     def as_dict(self) -> dict[str, Any]:
@@ -45,14 +45,14 @@ class StepTold:
         return asdict(self)
 
 
-def tell(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepTold:
+def report_of(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepReport:
     """Return the report of a step for one of its texts."""
     tree = outcome.tree or DraftTree(outcome.request.tokens[-1])
     candidates = [ROOT, *(node for node in tree.nodes_with(Role.CANDIDATE) if node != ROOT)]
     place, accepted = {node: number for number, node in enumerate(candidates)}, {*outcome.path}
     strategy = outcome.request.strategy_name
     nodes = tuple(
-        NodeTold(
+        NodeReport(
             text=texts.of(tree.tokens[node]),
             parent=None if node == ROOT else place[tree.parents[node]],
             by=() if node == ROOT else tree.proposed_by.get(node, (strategy,)),
@@ -60,7 +60,7 @@ def tell(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepTold:
         )
         for node in candidates
     )
-    return StepTold(
+    return StepReport(
         tokens=tuple(map(texts.of, outcome.tokens)),
         seconds=record.total_seconds,
         num_texts=record.num_rows,

@@ -51,7 +51,7 @@ class Offers:
 
     @property
     def usual(self) -> list[Proposer]:
-        """Return the strategies to bind at start: the server's own, plain decoding, the default and the offered ones."""
+        """Return the strategies to bind at start: the server's own, plain decoding, the default and the offered."""
         return [*self._own.values(), *map(self.proposer, (OFF, "auto", *self._offered))]
 
     @property

@@ -1,4 +1,4 @@
-"""The figures of speculation for a text: by position, how often there was a draft token and how often it was accepted."""
+"""The figures of speculation for a text: by position, how often a token was drafted and how often it was accepted."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

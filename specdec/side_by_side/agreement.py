@@ -1,4 +1,4 @@
-"""Checks whether an answer equals transformers' token for token, and if not, whether it is a numeric tie or a defect."""
+"""Checks whether an answer equals transformers' token for token; a difference is a numeric tie or a defect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,5 +39,5 @@ def agreement(model: Any, prompt: Sequence[int], expected: Sequence[int], found:
     noise = float(measure_noise(model, [*prompt, *agreed], len(prompt) - 1)[-1])
     token, wanted = (own[place] if place < len(own) else None for own in (found, expected))
     scored = ScoredText(list(prompt), tuple(expected[: place + 1]), {len(prompt) + place: logits})
-    told = judge(scored, token, wanted, Settings(), noise, None)
-    return Agreement(told.verdict, place, told.reason)
+    judged = judge(scored, token, wanted, Settings(), noise, None)
+    return Agreement(judged.verdict, place, judged.reason)

@@ -119,8 +119,8 @@ class Feedback:
         path: the accepted nodes, root first.
         tokens: the committed tokens, cut at an end of text, a stop string or the maximum length.
         signals: the values of each declared signal, by node, or by position for ``Nodes.PROMPT``: a token, or the value
-            that ``TopK``, ``TopLogits`` or ``Hidden`` describes. Nodes without a possible token are left out, and so are
-            nodes that weren't forwarded, such as other branches if the model supports chains only.
+            that ``TopK``, ``TopLogits`` or ``Hidden`` describes. Nodes without a possible token are left out, and so
+            are nodes that weren't forwarded, such as other branches if the model supports chains only.
     """
 
     tree: DraftTree
@@ -256,8 +256,8 @@ class Drafter(ABC):
     def read(self, num_tokens: int, budget: Budget) -> None:  # noqa: B027 - optional
         """Called after each chunk of a long prompt: the target has prefilled the first ``num_tokens``.
 
-        Other requests' steps run between chunks. A drafter with a model of its own prefills the same tokens now, since no
-        request advances while it proposes. ``budget`` is that of a tree proposed now.
+        Other requests' steps run between chunks. A drafter with a model of its own prefills the same tokens now, since
+        no request advances while it proposes. ``budget`` is that of a tree proposed now.
         """
 
     @abstractmethod
@@ -306,7 +306,7 @@ class Engine:
         return True
 
     def forget(self) -> None:
-        """Drop what was learnt from earlier requests' texts, but not about the machine; called while nothing decodes."""
+        """Drop what was learnt from earlier texts, but not about the machine; called while nothing decodes."""
 
     def close(self) -> None:
         """Release the engine's resources."""
@@ -338,8 +338,8 @@ class Proposer(BaseModel, ABC):
 
     Attributes:
         tunable: the options that ``specdec tune`` varies, each with its values in ascending order.
-        learns_across_requests: True if a repeated request may get other trees. Under rules that read q its text may then
-            differ as well, but not the distribution from which the text is drawn.
+        learns_across_requests: True if a repeated request may get other trees. Under rules that read q its text may
+            then differ as well, but not the distribution from which the text is drawn.
     """
 
     tunable: ClassVar[Tunable] = {}

@@ -3,8 +3,8 @@
 Laws:
 - ``multiply`` is ``rows @ weight.T + bias``, summed in float32 or better and rounded once, to the rows' dtype.
 - ``unpack`` returns the matrix that was packed, bit for bit.
-- If a kernel can't represent a matrix, ``holds`` returns False and ``pack`` None. ``loss`` bounds the remaining error of
-  a number.
+- If a kernel can't represent a matrix, ``holds`` returns False and ``pack`` None. ``loss`` bounds the remaining error
+  of a number.
 - A kernel with more rounding than a sum's describes it in ``lossy`` and bounds it in ``largest_error``. It is opt-in.
 - A packed matrix is read-only, so several threads may multiply by it.
 

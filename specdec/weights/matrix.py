@@ -103,8 +103,8 @@ class _Ready:
 class JoinedMatrix:
     """Several matrices that receive the same rows, stacked to one: a single product replaces several.
 
-    The first request computes the products of all. The others' are cached, and returned for the same tensor of rows. Any
-    other tensor is multiplied again, so nothing depends on the order of calls.
+    The first request computes the products of all. The others' are cached, and returned for the same tensor of rows.
+    Any other tensor is multiplied again, so nothing depends on the order of calls.
     """
 
     def __init__(

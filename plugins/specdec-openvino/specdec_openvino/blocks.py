@@ -97,7 +97,7 @@ class Blocks:
                 buffer[:, blocks, :, offsets] = 0
 
     def bytes_for(self, capacities: Sequence[int]) -> int:
-        """Return the bytes allocated once rows of these capacities are open; without capacities, those allocated now."""
+        """Return the bytes allocated once rows of these capacities are open; for no capacities, those allocated now."""
         needed = sum(-(-capacity // self.size) + 1 for capacity in capacities)
         return max(needed, self._num_blocks) * self.block_bytes
 

@@ -28,7 +28,7 @@ def widen(graph: ov.Model) -> None:
 
 
 def mark_decompressions(graph: bytes) -> bytes:
-    """Mark the conversions of weights in a graph's file; ``outside.take_out`` may have turned the weights into inputs."""
+    """Mark the conversions of weights in a graph's file; ``outside.take_out`` may have made inputs of the weights."""
     tree = ElementTree.ElementTree(ElementTree.fromstring(graph))
     operations = {layer.get("id"): layer for layer in tree.iterfind("layers/layer")}
     for edge in tree.iterfind("edges/edge"):

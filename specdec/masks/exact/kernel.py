@@ -8,8 +8,8 @@ Other kernels sum over cache slots in an order that depends on the draft tree's 
   in float64, so neither the order nor the library matters.
 
 Bits that are exact: p lies on a grid of 2^-g in [0, 1], V on one of 2^-h, so a partial sum of p V is a multiple of
-2^-(g+h), and exact while sum p |V| < 2^(53-g-h): 2^17 for g + h = 36 (``_GRIDS``). Float32 has more digits than that, so
-there p is the sum of two limbs, each with a product of its own: a multiple of 2^-12, and the remainder, at most 2^-13
+2^-(g+h), and exact while sum p |V| < 2^(53-g-h): 2^17 for g + h = 36 (``_GRIDS``). Float32 has more digits than that.
+There p is the sum of two limbs, each with a product of its own: a multiple of 2^-12, and the remainder, at most 2^-13
 and a multiple of 2^-24. V is on a grid of 2^-25 or coarser, except values between -1/4 and -1/8, which keep one digit
 more. So these sums consist of multiples of 2^-38 and 2^-50, and are exact while sum |V| < 2^15. There are at most 160
 open slots, 223 under a window, so everything is exact if no |V| exceeds 146. Above that, the order could matter if the
@@ -40,7 +40,7 @@ _SMALLEST_FUSED_HEAD = 32  # with fewer, rows of the fused kernel in half precis
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Grid spacings as exponents of two: 2^-values for values; one limb of the weights for each entry of ``weights``."""
+    """Grid spacings as exponents of two: of values, and of the limbs of the weights."""
 
     weights: tuple[int, ...]
     values: int
@@ -261,8 +261,8 @@ def _closed(
 def _softmax_weights(scores: list[torch.Tensor], grid: _Grid) -> torch.Tensor:
     """Return exp(score - maximum) rounded to the grid, ``(groups, limbs * rows, slots)``, float64.
 
-    exp is used because on CPUs the last few numbers of a tensor get other bits from exp2, as from sigmoid. It is slow if
-    the result underflows, so scores are clamped first, far below the grid.
+    exp is used because on CPUs the last few numbers of a tensor get other bits from exp2, as from sigmoid. It is slow
+    if the result underflows, so scores are clamped first, far below the grid.
     """
     joined = scores[0] if len(scores) == 1 else torch.cat(scores, -1)
     p = joined.sub_(joined.amax(-1, keepdim=True)).clamp_(min=_LOWEST_EXPONENT).exp_()

@@ -145,7 +145,7 @@ def _without_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, k
 
 
 def _widened(states: torch.Tensor, size: int) -> torch.Tensor:
-    """Pad heads with zeros to one size, as fused kernels need; scores don't change, and the columns are cut off later."""
+    """Pad heads with zeros to one size, as fused kernels need; scores don't change, and columns are cut off later."""
     missing = size - states.shape[3]
     return torch.nn.functional.pad(states, (0, missing)) if missing else states
 

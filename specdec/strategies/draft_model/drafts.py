@@ -19,7 +19,7 @@ class DraftLaw:
     """The draft model's distribution over the target's vocabulary.
 
     Attributes:
-        samples: candidates are drawn from it, because the acceptance rule reads q; if False, the most likely are chosen.
+        samples: candidates are drawn from it, as the acceptance rule reads q; if False, the most likely are chosen.
     """
 
     request: Request
@@ -205,7 +205,7 @@ class BeamDraft(Draft):
             self._ask_next()
 
     def _has_room(self) -> bool:
-        """Return True if another level fits; always so for chosen candidates, of which the best are taken at the end."""
+        """Return True if another level fits; always for chosen candidates, of which the best are taken at the end."""
         return not self._law.samples or len(self._tree) - 1 + self._options.width <= self._options.num_nodes
 
     def _write_below(self, node: int, law: torch.Tensor) -> list[int]:
@@ -226,9 +226,9 @@ class BeamDraft(Draft):
         if not self._law.samples:
             return [(token, None) for token in law.topk(width).indices.tolist()]
         if self._options.siblings == "chosen":
-            likeliest = law.topk(width - 1).indices
-            q = without(law, likeliest)
-            return [(self._request.draw(q), q), *((token, None) for token in likeliest.tolist())]
+            most_likely = law.topk(width - 1).indices
+            q = without(law, most_likely)
+            return [(self._request.draw(q), q), *((token, None) for token in most_likely.tolist())]
         drawn: list[tuple[int, torch.Tensor | None]] = []
         for _ in range(width if self._options.siblings == "without_replacement" else self._options.width):
             token = self._request.draw(law)

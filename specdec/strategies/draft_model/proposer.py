@@ -186,7 +186,7 @@ class _DraftModelEngine(Engine):
         return all(token < self._target.shapes.vocab_size for token in tokens)
 
     def _synchronise(self, drafter: _ModelDrafter, row: CacheRow, context: Sequence[int]) -> Sequence[int]:
-        """Roll the row back to where it agrees with the text, and prefill; return the ids still missing, at least one."""
+        """Roll the row back to where it agrees with the text, and prefill; return the missing ids, at least one."""
         cached = drafter.cached
         common = drafter.num_agreed if isinstance(self._vocabulary, SameVocabulary) else 0
         while common < min(len(cached), len(context) - 1) and cached[common] == context[common]:
@@ -244,8 +244,8 @@ def _vocabulary(config: DraftModelProposer, host: Host, size: int, tokenizer: An
     """Return the mapping between the two vocabularies; ModelError if the requested one isn't possible."""
     if tokenizer is not None and tokenizer is not host.tokenizer and len(tokenizer) > size:
         raise ModelError(
-            f"the draft model's tokenizer has {plural(len(tokenizer), 'id')}, but the model's vocabulary is {size}: give "
-            "the draft model's own tokenizer"
+            f"the draft model's tokenizer has {plural(len(tokenizer), 'id')}, but the model's vocabulary is {size}: "
+            "give the draft model's own tokenizer"
         )
     is_shared = tokenizer is not None and tokenizer is host.tokenizer
     has_same_ids = is_shared and (config.tokenizer is not None or size == host.vocab_size)
@@ -274,5 +274,5 @@ def _check_same(host: Host, size: int, tokenizer: Any) -> None:
     if size != host.vocab_size and not is_padded:
         raise ModelError(
             f"the drafter's vocabulary is {size}, the target's {host.vocab_size}: give both tokenizers and "
-            "vocabulary='shared' (their common tokens) or 'text' (drafts are encoded anew)"
+            "vocabulary='shared' (their common tokens) or 'text' (drafts are decoded and encoded again)"
         )

@@ -119,7 +119,7 @@ class _DatastoreSource(Source):
         return RequestError(f"the index {self._index.path} is damaged: build it again with `specdec index`")
 
 
-# Initial rates, which measurement corrects: those of the suffix source, somewhat lower since the text isn't the model's.
+# Initial rates, which measurement corrects: those of the suffix source, somewhat lower as the text isn't the model's.
 _RIGHT_BY_LENGTH = 0.2, 0.35, 0.45, 0.5, 0.6, 0.65, 0.7, 0.8
 _WORTH_BY_SHARE = 0.15, 0.35, 0.7, 0.9, 1.0, 0.8  # the last is for a single occurrence
 

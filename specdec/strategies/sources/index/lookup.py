@@ -120,7 +120,7 @@ class Index:
             yield Followers(run, known, len(seen), sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def _seen(self, run: int, low: int, high: int) -> list[int]:
-        """Return the followers of a range; of a large range, a sample at equal distances, with about the same shares."""
+        """Return the followers of a range; of a large one, a sample at equal distances, with about the same shares."""
         self._pages.begin()
         size = high - low
         column = self._columns[run - 1] if run <= len(self._columns) else self._suffixes

@@ -12,7 +12,7 @@ else:
         return getrusage(RUSAGE_THREAD).ru_minflt
 
 
-_MOST_FAULTS = 160  # Linux maps up to 64 kB around each, where it isn't told otherwise: 10 MB
+_MOST_FAULTS = 160  # Linux maps up to 64 kB around each by default: 10 MB
 
 
 class Pages:

@@ -1,8 +1,8 @@
 """Sorts a text's suffixes by their first tokens.
 
-The first tokens are packed into 64-bit keys, which are sorted. Ties are then sorted by pairs of ranks, which doubles the
-number of compared tokens in each round (Manber and Myers 1993; only ties are sorted again, as in Larsson and Sadakane
-1999).
+The first tokens are packed into 64-bit keys, which are sorted. Ties are then sorted by pairs of ranks, which doubles
+the number of compared tokens in each round (Manber and Myers 1993; only ties are sorted again, as in Larsson and
+Sadakane 1999).
 """
 
 from typing import Any
