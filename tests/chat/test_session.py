@@ -82,9 +82,9 @@ def test_what_is_stopped_while_its_prompt_is_read_leaves_no_turn(session: Sessio
 
 
 def test_undo_and_retry(session: Session) -> None:
-    with pytest.raises(RequestError, match="nothing has been said yet"):
+    with pytest.raises(RequestError, match="there is no turn yet"):
         session.undo()
-    with pytest.raises(RequestError, match="nothing has been said yet"):
+    with pytest.raises(RequestError, match="there is no turn yet"):
         list(session.retry())
     with pytest.raises(RequestError, match="no answer to decode again"):
         list(session.plain())

@@ -89,8 +89,8 @@ def test_conversations_go_through_the_chat_template_where_there_is_one() -> None
     [
         (["nowhere"], [], "nowhere isn't there: give text files"),
         (["corpus/deep", "nowhere"], [], "nowhere isn't there"),
-        (["corpus/empty.txt"], [], "the corpus is empty: give files or folders of text"),
-        (["corpus/picture.png"], [], "the corpus is empty: give files or folders of text"),
+        (["corpus/empty.txt"], [], "the corpus is empty: give files or folders that contain text"),
+        (["corpus/picture.png"], [], "the corpus is empty: give files or folders that contain text"),
         (["corpus/.git/none"], [], "isn't there"),
         (["bare"], [], "the corpus is empty: there are no files below"),
         (["odd.jsonl"], [], 'odd.jsonl, line 2 is of another layout: each line is one of {"messages": […]}'),

@@ -19,7 +19,7 @@ def test_a_quoted_line_is_no_command(run: Any) -> None:
     code, out, err = run("chat", "--max-new-tokens", "4", stdin='"""/etc/passwd, what is it?"""\n')
     assert code == 0
     assert out.strip()
-    assert "no command" not in err
+    assert "is not a command" not in err
 
 
 def test_without_a_terminal_lines_are_questions(run: Any, tmp_path: Path) -> None:

@@ -94,8 +94,8 @@ def test_a_window_by_slots_in_place_of_positions_is_a_fault() -> None:
         ({"positions": torch.tensor([[5, 6, 7, 7]])}, "node 2 has another token or position than its own"),
         ({"positions": torch.tensor([[5, 6, 6, 8]])}, "node 3 has another token or position than its own"),
         ({"masks": {}}, "a tree with branches has no mask"),
-        ({"lengths": (LENGTH + 1,)}, "its rows have other lengths or numbers of nodes than they should"),
-        ({"num_nodes": (3,)}, "its rows have other lengths or numbers of nodes than they should"),
+        ({"lengths": (LENGTH + 1,)}, "its rows have wrong lengths or numbers of nodes"),
+        ({"num_nodes": (3,)}, "its rows have wrong lengths or numbers of nodes"),
     ],
 )
 def test_wrong_ids_positions_lengths_and_missing_masks_are_faults(change: dict[str, Any], fault: str) -> None:

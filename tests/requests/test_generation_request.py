@@ -48,7 +48,7 @@ def test_what_a_processor_says_of_text_is_taken_and_of_images_refused(name: str)
     assert GenerationRequest.of(None, **{"input_ids": [5, 6], name: [0, 0]}).prompt == [5, 6]
     assert f"{name} was given with input_ids" in refusal({"input_ids": [[5, 6]], name: [[0, 1]]})
     for other in ("pixel_values", "image_grid_thw", "input_features"):
-        assert f"text alone, and {other} was given" in refusal({"input_ids": [5], other: torch.ones(1, 3)})
+        assert f"text only, but {other} was given" in refusal({"input_ids": [5], other: torch.ones(1, 3)})
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_a_gap_in_a_list_of_prompts_is_its_members_fault() -> None:
 
 
 def test_mistyped_messages_are_one_prompt_and_not_several() -> None:
-    assert refusal([{"rol": "user"}], Chatty()).startswith("the tokenizer's chat template refused the messages")
+    assert refusal([{"rol": "user"}], Chatty()).startswith("the tokenizer's chat template rejected the messages")
 
 
 @pytest.mark.parametrize(("prompt", "what"), [("the cat", "a text prompt"), (MESSAGES, "chat messages")])
@@ -187,7 +187,7 @@ def test_messages_are_refused_without_a_chat_template() -> None:
 
 
 def test_a_template_that_refuses_the_messages_is_quoted() -> None:
-    assert refusal([{"role": "user"}], Chatty()) == "the tokenizer's chat template refused the messages: 'content'"
+    assert refusal([{"role": "user"}], Chatty()) == "the tokenizer's chat template rejected the messages: 'content'"
 
 
 def test_text_that_the_tokenizer_can_not_take_is_refused() -> None:

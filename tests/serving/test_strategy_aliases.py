@@ -32,7 +32,7 @@ def test_the_same_text_is_the_same_object(offers: Offers) -> None:
 
 def test_what_names_a_file_is_the_operators(offers: Offers) -> None:
     assert str(offers.proposer("mine").path) == "learnt.bin"  # type: ignore[attr-defined]
-    with pytest.raises(ApiError, match="only the server's operator can give"):
+    with pytest.raises(ApiError, match="only the server's operator can set"):
         offers.proposer("token_recycling:path=learnt.bin")
     with pytest.raises(ApiError, match="it offers mine"):
         offers.proposer("datastore")

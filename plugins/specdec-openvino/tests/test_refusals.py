@@ -21,8 +21,8 @@ Make = Callable[[str], PreTrainedModel]
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("gemma2", "its attention caps its scores"),
-        ("llama4", "its attention is to chunks"),
+        ("gemma2", "its attention has soft caps"),
+        ("llama4", "it has chunked attention"),
         ("falcon", "its attention can't be switched"),
     ],
 )
@@ -46,7 +46,7 @@ def test_wrong_numbers_are_found_at_load(families: ModuleType, monkeypatch: pyte
         return own(self, *given, **{**named, "scaling": 0.5 * named["scaling"]})
 
     monkeypatch.setattr(Tracing, "attention", wrong)
-    with pytest.raises(ModelError, match=r"has other logits once it is converted to OpenVINO: .*; use backend='hf'"):
+    with pytest.raises(ModelError, match=r"has other logits after its conversion to OpenVINO: .*; use backend='hf'"):
         Generator(families.make("LlamaConfig", {**families.SMALL, "intermediate_size": 80}), backend="openvino")
 
 
@@ -115,5 +115,5 @@ def test_weights_elsewhere(families: ModuleType) -> None:
 
 def test_windows_that_only_a_mask_has(families: ModuleType) -> None:
     model = families.make("PhimoeConfig", {**families.SMALL, "sliding_window": 20, "num_local_experts": 2})
-    with pytest.raises(ModelError, match="its windows are made by masks of its own"):
+    with pytest.raises(ModelError, match="its windows are made by its own masks"):
         Generator(model, backend="openvino")
