@@ -13,11 +13,11 @@ from specdec.errors import in_one_line
 from specdec.models.structure import are_same, facts_of
 from specdec.weights.layers import is_quantised
 
-# Passes of a kind before it is recorded, which costs as much as a score: of one row; of several, where Python is
-# a smaller part of a pass; and of drafts of several, whose programs are tried once for each number of nodes.
+# Passes of a kind before it is recorded, which takes as long as about twenty passes: with one row; with several rows,
+# where Python takes a smaller share; and with drafts of several rows, which are verified for each number of nodes.
 _USES, _USES_OF_SEVERAL, _USES_OF_DRAFTS = 3, 64, 256
-_MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
-_MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
+_MOST_NODES = 128  # of all rows; in larger passes arithmetic dominates, and recording holds every tensor of a pass
+_MOST_BYTES = 2**32  # of weights; in larger models Python's time doesn't matter
 _MOST_KINDS = 32
 _PERIOD = 8  # of numbers of rows and nodes
 

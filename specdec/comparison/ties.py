@@ -1,4 +1,4 @@
-"""Classify the difference between a text and plain decoding's as a numeric tie or a defect, for audits and comparisons.
+"""Classifies the difference between a text and plain decoding's as a numeric tie or a defect.
 
 In a *numeric tie* plain decoding's scores of the two tokens are no further apart than the model's logits vary between
 passes of different shapes. Any other difference is a *defect*, and so is every difference in bit-exact numerics.

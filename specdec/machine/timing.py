@@ -13,11 +13,11 @@ from specdec.machine.facts import waits_by_thread
 
 Clock = Callable[[], float]
 Taken = TypeVar("Taken")
-_LEAST_ROUNDS = 2  # always run; and the undisturbed rounds that suffice without the others
-_MOST_TIMES = 3  # the requested rounds, where some are disturbed
+_LEAST_ROUNDS = 2  # rounds that are always run, and undisturbed rounds that suffice without the others
+_MOST_TIMES = 3  # times the requested rounds, if some are disturbed
 _WAITED = 0.05  # of a measured time: if a thread waits longer for a processor, the time is useless
 _SAME = 1.03  # contenders whose times differ by less are equals
-_WIDTH = 0.65  # of the interval of the median ratio, by the square root of the rounds: it holds 4 times in 5
+_WIDTH = 0.65  # of the median ratio's interval, divided by the square root of the rounds; covers 4 cases in 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,19 +15,19 @@ _LEAST_POSITIONS = 11
 _WINDOWED: dict[str, Literal["sliding", "chunked"]] = {"sliding_attention": "sliding", "chunked_attention": "chunked"}
 _KEEP_NOTHING = {"moe", "mlp"}
 _COMPRESSED = (
-    "attention to blocks of tokens that are compressed as they fill, which a rejected draft can't be taken out of"
+    "attention to blocks of tokens that are compressed as they fill, from which a rejected draft can't be removed"
 )
-_SELECTED = "sparse attention: an indexer selects each query's keys in the pass, by keys that have no place for drafts"
+_SELECTED = "sparse attention: an indexer selects each query's keys in the pass, by keys that don't include drafts"
 _FOREIGN = {
-    "linear_attention": "a recurrent state, which a rejected draft can't be taken out of",
-    "hybrid": "a recurrent or convolutional state beside attention, which a rejected draft can't be taken out of",
-    "conv": "a convolution over the tokens in the order of the cache, where a tree's branches lie side by side",
+    "linear_attention": "a recurrent state, from which a rejected draft can't be removed",
+    "hybrid": "a recurrent or convolutional state besides attention, from which a rejected draft can't be removed",
+    "conv": "a convolution over the tokens in cache order, in which a tree's branches are mixed",
     "indexed_attention": _SELECTED,
     "minimax_m3_sparse": _SELECTED,
     "compressed_sparse_attention": _COMPRESSED,
     "heavily_compressed_attention": _COMPRESSED,
-    "reference_sliding_attention": "a window over generated tokens alone, which goes by where the prompt ended",
-    "window_attention": "attention inside separate windows in both directions, which isn't causal",
+    "reference_sliding_attention": "a window over generated tokens only, which depends on where the prompt ended",
+    "window_attention": "attention within separate windows in both directions, which isn't causal",
 }
 _FOREIGN["hybrid_sliding"] = _FOREIGN["hybrid"]
 # transformers has renamed it in 5.24; models whose code is in a hub's repository keep the older name.

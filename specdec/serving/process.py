@@ -60,10 +60,10 @@ def prepared(generator: Generator, options: ServerOptions, strategy: str) -> Ser
     server = Server(generator, options, strategy)
     generator.costs()
     generator.generate(
-        [0, 0], proposer=server.offers.proposer(OFF), max_new_tokens=2
+        [0, 0], proposer=server.aliases.proposer(OFF), max_new_tokens=2
     )  # shows how much memory a token takes
     check_memory(generator, options)
-    for proposer in server.offers.usual:
+    for proposer in server.aliases.usual:
         generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
     return server
 

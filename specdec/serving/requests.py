@@ -13,7 +13,7 @@ from specdec.requests.special_tokens import special_tokens
 from specdec.serving.errors import ApiError
 from specdec.serving.options import ServerOptions
 from specdec.serving.schemas import ChatBody, CompletionBody, Sampling
-from specdec.serving.strategy_aliases import Offers
+from specdec.serving.strategy_aliases import StrategyAliases
 from specdec.serving.text_ends import TextEnds
 from specdec.serving.tool_arguments import with_parsed_arguments
 from specdec.strategies.base import Proposer
@@ -60,22 +60,22 @@ class Call:
         return sum(map(len, self.prompts[:: self.num_samples]))
 
 
-class Intake:
+class RequestParser:
     """Turns bodies into calls.
 
     Args:
         generator: whose model and strategy serve.
         tokenizer: used by no other thread.
-        offers: the strategies that a request may name.
+        aliases: the strategies that a request may name.
         options: the server's limits.
         own_strategy: the name of the generator's strategy.
     """
 
     def __init__(
-        self, generator: Generator, tokenizer: Any, offers: Offers, options: ServerOptions, own_strategy: str
+        self, generator: Generator, tokenizer: Any, aliases: StrategyAliases, options: ServerOptions, own_strategy: str
     ) -> None:
         self._generator, self._tokenizer = generator, tokenizer
-        self._offers, self._options, self._own_strategy = offers, options, own_strategy
+        self._aliases, self._options, self._own_strategy = aliases, options, own_strategy
         self._shapes = generator.shapes
         self._longest_piece = max(map(len, tokenizer.get_vocab()))
         self._special = special_tokens(tokenizer)
@@ -200,8 +200,8 @@ class Intake:
             settings=settings,
             seeds=[seed + number for number in range(len(repeated))],
             strategy=body.proposer or self._own_strategy,
-            proposer=None if body.proposer is None else self._offers.proposer(body.proposer),
-            verifier=None if body.verifier is None else self._offers.verifier(body.verifier),
+            proposer=None if body.proposer is None else self._aliases.proposer(body.proposer),
+            verifier=None if body.verifier is None else self._aliases.verifier(body.verifier),
             num_logprobs=num_logprobs,
             reports_steps=bool(body.include_steps),
         )

@@ -14,7 +14,7 @@ from specdec.serving.usage import Figures
 _FINISHED = {"stop": "stop", "length": "length", "time": "length", "cancelled": "length"}
 
 
-class Shape(ABC):
+class ResponseBuilder(ABC):
     """Builds the response of one call; ``name`` is the model's.
 
     If it ``keeps_texts``, the whole answer is available at the end.
@@ -109,7 +109,7 @@ class Shape(ABC):
         """Return a choice of a part, without its index and finish reason."""
 
 
-class ChatShape(Shape):
+class ChatResponse(ResponseBuilder):
     """Responses of /v1/chat/completions."""
 
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
@@ -135,7 +135,7 @@ class ChatShape(Shape):
         return {"content": content, "refusal": None}
 
 
-class CompletionShape(Shape):
+class CompletionResponse(ResponseBuilder):
     """Responses of /v1/completions."""
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"

@@ -22,10 +22,10 @@ from specdec.serving.event_stream import ClientGone, EventStream, Json, while_co
 from specdec.serving.lanes import Lanes
 from specdec.serving.metrics import Metrics, Stopwatch
 from specdec.serving.options import ServerOptions
-from specdec.serving.requests import Call, Intake
-from specdec.serving.responses import ChatShape, CompletionShape, Shape
+from specdec.serving.requests import Call, RequestParser
+from specdec.serving.responses import ChatResponse, CompletionResponse, ResponseBuilder
 from specdec.serving.schemas import ChatBody, CompletionBody, StreamOptions
-from specdec.serving.strategy_aliases import Offers
+from specdec.serving.strategy_aliases import StrategyAliases
 
 _GONE = 499  # nginx's status for a client that has closed the connection; only for the log
 Body = TypeVar("Body", ChatBody, CompletionBody)
@@ -43,7 +43,7 @@ class Server:
     def __init__(self, generator: Generator, options: ServerOptions, strategy: str) -> None:
         self.options, self.strategy = options, strategy
         self.metrics = Metrics(options.name)
-        self.offers = Offers(load_plugins(), options.offered, {strategy: generator.proposer})
+        self.aliases = StrategyAliases(load_plugins(), options.offered, {strategy: generator.proposer})
         self.admission = Admission(options.max_batch_size, options.max_queue)
         self.engine = Engine(
             generator,
@@ -53,9 +53,10 @@ class Server:
         )
         # The engine decodes tokens while prompts are encoded, and only one thread may use a tokenizer.
         small, large = (
-            Intake(generator, copy.deepcopy(generator.tokenizer), self.offers, options, strategy) for _ in range(2)
+            RequestParser(generator, copy.deepcopy(generator.tokenizer), self.aliases, options, strategy)
+            for _ in range(2)
         )
-        self._intake, self._lanes = small, Lanes(small, large)
+        self._parser, self._lanes = small, Lanes(small, large)
         self._has_chat_template = bool(getattr(generator.tokenizer, "chat_template", None))
         self._fingerprint = f"specdec-{specdec.__version__}-{generator.numerics.mode}"
         self._created = int(time.time())
@@ -73,11 +74,11 @@ class Server:
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation; raises ApiError if it is refused or fails before its first token."""
-        return await self._answer(request, ChatBody, Intake.chat, ChatShape)
+        return await self._answer(request, ChatBody, RequestParser.chat, ChatResponse)
 
     async def completion(self, request: Request) -> Response:
         """Complete prompts; raises as ``chat`` does."""
-        return await self._answer(request, CompletionBody, Intake.completion, CompletionShape)
+        return await self._answer(request, CompletionBody, RequestParser.completion, CompletionResponse)
 
     def model(self) -> dict[str, Any]:
         """Return the model's entry in /v1/models."""
@@ -87,12 +88,16 @@ class Server:
             "created": self._created,
             "owned_by": "specdec",
             "strategy": self.strategy,
-            "strategies": self.offers.names,
+            "strategies": self.aliases.names,
             "has_chat_template": self._has_chat_template,
         }
 
     async def _answer(
-        self, request: Request, kind: type[Body], make: Callable[[Intake, Body], Call], shape: type[Shape]
+        self,
+        request: Request,
+        kind: type[Body],
+        make: Callable[[RequestParser, Body], Call],
+        shape: type[ResponseBuilder],
     ) -> Response:
         try:
             body, call, place = await self._taken_up(request, kind, make)
@@ -119,7 +124,7 @@ class Server:
         return EventStream(_streamed(first, running.parts, answer, body.stream_options), running.close)
 
     async def _taken_up(
-        self, request: Request, kind: type[Body], make: Callable[[Intake, Body], Call]
+        self, request: Request, kind: type[Body], make: Callable[[RequestParser, Body], Call]
     ) -> tuple[Body, Call, Place]:
         """Return a request's body, call and place, which is released if the request is refused.
 
@@ -130,16 +135,16 @@ class Server:
         check_content_type(request.headers.get("content-type"), request.headers.get("content-encoding"))
         content = await request.body()
         body = await while_connected(request.receive, self._lanes.run(len(content), lambda _: parse(content, kind)))
-        self._intake.check(body)
+        self._parser.check(body)
         place = self.admission.enter(body.num_texts)
         try:
-            encoding = self._lanes.run(len(content), lambda intake: make(intake, body))
+            encoding = self._lanes.run(len(content), lambda parser: make(parser, body))
             return body, await while_connected(request.receive, encoding), place
         except BaseException:
             place.leave(has_finished=False)
             raise
 
-    def _running(self, job: Job, answer: Shape, request: Request) -> "_Running":
+    def _running(self, job: Job, answer: ResponseBuilder, request: Request) -> "_Running":
         """Run a job; its texts end early when its time is over."""
         watch = Stopwatch(self.metrics, request.state.arrived)
         left = self.options.timeout - (time.perf_counter() - request.state.arrived)
@@ -157,7 +162,7 @@ class Server:
         parts = self._parts(job, answer, watch)
         return _Running(parts, close)
 
-    async def _parts(self, job: Job, answer: Shape, watch: Stopwatch) -> Parts:
+    async def _parts(self, job: Job, answer: ResponseBuilder, watch: Stopwatch) -> Parts:
         """Yield a job's progress, and add it to the answer and the latencies."""
         async for progress in job.news():
             if any(each.token_ids for each in progress):
@@ -168,7 +173,7 @@ class Server:
                 answer.note(each)
             yield progress
 
-    def _note_end(self, answer: Shape, watch: Stopwatch, request: Request) -> None:
+    def _note_end(self, answer: ResponseBuilder, watch: Stopwatch, request: Request) -> None:
         usage, log_fields = answer.usage(), request.state.log_fields
         self.metrics.whole.labels(request.url.path).observe(time.perf_counter() - request.state.arrived)
         log_fields |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
@@ -192,7 +197,7 @@ async def _exhaust(parts: Parts) -> None:
 
 
 async def _streamed(
-    first: list[Progress], parts: Parts, answer: Shape, options: StreamOptions | None
+    first: list[Progress], parts: Parts, answer: ResponseBuilder, options: StreamOptions | None
 ) -> AsyncIterator[list[Mapping[str, Any]]]:
     """Yield the events of a streamed answer, one list per step."""
     options = options or StreamOptions()

@@ -19,7 +19,7 @@ _MOST = 1024  # of a request's number, unless the strategy's own default is larg
 OFF = "off"
 
 
-class Offers:
+class StrategyAliases:
     """Strategies and rules by their names in requests; the same name returns the same object, with its state.
 
     Args:

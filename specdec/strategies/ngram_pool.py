@@ -26,5 +26,5 @@ class NgramPool:
             self.add(tokens[start], tuple(tokens[start + 1 : start + length]))
 
     def lookup(self, key: int) -> Iterable[tuple[int, ...]]:
-        """The continuations of a key, the most recent first."""
+        """Return the continuations of a key, the most recent first."""
         return reversed(self._continuations.get(key, {}))

@@ -207,9 +207,7 @@ def full_disk() -> Iterator[None]:
 
 def test_a_full_disk_keeps_nothing(by_hand: tuple[Conversion, Path], full_disk: None) -> None:
     made, path = by_hand
-    with pytest.warns(
-        UserWarning, match=r"can't be saved in .*, so each start.*: .*File too large.*XDG_CACHE_HOME"
-    ):
+    with pytest.warns(UserWarning, match=r"can't be saved in .*, so each start.*: .*File too large.*XDG_CACHE_HOME"):
         made.save(path.with_name("other.conversion"))
     assert list(path.parent.iterdir()) == [path]
     with pytest.warns(UserWarning, match="can't be saved"):

@@ -3,7 +3,7 @@
 Other kernels sum over cache slots in an order that depends on the draft tree's layout. Here a node's sum has two parts:
 
 - a closed region (``regions.py``), the same slots in the same order for plain decoding and for any tree, without a
-  mask, by a kernel whose rows don't depend on one another;
+  mask, by a kernel whose rows are independent;
 - open slots, summed in fixed point: weights p and values V are rounded to a grid on which every partial sum is exact
   in float64, so neither the order nor the library matters.
 
