@@ -82,7 +82,7 @@ def test_settings_hold_for_the_answers_to_come(chat: Chat) -> None:
         ("/tokens 0", "max_new_tokens"),
         ("/tokens 1.5", "max_new_tokens"),
         ("/undo", "there is no turn yet"),
-        ("/undo 3", "takes nothing behind its name, but '3'"),
+        ("/undo 3", "has no argument, but '3'"),
         ("/retry", "there is no turn yet"),
         ("/plain", "ask a question first"),
         ("/save", "a file's name is missing"),
@@ -153,7 +153,7 @@ def test_figures_say_how_an_answer_ended(chat: Chat) -> None:
     last = chat.session.last
     assert last is not None
     assert figures(last).startswith("16 tokens, ")
-    assert figures(last).endswith("ms; cut at its most tokens: see /tokens")
+    assert figures(last).endswith("ms; cut at the maximum number of tokens: see /tokens")
     chunks = chat.session.ask("And butter?")
     next(chunks)
     chunks.close()  # type: ignore[attr-defined]  # a generator

@@ -131,7 +131,7 @@ def test_a_conversation_that_outgrows_the_model_is_refused_until_turns_are_dropp
         for number in range(100):
             said(session.ask(f"Tell me {'more and ' * 300} more about number {number}."))
 
-    with pytest.raises(OutgrownError, match=f"tokens with this question, of the {most} that"):
+    with pytest.raises(OutgrownError, match=f"tokens with this question, and the model's limit is {most}"):
         talk()
     num_turns = len(session.conversation.turns)
     assert num_turns > 2

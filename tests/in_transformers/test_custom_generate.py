@@ -278,7 +278,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "output_scores": True,
             "logits_processor": LogitsProcessorList([Nudge()]),
         },
-        "asks Nudge about each token again",
+        "calls Nudge a second time for each token",
     ),
 }
 

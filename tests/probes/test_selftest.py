@@ -54,7 +54,7 @@ def test_a_mistake_in_a_layout_is_refused_with_the_compilers_name(mistake: str) 
     model, compiler = families.deep("gpt_oss", 2, has_spikes=True), ExactCompiler()
     spoiled = planted.spoiled(compiler, mistake)
     tried = probe(Target(planted.Untested(model, spoiled), spoiled), model)
-    assert tried.fault.startswith("Spoiled lays out a wrong pass: node")
+    assert tried.fault.startswith("Spoiled compiled a wrong layout: node")
 
 
 def test_a_model_that_is_not_causal_is_refused() -> None:

@@ -373,7 +373,7 @@ def toy() -> Any:
 
 
 def test_models_without_layers_of_torch(toy: Any) -> None:
-    assert str(Generator(toy).weights) == "stock: ToyBackend runs no layers of torch"
+    assert str(Generator(toy).weights) == "stock: ToyBackend doesn't run torch's layers"
     with pytest.raises(ModelError, match="ToyBackend runs no layers of torch"):
         Generator(toy, weights="packed")
 
@@ -423,7 +423,7 @@ class Forgetful(OneDNNKernel):
     [
         (Raising(), "it raised RuntimeError: no such instruction"),
         (Wrong(), "its product with model.layers.0.self_attn.q_proj is wrong"),
-        (Forgetful(), "it doesn't give back model.layers.0.self_attn.q_proj as it was"),
+        (Forgetful(), "it doesn't unpack model.layers.0.self_attn.q_proj to the same bits"),
     ],
 )
 def test_a_kernel_that_fails_is_not_used(model: PreTrainedModel, kernel: Kernel, said: str) -> None:

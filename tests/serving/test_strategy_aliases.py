@@ -34,7 +34,7 @@ def test_what_names_a_file_is_the_operators(aliases: StrategyAliases) -> None:
     assert str(aliases.proposer("mine").path) == "learnt.bin"  # type: ignore[attr-defined]
     with pytest.raises(ApiError, match="only the server's operator can set"):
         aliases.proposer("token_recycling:path=learnt.bin")
-    with pytest.raises(ApiError, match="it aliases mine"):
+    with pytest.raises(ApiError, match="it offers mine"):
         aliases.proposer("datastore")
     assert "mine" in aliases.names
     assert "datastore" not in aliases.names

@@ -209,7 +209,7 @@ def test_layers_that_cannot_be_tried_alone_cost_exact_numerics_and_no_more() -> 
             return super().forward(rows)
 
     generator = Generator(quantised(Together))
-    assert "its layers can't be tried one by one: AssertionError: too few" in str(generator.numerics)
+    assert "its layers can't be tested one by one: AssertionError: too few" in str(generator.numerics)
 
 
 def test_what_counts_as_quantised() -> None:

@@ -81,7 +81,7 @@ def test_misspelt_options(make: Make, given: str, error: type[Exception], messag
 
 def test_numbers_of_eight_bytes(families: ModuleType) -> None:
     model = families.make(*families.TREES["llama"]).double()
-    with pytest.raises(ModelError, match="drives models of float32, bfloat16, float16, not float64"):
+    with pytest.raises(ModelError, match="supports models in float32, bfloat16, float16, not float64"):
         Generator(model, backend="openvino")
 
 
