@@ -31,7 +31,7 @@ from specdec.errors import RequestError, plural
 
 @takes_model
 def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
-    prompt: Annotated[str | None, typer.Argument(help="the prompt; without it, --file or standard input")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="the prompt (default: --file or standard input)")] = None,
     choice: ModelChoice = USUAL,
     file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
     chat: Chat = None,
@@ -40,19 +40,23 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     max_new_tokens: MaxNewTokens = 128,
     temperature: Temperature = 0.0,
     top_k: Annotated[int | None, typer.Option(help="sample among the k most likely tokens")] = None,
-    top_p: Annotated[float | None, typer.Option(help="sample among the most likely tokens of this total mass")] = None,
-    min_p: Annotated[float | None, typer.Option(help="drop tokens below this share of the most likely one")] = None,
-    repetition_penalty: Annotated[float, typer.Option(help="above 1 discourages tokens already written")] = 1.0,
+    top_p: Annotated[
+        float | None, typer.Option(help="sample among the most likely tokens with this total probability")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="drop tokens below this fraction of the highest probability")
+    ] = None,
+    repetition_penalty: Annotated[float, typer.Option(help="above 1: discourage tokens already written")] = 1.0,
     no_repeat_ngram_size: Annotated[int | None, typer.Option(help="never write an n-gram of this size twice")] = None,
-    eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this id; may be repeated")] = None,
+    eos_token_id: Annotated[list[int] | None, typer.Option(help="stop at this token id; may be repeated")] = None,
     stop: Annotated[list[str] | None, typer.Option(help="stop where this string starts; may be repeated")] = None,
-    skip_special_tokens: Annotated[bool, typer.Option(help="leave special tokens out of the text")] = True,
+    skip_special_tokens: Annotated[bool, typer.Option(help="omit special tokens from the text")] = True,
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue a prompt; the text appears as it is decoded.
+    """Continue a prompt; the text is printed as it is decoded.
 
-    A line of figures on standard error stands at the end.
+    At the end, a line of figures is printed to standard error.
     """
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -67,7 +71,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         "skip_special_tokens": skip_special_tokens,
         "seed": seed,
     }
-    with before_anything_runs():  # what is wrong is said before seconds go into loading
+    with before_anything_runs():  # report mistakes before loading, which takes seconds
         text = _read_prompt(prompt, file)
         if not text and not chat:
             raise RequestError(
@@ -91,7 +95,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     else:
         for line in (*result.notes, figures(result, is_sampled=temperature > 0.0)):
             Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
-    generator.close()  # a strategy may have something to save
+    generator.close()  # strategies may save data
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
@@ -107,7 +111,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
             raise RequestError("no prompt: give one as an argument, with --file, or on standard input")
         else:
             text = sys.stdin.read().removeprefix(BYTE_ORDER_MARK)
-        text.encode("utf-8")  # where bytes were no text, the interpreter has put halves of surrogate pairs
+        text.encode("utf-8")  # the interpreter decodes invalid bytes as halves of surrogate pairs
     except OSError as error:
         raise RequestError(f"{where} can't be read: {error.strerror}") from error
     except UnicodeError as error:
@@ -116,9 +120,9 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def print_stream(console: Console, chunks: Iterator[Any], before_text: Callable[[], None] = lambda: None) -> Any:
-    """Print text as it is committed; the tokens of one multi-token step share a colour. Pipes get plain text.
+    """Print text as it is committed; the tokens of a multi-token step share a colour. Pipes get plain text.
 
-    ``before_text`` is called where the text goes to a terminal, before each piece.
+    ``before_text`` is called before each piece of text if the output is a terminal.
     """
     colours = _colours()
     for chunk in chunks:
@@ -126,7 +130,7 @@ def print_stream(console: Console, chunks: Iterator[Any], before_text: Callable[
             before_text()
             style = next(colours) if len(chunk.token_ids) > 1 else ""
             console.print(Text(chunk.text, style=style), end="", soft_wrap=True)
-        else:  # to the letter: rich would expand tabs and drop control characters
+        else:  # the exact text, since rich would expand tabs and drop control characters
             console.file.write(chunk.text)
         console.file.flush()
     console.print()
@@ -139,14 +143,14 @@ def _colours() -> Iterator[str]:
 
 
 def _sources(stats: Any) -> Iterator[str]:
-    """For each strategy of a merge, how many of the nodes that it named were accepted."""
+    """Return, for each strategy of a merge, the numbers of proposed and accepted nodes."""
     for name, by_depth in stats.sources.items():
         named, accepted = (sum(counts) for counts in zip(*by_depth.values(), strict=True))
         yield f"{name} proposed {plural(named, 'node')}, {accepted} accepted"
 
 
 def figures(result: Any, is_sampled: bool = False) -> str:
-    """One line on what a request took; the seed where it was sampled."""
+    """Return one line of figures for a request, with the seed if it was sampled."""
     stats = result.stats
     sources = "; ".join(_sources(stats))
     return (f"{sources}\n" if sources else "") + (

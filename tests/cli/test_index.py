@@ -36,7 +36,7 @@ def test_a_folder_is_indexed_and_the_option_that_uses_it_works(
     output = tmp_path / "my.index"
     code, out, err = run("index", str(corpus), "--output", str(output))
     assert (code, err) == (0, "")
-    assert "skipped, as no UTF-8 text: 2 files" in out
+    assert "skipped, not UTF-8 text: 2 files" in out
     header, figures = out.splitlines()[:2]
     assert header.split() == ["index", "documents", "tokens", "MB", "seconds"]
     assert figures.split()[-4] == "5"

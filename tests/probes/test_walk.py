@@ -92,7 +92,7 @@ def test_a_window_by_slots_in_place_of_positions_is_a_fault() -> None:
     [
         ({"input_ids": torch.tensor([[50, 51, 53, 52]])}, "node 2 has a wrong token or position"),
         ({"positions": torch.tensor([[5, 6, 7, 7]])}, "node 2 has a wrong token or position"),
-        ({"positions": torch.tensor([[5, 6, 6, 8]])}, "node 3 has another token or position than its own"),
+        ({"positions": torch.tensor([[5, 6, 6, 8]])}, "node 3 has a wrong token or position"),
         ({"masks": {}}, "a tree with branches has no mask"),
         ({"lengths": (LENGTH + 1,)}, "its rows have wrong lengths or numbers of nodes"),
         ({"num_nodes": (3,)}, "its rows have wrong lengths or numbers of nodes"),

@@ -374,7 +374,7 @@ def toy() -> Any:
 
 def test_models_without_layers_of_torch(toy: Any) -> None:
     assert str(Generator(toy).weights) == "stock: ToyBackend doesn't run torch's layers"
-    with pytest.raises(ModelError, match="ToyBackend runs no layers of torch"):
+    with pytest.raises(ModelError, match="ToyBackend doesn't run torch's layers"):
         Generator(toy, weights="packed")
 
 
