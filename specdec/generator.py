@@ -41,9 +41,9 @@ class Generator:
             float16, float32 or float64 (default: the checkpoint's).
         numerics: "exact" for text that is the same to the bit for every strategy, batch and prompt, "fast" for the
             fastest attention, "auto" for exact if a probe of model and machine passes. A ``mask`` decides instead.
-        weights: "packed" for matrices laid out in memory for few rows, "stock" for the model's own, "auto" for packed
-            matrices if they are faster; or the name of an installed kernel, such as "int8", which is lossy. ``close``
-            restores the model.
+        weights: "packed" for matrices in a layout for products of few rows, "stock" for the model's own, "auto" for
+            packed matrices if they are faster; or the name of an installed kernel, such as "int8", which is lossy.
+            ``close`` restores the model.
         max_batch_size: requests of a list that are decoded together; the others wait.
         max_cache_bytes: keys and values of the requests decoded together (default: most of the free memory). A lone
             request may need more. The caches of draft models aren't counted.

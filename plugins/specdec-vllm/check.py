@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 NUM_REQUESTS, NUM_ALONE, LONGEST_PROMPT, NUM_DRAFTED = 32, 8, 512, 8
-ABORTED = {5: 9, 11: 3, 17: 20, 30: 14}  # by request, the step behind which it is
+ABORTED = {5: 9, 11: 3, 17: 20, 30: 14}  # by request, the step after which it is aborted
 TOPICS = (
     "the river Rhine", "a heap", "sorting a list in Python", "the French revolution", "bread", "the speed of light",
     "chess", "a bicycle",
@@ -102,8 +102,8 @@ def serve(model: str, contender: str) -> None:
         together = decode(engine, prompts, ABORTED, f"all{number}")
         alone = [decode(engine, [prompt], {}, f"one{number}-{each}") for each, prompt in enumerate(prompts[:NUM_ALONE])]
         counted = _metrics(engine)
-        told = {"together": together, "alone": alone, "metrics": counted - before}
-        print(json.dumps(told), file=answers, flush=True)
+        result = {"together": together, "alone": alone, "metrics": counted - before}
+        print(json.dumps(result), file=answers, flush=True)
         before = counted
 
 

@@ -131,9 +131,9 @@ class Feedback:
     @property
     def predictions(self) -> dict[int, int]:
         """The next token at each node of the ``ARGMAX`` and ``DRAW`` signals; the draw if a node has both."""
-        told = [signal for signal in self.signals if isinstance(signal[1], What) and signal[0] is not Nodes.PROMPT]
-        told.sort(key=lambda signal: signal[1] is What.DRAW)
-        return {node: token for signal in told for node, token in self.signals[signal].items()}
+        tokens = [signal for signal in self.signals if isinstance(signal[1], What) and signal[0] is not Nodes.PROMPT]
+        tokens.sort(key=lambda signal: signal[1] is What.DRAW)
+        return {node: token for signal in tokens for node, token in self.signals[signal].items()}
 
     def about(self, tree: DraftTree) -> "Feedback":
         """Return this feedback for a tree that the verified tree was made from, in that tree's node numbers.
@@ -149,13 +149,14 @@ class Feedback:
         node_at = {there: node for node, there in place.items()}
         path = tuple(node_at[there] for there in self.path if there in node_at)
         signals = {
-            signal: told if signal[0] is Nodes.PROMPT else _at(told, place) for signal, told in self.signals.items()
+            signal: values if signal[0] is Nodes.PROMPT else _at(values, place)
+            for signal, values in self.signals.items()
         }
         return Feedback(tree, path, self.tokens, signals)
 
 
-def _at(told: Mapping[int, Any], place: Mapping[int, int]) -> Mapping[int, Any]:
-    return Answers(lambda: told).at(place)
+def _at(values: Mapping[int, Any], place: Mapping[int, int]) -> Mapping[int, Any]:
+    return Answers(lambda: values).at(place)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,9 @@ def sorted_suffixes(text: Tokens, num_ids: int, depth: int) -> NDArray[np.uint32
         if not len(slots):
             break
         places = order[slots]
-        behind = np.minimum(
-            places.astype(np.int64) + length, len(text) - 1
-        )  # an n-gram that ends there contains a break
-        pairs = (ranks[places].astype(np.uint64) << np.uint64(32)) | ranks[behind]
+        # A suffix that is cut at the text's end contains a break.
+        later = np.minimum(places.astype(np.int64) + length, len(text) - 1)
+        pairs = (ranks[places].astype(np.uint64) << np.uint64(32)) | ranks[later]
         by_pair = np.argsort(pairs, kind="stable")
         order[slots] = places[by_pair]
         is_first[slots] = _differs(pairs[by_pair])
