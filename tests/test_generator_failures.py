@@ -150,7 +150,7 @@ NOT_ADDED = "was not made by add(), which keeps parents before children"
     ("script", "fault"),
     [
         (raising, "proposer Scripted failed with KeyError: 'lost'"),
-        (nothing, "proposer Scripted returned None, which is not a DraftTree"),
+        (nothing, "proposer Scripted returned None, which isn't a DraftTree"),
         (tampered("tokens", ROOT, VOCAB), "illegal tree: its root is token 8, but the last committed token is"),
         (chain(1, VOCAB), "node 2 has token 8, outside the vocabulary of 8"),
         (chain(-1), "node 1 has token -1, outside the vocabulary of 8"),

@@ -106,7 +106,7 @@ def test_closed_regions_whose_bits_depend_on_the_place_of_a_row_are_found_out(mo
 @pytest.mark.parametrize(
     ("name", "dtype", "reason"),
     [
-        ("llama", torch.float64, "covers bfloat16, float16 and float32, not torch.float64"),
+        ("llama", torch.float64, "supports bfloat16, float16 and float32, not torch.float64"),
         ("mpt", torch.float32, "doesn't support trees with exact attention"),
     ],
 )

@@ -113,7 +113,11 @@ def test_plain_decoding_is_said_with_both_speeds(chat: Chat) -> None:
 def test_another_text_is_a_tie_only_where_one_lies_at_the_difference(chat: Chat, monkeypatch: Any) -> None:
     ask(chat, "What is bread?")
     original = chat.session.plain
-    for ties, said in (((), "ANOTHER TEXT"), ((3,), "ANOTHER TEXT"), ((2,), "from token 2 on, a tie")):
+    for ties, said in (
+        ((), "ANOTHER TEXT"),
+        ((3,), "ANOTHER TEXT"),
+        ((2,), "from token 2 on, because of a numeric tie"),
+    ):
         assert chat.session.last is not None
         assert chat.session.last.result is not None
         chat.session.last.result = replace(chat.session.last.result, ties=ties)
@@ -133,7 +137,7 @@ def test_undo_retry_save_and_load(chat: Chat, tmp_path: Path) -> None:
     run(f"/save {tmp_path}/my talk.json", chat)
     ask(chat, "And butter?")
     run("/undo", chat)
-    assert heard(chat).lines[-1] == "taken back: And butter?"
+    assert heard(chat).lines[-1] == "removed: And butter?"
     run("/retry", chat)
     assert heard(chat).answers[-1] == first
     assert "always the same" in heard(chat).lines[-1]

@@ -44,7 +44,7 @@ def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(
     code, _, err = run("chat", "--max-new-tokens", "32", "--proposer", "prompt_lookup", stdin=lines)
     assert code == 0
     assert err.count(" a step, ") == 16
-    assert "forgotten: " in err
+    assert "dropped: " in err
 
 
 @pytest.mark.parametrize(

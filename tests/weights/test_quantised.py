@@ -172,11 +172,11 @@ def test_a_head_and_embeddings_may_keep_their_weights_in_any_shape() -> None:
 def test_what_is_not_quantised_is_packed_beside_the_rest() -> None:
     model = quantised(but="lm_head")
     assert str(Generator(model).weights) == (
-        "stock: what isn't quantised is so small that it stays in the processor's caches"
+        "stock: what isn't quantised is so small that it fits in the processor's caches"
     )
     with Generator(model, weights="onednn") as generator:
         assert str(generator.weights) == (
-            "packed by onednn: 1 of 15 linear layers, 14 are quantised and stay as they are"
+            "packed by onednn: 1 of 15 linear layers, 14 are quantised and stay unchanged"
         )
     assert_lossless(model, "onednn")
 
@@ -194,7 +194,7 @@ def test_layers_whose_rows_go_by_their_neighbours_are_named() -> None:
         large = 20.0
 
     found = probe_products(quantised(Seldom), 60.0).inexact
-    assert found == "a row of a product with a quantised 64 by 64 matrix (Seldom) depends on how many rows go with it"
+    assert found == "a row of a product with a quantised 64 by 64 matrix (Seldom) depends on the number of rows"
     model = quantised(Mixing)
     with pytest.raises(ModelError, match=r"numerics='exact' is unavailable .*quantised 64 by 64 matrix \(Mixing\)"):
         Generator(model, numerics="exact")

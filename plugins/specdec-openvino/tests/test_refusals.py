@@ -104,7 +104,7 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
 
 def test_half_precision_where_the_processor_has_none(families: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "_CAPABILITIES", {torch.float16: "none has it"})
-    with pytest.raises(ModelError, match="computes no float16 on this CPU: load the model in float32"):
+    with pytest.raises(ModelError, match="doesn't support float16 on this CPU: load the model in float32"):
         Generator(families.make(*families.TREES["llama"]).half(), backend="openvino")
 
 

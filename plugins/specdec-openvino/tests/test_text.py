@@ -53,7 +53,7 @@ def test_another_model_by_name_is_still_one_model(make: Make, options: str) -> N
     settings: dict[str, Any] = {"max_new_tokens": 40, "seed": 3}
     texts = list[list[tuple[int, ...]]]()
     for proposer in ("autoregressive", "prompt_lookup:num_tokens=3"):
-        with pytest.warns(UserWarning, match=f"{options.replace(',', ', ')} where the model has float32"):
+        with pytest.warns(UserWarning, match=f"{options.replace(',', ', ')}, but the model has float32"):
             generator = Generator(make("qwen3"), proposer=proposer, backend=f"openvino:{options}")
         assert generator.numerics.is_bit_exact
         results = generator.generate(PROMPTS, **settings)
