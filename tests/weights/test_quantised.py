@@ -184,7 +184,7 @@ def test_what_is_not_quantised_is_packed_beside_the_rest() -> None:
 def test_nothing_is_packed_where_all_is_quantised() -> None:
     model = quantised()
     assert str(Generator(model).weights) == "stock: its 15 linear layers are quantised"
-    with pytest.raises(ModelError, match="weights='packed' can't be had: its 15 linear layers are quantised; use"):
+    with pytest.raises(ModelError, match="weights='packed' is unavailable: its 15 linear layers are quantised; use"):
         Generator(quantised(), weights="packed")
 
 
