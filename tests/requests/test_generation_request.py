@@ -58,7 +58,7 @@ def test_what_a_processor_says_of_text_is_taken_and_of_images_refused(name: str)
         ({"prompt": "the", "input_ids": [1]}, "a prompt and input_ids were given"),
         ({"attention_mask": [1]}, "attention_mask were given without input_ids"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "different shapes"),
-        ({"prompt": "the", "stop": "a", "stop_strings": "b"}, "stop and stop_strings were given"),
+        ({"prompt": "the", "stop": "a", "stop_strings": "b"}, "stop and stop_strings are the same setting"),
         ({"prompt": "the", "do_sample": True, "temperature": 0}, "do_sample=True with temperature=0"),
         ({"prompt": "the", "num_return_sequences": 2}, "greedy texts are all the same"),
         ({"prompt": "the", "num_return_sequences": 0, "temperature": 1.0}, "an integer of at least 1"),
