@@ -72,7 +72,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of the package's
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         home = next((module for module, names in _HOMES.items() if name in names), None)

@@ -8,13 +8,13 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of a pass, by its number of nodes, ascending.
+    """Seconds of a pass by its number of nodes, in ascending order.
 
     Attributes:
-        plain: those of an ordinary plain step.
-        filled_to: the numbers of nodes, ascending, that passes are filled up to; more than the last aren't.
-        least_width: nodes that each row is filled up to before.
-        is_clear: False if the rounds that were timed disagree or were disturbed: measure again rather than keep them.
+        plain: seconds of an ordinary plain step.
+        filled_to: numbers of nodes to which passes are padded, ascending; larger passes aren't padded.
+        least_width: number of nodes to which each row is padded first.
+        is_clear: False if the timed rounds disagree or were disturbed, so these costs should be measured again.
     """
 
     sizes: tuple[int, ...]
@@ -43,5 +43,5 @@ class Costs:
 
     @property
     def relative(self) -> tuple[float, ...]:
-        """c(T): over the cost of an ordinary plain step."""
+        """c(T) of each measured size: its cost over that of an ordinary plain step."""
         return tuple(seconds / self.plain for seconds in self.seconds)

@@ -1,4 +1,4 @@
-"""The one family of errors a caller sees.
+"""The errors that a caller may see; all are SpecdecErrors.
 
 SpecdecError
 ├── RequestError    a prompt or a setting that can't be honoured
@@ -41,20 +41,20 @@ class PluginError(SpecdecError):
 
 
 def failure(author: str, error: Exception) -> PluginError:
-    """Return a PluginError that says, in one line, what a third party's code raised and where in that code."""
+    """Return a PluginError that says in one line what a plug-in's code raised, and where."""
     fault = PluginError(f"{author} failed with {in_one_line(error)}{_place(error)}")
     fault.__cause__ = error
     return fault
 
 
 def _place(error: Exception) -> str:
-    """The last line of the file that specdec called, whatever libraries that called in turn; "" for none."""
+    """Return the innermost line in the file that specdec called, even if a library raised the error; "" if unknown."""
     lines = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
     own = Path(__file__).parent
     stretches = groupby(lines, lambda line: Path(line[0].co_filename).is_relative_to(own))
     for called in [list(stretch) for is_own, stretch in stretches if not is_own][::-1]:
         file = Path(called[0][0].co_filename)
-        if "torch" not in file.parts:  # which stands between specdec's own functions, as a decorator
+        if "torch" not in file.parts:  # its decorators are between specdec's own functions
             code, number = [line for line in called if line[0].co_filename == str(file)][-1]
             return f" ({code.co_name}, {file.name} line {number})"
     return ""
@@ -62,7 +62,7 @@ def _place(error: Exception) -> str:
 
 def in_one_line(error: BaseException) -> str:
     """Return the class of a foreign error and the first line of its message, or each fault of a pydantic error."""
-    from pydantic import ValidationError  # the command line's start shouldn't wait for it
+    from pydantic import ValidationError  # slow to import, and the command line should start fast
 
     lines = str(error).splitlines() or [""]
     if isinstance(error, ValidationError):
@@ -80,8 +80,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def nearest(name: str, known: Iterable[str], most: int = 1, likeness: float = _LIKENESS) -> list[str]:
     """Return the known names that were probably meant, ignoring case.
 
-    These are the names that begin with the given one, as ``temperature`` does with ``temp``; else those that are like
-    it, the most similar first.
+    These are the names that start with ``name`` (``temperature`` for ``temp``) or, if there are none, similar names,
+    the most similar first.
     """
     folded = dict[str, str]()
     for each in known:
@@ -95,8 +95,7 @@ def remedy(name: str, allowed: Collection[str], elsewhere: Mapping[str, str]) ->
     """Return what to do about an unknown name: the name that was probably meant, or all that are allowed.
 
     Args:
-        elsewhere: by name, for names that other functions and libraries have: the allowed name that takes its place, or
-            a sentence.
+        elsewhere: for names of other functions and libraries: the name to use instead, or a sentence.
     """
     found = name if name in elsewhere else next(iter(nearest(name, [*allowed, *elsewhere])), "")
     if not found:
@@ -111,7 +110,7 @@ def refuse_unknown(caller: str, given: Iterable[str], allowed: Collection[str], 
     """Refuse keyword arguments that a function doesn't have.
 
     Raises:
-        RequestError: with each of them, and what was probably meant.
+        RequestError: with each unknown name and what was probably meant.
     """
     if faults := [f"unknown name {name!r} ({remedy(name, allowed, elsewhere)})" for name in given]:
         raise RequestError(f"{caller}: {'; '.join(faults)}")

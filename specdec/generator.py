@@ -1,4 +1,4 @@
-"""The front door: text and ids in, results out."""
+"""The public entry point: ``Generator`` decodes text, messages or token ids."""
 
 import math
 import warnings
@@ -41,9 +41,9 @@ class Generator:
             float16, float32 or float64 (default: the checkpoint's).
         numerics: "exact" for text that is the same to the bit for every strategy, batch and prompt, "fast" for the
             fastest attention, "auto" for exact if a probe of model and machine passes. A ``mask`` decides instead.
-        weights: "packed" for matrices laid out in memory for few rows, "stock" for the model's own, "auto" for packed
-            matrices if they are faster; or the name of an installed kernel, such as "int8", which is lossy. ``close``
-            restores the model.
+        weights: "packed" for matrices in a layout for products of few rows, "stock" for the model's own, "auto" for
+            packed matrices if they are faster; or the name of an installed kernel, such as "int8", which is lossy.
+            ``close`` restores the model.
         max_batch_size: requests of a list that are decoded together; the others wait.
         max_cache_bytes: keys and values of the requests decoded together (default: most of the free memory). A lone
             request may need more. The caches of draft models aren't counted.
@@ -195,7 +195,7 @@ class Generator:
             on_step: called with the record of each pass: trees, accepted paths, tokens, seconds.
             each: for a list, one mapping of settings for each prompt, which take precedence.
             context: a ``context`` of this generator, or a list with one for each prompt: cached tokens aren't computed
-                again, and it caches this text afterwards.
+                again, and the new text is cached afterwards.
             options: settings, see ``Settings``. ``seed`` may be a list, one for each prompt. Names of
                 ``model.generate`` are accepted: ``do_sample``, ``stop_strings``, ``num_return_sequences``,
                 ``streamer``, and options of the chat template (``tools``, ``enable_thinking``, others in
@@ -262,8 +262,8 @@ class Generator:
     def close(self) -> None:
         """Release what the strategies use, and the model, whose weights are restored.
 
-        Weights that another generator decodes with stay packed. An open stream continues to its end first. A closed
-        generator may be used again, and is bound anew then.
+        Weights stay packed while another generator uses them. An open stream is finished first. A closed generator may
+        be used again; it then binds the model again.
         """
         self._binding.close()
 

@@ -1,4 +1,4 @@
-"""The layout of one forward pass: from mask compilers to backends."""
+"""The layout of one forward pass, which mask compilers make and backends run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,9 +59,9 @@ class Shapes:
 
 
 class PartialMask(torch.Tensor):
-    """A mask with its own meaning of columns.
+    """A mask whose columns aren't cache slots; subclasses define what they are.
 
-    The tensor has four dimensions, because transformers passes such masks to its layers untouched.
+    The tensor has four dimensions, because transformers passes such masks to its layers unchanged.
     """
 
     # Operations return ordinary tensors.

@@ -1,4 +1,4 @@
-"""The record of a step: all that statistics, traces, cost models, audits and servers read."""
+"""The record of a step, which statistics, traces, cost models, audits and servers read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

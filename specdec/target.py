@@ -179,7 +179,7 @@ class Target:
         return tokens[row.length : end] if end < len(tokens) else ()
 
     def read(self, row: CacheRow, tokens: Sequence[int], wanted: Sequence[int] = (ROOT,)) -> OutputRow:
-        """Append tokens to a row in one pass; the output at the ``wanted`` ones."""
+        """Append tokens to a row in one pass; return the output at the ``wanted`` ones."""
         chain = DraftTree(tokens[0])
         nodes = [ROOT, *chain.add_chain(ROOT, tokens[1:], Role.SUPPORT)]
         chain.wanted = wanted
@@ -189,7 +189,7 @@ class Target:
         return output
 
     def read_all(self, row: CacheRow, tokens: Sequence[int]) -> OutputRow:
-        """Append a text to an empty row, chunk by chunk; the output at its last token, which is node 0."""
+        """Append a text to an empty row, chunk by chunk; return the output at its last token, as node 0."""
         while chunk := self.chunk_after(row, tokens):
             self.read(row, chunk)
         planned = self.compile({row: DraftTree(tokens[-1])}, {row: tokens[row.length : -1]})
@@ -212,7 +212,7 @@ class Target:
         row.length += num_tokens
 
     def clear(self, row: CacheRow) -> None:
-        """Overwrite the keys and values of a row's dropped nodes: NaN passes through masks."""
+        """Overwrite the keys and values of a row's dropped nodes, because NaN passes through masks."""
         self.backend.clear(self._rows.index(row))
 
     def release(self, row: CacheRow) -> None:

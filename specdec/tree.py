@@ -265,7 +265,7 @@ class DraftTree:
             for draw in draws:
                 is_placed = 0 < draw.child < len(self) and self.parents[draw.child] == parent
                 if not is_placed or not self.roles[draw.child] & Role.CANDIDATE:
-                    fault = f"is drawn below node {parent}, but is no candidate there: draws are made by add()"
+                    fault = f"is drawn below node {parent}, but isn't a candidate there: use add() to make draws"
                 else:
                     fault = _fault_of(draw, self.tokens[draw.child], vocab_size)
                 if fault:

@@ -91,7 +91,7 @@ def test_a_model_in_training_mode_is_refused_until_it_is_not(train: Callable[[Pr
     generator = Generator(model, proposer="jacobi")
     text = generator.generate(PROMPT, max_new_tokens=8).token_ids
     train(model)
-    with pytest.raises(ModelError, match=r"training mode, where dropout changes its logits: call model.eval\(\)"):
+    with pytest.raises(ModelError, match=r"training mode, in which dropout changes its logits: call model.eval\(\)"):
         generator.generate(PROMPT, max_new_tokens=8)
     model.eval()
     assert generator.generate(PROMPT, max_new_tokens=8).token_ids == text

@@ -171,7 +171,7 @@ def test_a_second_call_during_a_stream_is_refused_and_works_after_it() -> None:
     stream = generator.stream([3], max_new_tokens=9)
     next(stream)
     for call in (lambda: generator.generate([1]), lambda: next(generator.stream([1]))):
-        with pytest.raises(RequestError, match="this generator is decoding already: exhaust or close its stream"):
+        with pytest.raises(RequestError, match="this generator is already decoding: exhaust or close its stream"):
             call()
     rest = list(stream)
     assert rest[-1].result is not None

@@ -150,7 +150,7 @@ NOT_ADDED = "was not made by add(), which keeps parents before children"
     ("script", "fault"),
     [
         (raising, "proposer Scripted failed with KeyError: 'lost'"),
-        (nothing, "proposer Scripted returned None, which is not a DraftTree"),
+        (nothing, "proposer Scripted returned None, which isn't a DraftTree"),
         (tampered("tokens", ROOT, VOCAB), "illegal tree: its root is token 8, but the last committed token is"),
         (chain(1, VOCAB), "node 2 has token 8, outside the vocabulary of 8"),
         (chain(-1), "node 1 has token -1, outside the vocabulary of 8"),
@@ -303,7 +303,7 @@ def test_a_drafter_is_stopped_exactly_once_whatever_ends_its_request() -> None:
 
 
 def test_a_model_or_tokenizer_that_can_not_be_driven_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no backend drives a int: give a transformers causal language model"):
+    with pytest.raises(ModelError, match="no backend drives a int: pass a transformers causal language model"):
         Generator(5)
     with pytest.raises(ModelError, match=r"tokenizer=5 is not a transformers tokenizer"):
         Generator(toy(), 5)

@@ -40,7 +40,7 @@ def test_the_nearest_name_is_found_whatever_its_case(name: str, known: list[str]
         ("assistant_model", "give proposer=DraftModelProposer(model=…)"),
         (
             "trust_remote_code",
-            "load the model yourself, with AutoModelForCausalLM.from_pretrained, and give the object",
+            "load the model yourself with AutoModelForCausalLM.from_pretrained, and pass the object",
         ),
         ("max_new_tokens", "it is a setting of generate: generator.generate(prompt, …)"),
         ("temperatur", "did you mean 'temperature'? it is a setting of generate: generator.generate(prompt, …)"),

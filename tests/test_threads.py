@@ -10,7 +10,7 @@ from tests.support.plain import decode_model
 
 NUM_THREADS = 10
 NUM_ROUNDS = 20
-BUSY = "this generator is decoding already: exhaust or close its stream, or wait for the other thread"
+BUSY = "this generator is already decoding: exhaust or close its stream, or wait for the other thread"
 
 
 def at_once(calls: list[Callable[[], Any]]) -> list[Any]:

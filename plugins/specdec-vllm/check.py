@@ -1,12 +1,12 @@
-"""Holds specdec's drafts inside a real vLLM against vLLM without drafts, and against its own ways to draft.
+"""Compares specdec's drafts inside a real vLLM with vLLM without drafts and with vLLM's own drafters.
 
     make vllm-check
     python plugins/specdec-vllm/check.py --model smollm2 --prompts FILE --rounds 3
 
 Each contender is an engine in a process of its own. It decodes 32 requests at once, with different lengths, of which
-some are aborted on the way, and then eight of them one at a time. The tokens must be those of vLLM without drafts.
-Figures are medians of rounds, in which contenders take turns, after one with other prompts that warms up; all engines
-are in memory, 3 GB each for SmolLM2. Without ``--model`` a tiny random Llama is made.
+some are aborted early, and then eight of them one at a time. The tokens must be those of vLLM without drafts.
+Figures are medians of rounds, in which contenders take turns, after a warm-up round with other prompts. All engines are
+in memory, 3 GB each for SmolLM2. Without ``--model`` a tiny random Llama is made.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 NUM_REQUESTS, NUM_ALONE, LONGEST_PROMPT, NUM_DRAFTED = 32, 8, 512, 8
-ABORTED = {5: 9, 11: 3, 17: 20, 30: 14}  # by request, the step behind which it is
+ABORTED = {5: 9, 11: 3, 17: 20, 30: 14}  # by request, the step after which it is aborted
 TOPICS = (
     "the river Rhine", "a heap", "sorting a list in Python", "the French revolution", "bread", "the speed of light",
     "chess", "a bicycle",
@@ -46,7 +46,7 @@ CONTENDERS: dict[str, dict[str, Any]] = {
 
 
 def engine_for(model: str, contender: str) -> Any:
-    """An engine in this process that decodes as a contender does."""
+    """Return an engine in this process for a contender."""
     from vllm import EngineArgs, LLMEngine
 
     speculative = {**CONTENDERS[contender], "num_speculative_tokens": NUM_DRAFTED} if CONTENDERS[contender] else None
@@ -67,7 +67,7 @@ def engine_for(model: str, contender: str) -> Any:
 
 
 def decode(engine: Any, prompts: Sequence[Sequence[int]], aborted: dict[int, int], name: str) -> dict[str, Any]:
-    """Decode prompts side by side; the tokens of each, seconds, and the number of times that a row emitted any."""
+    """Decode prompts together; return each one's tokens, the seconds, and the number of steps with emitted tokens."""
     from vllm import SamplingParams
 
     began, tokens, num_row_steps, num_steps = time.perf_counter(), dict[int, list[int]](), 0, 0
@@ -91,7 +91,7 @@ def decode(engine: Any, prompts: Sequence[Sequence[int]], aborted: dict[int, int
 
 
 def serve(model: str, contender: str) -> None:
-    """Decode whatever lists of prompts come as lines, and answer with lines; the engine's own output goes elsewhere."""
+    """Read lists of prompts, a line each, and write their results as lines; the engine's output is redirected."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine = engine_for(model, contender)
@@ -102,20 +102,20 @@ def serve(model: str, contender: str) -> None:
         together = decode(engine, prompts, ABORTED, f"all{number}")
         alone = [decode(engine, [prompt], {}, f"one{number}-{each}") for each, prompt in enumerate(prompts[:NUM_ALONE])]
         counted = _metrics(engine)
-        told = {"together": together, "alone": alone, "metrics": counted - before}
-        print(json.dumps(told), file=answers, flush=True)
+        result = {"together": together, "alone": alone, "metrics": counted - before}
+        print(json.dumps(result), file=answers, flush=True)
         before = counted
 
 
 def _metrics(engine: Any) -> Counter[str]:
-    """vLLM's own counts of drafts and of what was accepted, since its start."""
+    """Return vLLM's own counts of draft and accepted tokens since its start."""
     prefix = "vllm:spec_decode_num_"
     named = [each for each in engine.get_metrics() if each.name.startswith(prefix) and hasattr(each, "value")]
     return Counter({each.name.removeprefix(prefix): each.value for each in named})
 
 
 def tiny_model(folder: Path) -> str:
-    """A random Llama, on disk."""
+    """Save a random Llama."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -129,10 +129,10 @@ def tiny_model(folder: Path) -> str:
 
 
 def prompts_for(model: str, file: Path | None) -> tuple[list[list[int]], list[list[int]]]:
-    """Chat prompts by their ids, of a JSON Lines file or made of a few words; for a model without a tokenizer, any.
+    """Return prompts as token ids: chats from a JSON Lines file or a few templates; random ones without a tokenizer.
 
     Returns:
-        Those to measure with, and others to warm up with.
+        Prompts to measure with, and others for the warm-up.
     """
     if not Path(model, "tokenizer.json").exists():
         rng = random.Random(0)
@@ -163,7 +163,7 @@ def _chats(model: str, texts: Sequence[str]) -> list[list[int]]:
 
 
 def faults(base: dict[str, Any], run: dict[str, Any]) -> list[str]:
-    """Requests whose tokens aren't those of plain decoding; of aborted ones, neither may contradict the other."""
+    """Return the requests whose tokens differ from plain decoding's; aborted ones are compared up to their ends."""
     wrong = []
     for number, (expected, found) in enumerate(zip(base["together"]["tokens"], run["together"]["tokens"], strict=True)):
         common = min(len(expected), len(found)) if number in ABORTED else max(len(expected), len(found))
@@ -176,17 +176,17 @@ def faults(base: dict[str, Any], run: dict[str, Any]) -> list[str]:
 
 
 def per_second(runs: Sequence[dict[str, Any]]) -> float:
-    """Tokens a second, of runs one after another."""
+    """Return tokens per second over several runs."""
     return sum(len(each) for run in runs for each in run["tokens"]) / sum(run["seconds"] for run in runs)
 
 
 def per_step(runs: Sequence[dict[str, Any]]) -> float:
-    """Tokens that a row emits whenever it emits any."""
+    """Return the tokens per step in which a row emits any."""
     return sum(len(each) for run in runs for each in run["tokens"]) / sum(run["row_steps"] for run in runs)
 
 
 def table(rounds: list[dict[str, dict[str, Any]]]) -> str:
-    """A line for each contender."""
+    """Return the table, with a line for each contender."""
     lines = [
         "| | tokens per step, 32 at once | tokens/s | one at a time | tokens/s | drafted | accepted |",
         "|---|--:|--:|--:|--:|--:|--:|",
@@ -206,12 +206,12 @@ def table(rounds: list[dict[str, dict[str, Any]]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="a folder, or smollm2; a tiny random Llama without")
-    parser.add_argument("--prompts", type=Path, help="a JSON Lines file; a few chats without")
-    parser.add_argument("--contender", action="append", choices=[*CONTENDERS], help="vllm and these; all without this")
+    parser.add_argument("--model", help="a folder, or smollm2 (default: a tiny random Llama)")
+    parser.add_argument("--prompts", type=Path, help="a JSON Lines file (default: a few chats)")
+    parser.add_argument("--contender", action="append", choices=[*CONTENDERS], help="vllm and these (default: all)")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", default=str(os.cpu_count()))
-    parser.add_argument("--out", type=Path, help="write tokens and times here, as JSON")
+    parser.add_argument("--out", type=Path, help="write tokens and times to this file, as JSON")
     parser.add_argument("--serve", choices=[*CONTENDERS], help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
@@ -276,7 +276,7 @@ def _next_line(worker: "subprocess.Popen[str]", name: str) -> str:
     assert worker.stdout is not None
     line = worker.stdout.readline()
     if not line:
-        raise SystemExit(f"{name}: the engine has ended; its own words stand above")
+        raise SystemExit(f"{name}: the engine has ended; its output is above")
     return line
 
 

@@ -1,4 +1,4 @@
-"""Does a strategy write what plain decoding writes, and where it doesn't: rounding, or a defect?"""
+"""Audits: does a strategy's text equal plain decoding's, and if not, is the cause rounding or a defect?"""
 
 from specdec.auditing.audit import audit
 from specdec.auditing.findings import Audit, Finding

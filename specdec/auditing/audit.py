@@ -1,9 +1,9 @@
-"""Decode with a strategy and plainly; say of each prompt whether the texts agree, and whether a difference is rounding.
+"""Compares a strategy with plain decoding, prompt by prompt, and classifies each difference as a tie or a defect.
 
-Texts can differ for two reasons. In a *numeric tie* what the strategy saw lies within the noise that the model's own
-logits show between passes of different shapes, and that much explains the other token: plain decoding's scores of the
-two are no further apart. Anything else is a *defect*: of a mask, a cache, a position or an acceptance rule. Where
-numerics are bit-exact there is no noise, and every difference of a bit is a defect, also one that no token shows.
+Texts can differ for two reasons. In a *numeric tie*, the strategy's logits deviate by no more than the noise of the
+model's own logits between passes of different shapes, and plain decoding's scores of the two tokens are no further
+apart than this noise. Anything else is a *defect*: of a mask, a cache, a position or an acceptance rule. Bit-exact
+numerics have no noise, so every difference of a bit is a defect, even if it changes no token.
 """
 
 import warnings
@@ -45,7 +45,7 @@ def audit(
 
     Raises:
         RequestError: for a rule that doesn't promise plain decoding's text, and for prompts that can't be served.
-        SpecdecError: where the strategy fails.
+        SpecdecError: if the strategy fails.
     """
     given = Settings.make({"seed": seed, **settings})
     rule = generator.verifier
@@ -55,9 +55,9 @@ def audit(
             f"{'at any temperature' if not rule.lossless else 'above temperature 0, but its distribution'}: "
             "audit verifier='match', or decode at temperature 0"
         )
-    # A mask of its own may be at fault, so plain decoding has the built-in one of the same numerics.
+    # A custom mask may be at fault, so plain decoding uses the built-in one of the same numerics.
     mask = ExactCompiler() if generator.numerics.mode == "exact" else DenseCompiler()
-    # Rounded weights are another model, and the strategy is compared with that one.
+    # Rounded weights make another model, with which the strategy is compared.
     weights = generator.weights.kernel if generator.weights.lossy else "auto"
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "with weights=", UserWarning)
@@ -75,7 +75,7 @@ def audit(
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A generator under audit, and plain decoding."""
+    """The generator under audit, and a generator of plain decoding."""
 
     generator: Generator
     plain: Generator
@@ -83,7 +83,7 @@ class _Pair:
     given: dict[str, Any]
 
     def examine(self, name: str, prompt: Any) -> Finding:
-        """One prompt's finding."""
+        """Return the finding about one prompt."""
         ids = encode(prompt, self.plain.tokenizer, self.plain.vocab_size)
         expected, text = (ScoredText.decode(each, ids, self.given) for each in (self.plain, self.generator))
         index = first_difference(text.tokens, expected.tokens)
@@ -100,12 +100,12 @@ class _Pair:
         if index is not None:
             token, wanted = (own[index] if index < len(own) else None for own in (text.tokens, expected.tokens))
             until = replace(expected, tokens=expected.tokens[: index + 1])
-            told = judge(until, token, wanted, self.settings, float(noise[-1]), deviations.get(index))
-            finding = replace(finding, position=index, token=token, expected=wanted, **asdict(told))
+            judged = judge(until, token, wanted, self.settings, float(noise[-1]), deviations.get(index))
+            finding = replace(finding, position=index, token=token, expected=wanted, **asdict(judged))
         for place, deviation in deviations.items():
             if deviation > SLACK * float(noise[place]):
-                seen = f"at new token {place} the strategy saw scores that differ by {deviation:.3g}"
-                return replace(finding, verdict="defect", reason=f"{seen}, where noise is {float(noise[place]):.2g}")
+                seen = f"at new token {place} the strategy's scores differ by {deviation:.3g}"
+                return replace(finding, verdict="defect", reason=f"{seen}; the noise is {float(noise[place]):.2g}")
         return finding
 
 

@@ -8,13 +8,16 @@ Verdict = Literal["identical", "numeric tie", "defect"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One prompt's text, compared with plain decoding's.
+    """The comparison of one prompt's text with plain decoding's.
 
-    ``position`` is the first new token that differs, ``token`` the strategy's there and ``expected`` plain decoding's,
-    None where a text had ended; ``scores`` are what plain decoding decided by there, token's first, and ``margin`` by
-    how much expected's is greater. ``noise``: how far this model's own logits move there between passes of different
-    shapes. ``deviation``: the greatest difference of a logit between strategy and plain decoding at any position that
-    both committed, None where the rule can't be watched.
+    Attributes:
+        position: the index of the first new token that differs.
+        token, expected: the strategy's token and plain decoding's at that position; None if a text had ended.
+        scores: plain decoding's scores of these two tokens.
+        margin: the score of ``expected`` minus that of ``token``.
+        noise: how much the model's own logits at that position vary between passes of different shapes.
+        deviation: the largest difference of a logit between strategy and plain decoding at any position that both
+            committed; None if the rule can't be observed.
     """
 
     prompt: str
@@ -32,7 +35,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """A strategy's audit: what was decoded with, and a finding for each prompt."""
+    """The audit of a strategy: what was used to decode, and a finding for each prompt."""
 
     strategy: str
     verifier: str
@@ -41,13 +44,13 @@ class Audit:
 
     @property
     def defects(self) -> tuple[Finding, ...]:
-        """The findings that are no rounding."""
+        """The findings with the verdict "defect"."""
         return tuple(finding for finding in self.findings if finding.verdict == "defect")
 
     def count(self, verdict: Verdict) -> int:
-        """Return the number of prompts that came to a verdict."""
+        """Return the number of prompts with a verdict."""
         return sum(finding.verdict == verdict for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON knows it."""
+        """Return the audit as data for JSON."""
         return asdict(self)

@@ -96,14 +96,14 @@ class Backend(ABC):
     def declines(cls, source: ModelSource) -> str:
         """Return why a preferred backend declines a model, or ""; cheap, and reads no weights.
 
-        A backend declines if torch would compute another model: another dtype, other weights, another device. Later
-        findings are errors of ``read`` and ``load``, after which torch drives the model.
+        A backend declines if it would compute something else than torch: with another dtype, other weights or another
+        device. Problems found later are errors of ``read`` and ``load``; torch then decodes.
         """
         return ""
 
     @classmethod
     def read(cls, source: ModelSource, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
-        """A model for ``load`` and its tokenizer, from a path or hub name; by default transformers'.
+        """Return a model for ``load`` and its tokenizer, from a path or hub name (default: as transformers loads them).
 
         Args:
             source: the name, device and dtype.
@@ -116,7 +116,7 @@ class Backend(ABC):
     @classmethod
     @abstractmethod
     def load(cls, model: object, compiler: Compiler, options: Any) -> "Backend":
-        """A loaded backend of a model; the caller closes it.
+        """Return a backend for a model; the caller closes it.
 
         Args:
             model: an object for which ``accepts`` is True.
@@ -131,9 +131,9 @@ class Backend(ABC):
         """Check whether the model's owner has changed it; called before a request that reuses a row."""
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Undo what ``load`` changed in the model, and free memory; called once, and nothing else after it.
+        """Undo what ``load`` changed in the model, and free memory; the last call of all.
 
-        Backends of one model are closed in the opposite order to that in which they were loaded.
+        Backends of one model are closed in the reverse order of loading.
         """
 
     @abstractmethod
@@ -182,7 +182,7 @@ class Backend(ABC):
         return False
 
     def clear(self, row: int) -> None:  # noqa: B027 - optional
-        """Overwrite the keys and values of a row's uncommitted nodes: NaN passes through masks."""
+        """Overwrite the keys and values of a row's uncommitted nodes, because NaN passes through masks."""
 
     @property
     @abstractmethod

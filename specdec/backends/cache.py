@@ -10,13 +10,13 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from specdec.models.leaf_call import one_call
 
 _SLOT_ROUNDING = 64
-# Beyond what was announced a row needs room for its draft trees, and little else.
+# A row needs room for its draft trees in addition to the announced tokens.
 SPARE_SLOTS = 256
 
 
 @dataclass(slots=True)
 class Placement:
-    """The place where the next forward writes: rows ``first`` …, each from its own slot on, shared by all layers.
+    """Where the next forward writes: to rows from ``first`` on, each from its own start slot; shared by all layers.
 
     ``num_asked`` counts how often modelling code has read the number of slots in use.
     """
@@ -29,12 +29,15 @@ class Placement:
     _lines: dict[Hashable, torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
 
     def move(self, first: int, starts: tuple[int, ...]) -> None:
-        """Let the next forward write elsewhere."""
+        """Set where the next forward writes."""
         self.first, self.starts = first, starts
         self._lines.clear()
 
     def lines(self, width: int, buffer: torch.Tensor) -> torch.Tensor:
-        """The lines that ``width`` nodes of each row are written to, of a buffer as a matrix; rows, nodes, heads."""
+        """Return the lines of a buffer, as a matrix, that ``width`` nodes of each row are written to.
+
+        They are in the order of rows, nodes and heads.
+        """
         _, num_heads, num_slots, _ = buffer.shape
         key = width, num_heads, num_slots, buffer.device  # layers may lie on several devices
         if key not in self._lines:
@@ -46,9 +49,9 @@ class Placement:
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
-    """Keys and values of one layer, (rows, heads, slots, width); committed tokens sit in slot = position, gap-free.
+    """Keys and values of one layer, ``(rows, heads, slots, width)``; a committed token's slot is its position.
 
-    Slots beyond a row's nodes hold zeros or what earlier drafts left, which masks hide.
+    Slots after a row's nodes contain zeros or values of earlier drafts, which masks hide.
     """
 
     is_sliding = False
@@ -70,7 +73,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write each row's nodes after its committed slots; returns views of these rows up to the last slot."""
+        """Write each row's nodes after its committed slots; return views of these rows up to the last slot in use."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         first, starts = self.placement.first, self.placement.starts
@@ -89,7 +92,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
         return self.keys[rows, :, :slots], self.values[rows, :, :slots]
 
     def reserve(self, num_rows: int, num_slots: int) -> None:
-        """Make room, in place where there is enough."""
+        """Make room for ``num_rows`` rows of ``num_slots`` slots; in place if the buffers are large enough."""
         rows, heads, slots, _ = self.keys.shape
         if num_rows <= rows and num_slots <= slots:
             return
@@ -120,7 +123,7 @@ class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is unt
             buffer[to, :, :num_slots] = buffer[row, :, :num_slots]
 
     def clear(self, row: int, slots: slice) -> None:
-        """Clear some of a row's slots: a mask hides any number but NaN."""
+        """Clear some of a row's slots, because a mask hides any number except NaN."""
         self.keys[row, :, slots] = 0
         self.values[row, :, slots] = 0
 
@@ -140,8 +143,8 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
     """One ``RaggedLayer`` per attention layer, and the length of every row.
 
     Attributes:
-        lengths, capacities: by row, its committed tokens, and those that it was opened for.
-        reached: by row, the end of the slots that were ever written.
+        lengths, capacities: by row, the number of committed tokens and the number that it was opened for.
+        reached: by row, the end of the slots ever written.
     """
 
     def __init__(
@@ -159,13 +162,13 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         super().__init__(layers=[layer(self.placement) for _ in range(num_layers)])
 
     def place(self, first: int, starts: Sequence[int], width: int) -> None:
-        """Set where the next forward writes: ``width`` nodes of each row, from its start on."""
+        """Set where the next forward writes: ``width`` nodes of each row, from the row's start slot on."""
         self.placement.move(first, tuple(starts))
         for row, start in enumerate(starts, first):
             self.reached[row] = max(self.reached[row], start + width)
 
     def keep(self, row: int, path: Sequence[int]) -> None:
-        """Commit a path of the last forward, root first, in place; nothing moves where it is contiguous already."""
+        """Commit a path of the last forward, root first, in place; a contiguous path isn't moved."""
         start, self.lengths[row] = self.lengths[row], self.lengths[row] + len(path)
         moved = [node for to, node in enumerate(path) if to != node]  # all nodes after the first that moves
         if moved:
@@ -188,7 +191,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self.placement.num_slots = max(self.placement.num_slots, *capacities)
 
     def release(self, row: int) -> None:
-        """Close a row; the last takes its place. Without rows the memory is freed, unless the cache keeps it."""
+        """Close a row; the last row takes its place. If none is left, memory is freed unless the cache retains it."""
         last = len(self.lengths) - 1
         if last or self._keeps_memory:
             self._fill(row, last)
@@ -214,7 +217,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
                 layer.clear(last, slice(0, self.reached[last]))
 
     def trim(self) -> bool:
-        """Free the memory that no open row needs; False where there is none, or the cache keeps it."""
+        """Free memory that no open row needs; return False if there is none or the cache retains it."""
         held = [layer for layer in self.layers if layer.is_initialized]
         if self._keeps_memory or not self.lengths or not held:
             return False
@@ -229,9 +232,9 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         return True
 
     def hold(self, row: int, start: int, stop: int) -> tuple[torch.Tensor, ...]:
-        """Copies of each layer's keys and values of some committed tokens, (heads, tokens, width).
+        """Return copies of each layer's keys and values of some committed tokens, ``(heads, tokens, width)``.
 
-        Of a layer that reads another's they are empty.
+        They are empty for a layer that reads another layer's.
         """
         return tuple(
             buffer[row, :, start:stop].clone() if buffer is not None else torch.empty(0)
@@ -263,7 +266,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
                 layer.clear(row, slice(self.lengths[row], self.reached[row]))
 
     def bytes_for(self, capacities: Sequence[int]) -> int:
-        """Return the bytes allocated once rows of these capacities are open; without capacities, those allocated now.
+        """Return the bytes allocated once rows of these capacities are open, or those allocated now if none are given.
 
         Buffers never shrink while a row is open, and all rows are as long as the longest. 0 before the first pass.
         """
@@ -283,7 +286,7 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
 
 
 def _rows_for(num_rows: int, held: int) -> int:
-    """Rows to make room for: rows are opened one by one, and each growth copies all that are held."""
+    """Return the rows to make room for: more than needed now, because each growth copies all rows."""
     return held if num_rows <= held else max(num_rows, held + held // 2)
 
 

@@ -1,13 +1,14 @@
-"""torch's fused attention, which on CPUs reads keys and values where they lie, and once for all heads of a group.
+"""Grouped-query attention by torch's fused CPU kernel, without copies of keys and values.
 
-Given a mask, transformers repeats keys and values for every query head before it calls torch's fused kernel: copies as
-long as the context, in each layer and step. The kernel for CPUs takes grouped heads as they are, with the same bits.
+Given a mask, transformers repeats keys and values for every query head before it calls torch's fused kernel, which
+copies the whole context in each layer and step. The CPU kernel accepts grouped heads as they are, with the same bits.
 
-Where each row has one node, the heads of a group, which read the same keys, can stand below one another as if they were
-more nodes: a product of matrices in place of one with a vector for each head. In half precision the latter
-takes three to seven times as long, and twice as long even as computing a head's row twice.
+If each row has one node, the heads of a group, which read the same keys, are passed as if they were more nodes: one
+matrix product instead of a matrix-vector product per head. In half precision the latter takes three to seven times as
+long, and twice as long even as computing a head's row twice.
 
-Rows of unlike length are attended in stretches (``stretches.py``): together, each takes the time of the longest.
+Rows of different lengths are attended in stretches (``stretches.py``), since in one call every row takes as long as the
+longest.
 """
 
 from typing import Any
@@ -24,12 +25,12 @@ _HALF = torch.bfloat16, torch.float16
 
 
 def is_for(config: Any) -> bool:
-    """True for a model whose own attention is torch's fused one, which this gives as it is where it can't be faster."""
+    """Return True if a model uses torch's fused attention, which this attention calls itself where it isn't faster."""
     return bool(config._attn_implementation == "sdpa")
 
 
 def register() -> None:
-    """Make it known to transformers under ``NAME``; doing so again changes nothing."""
+    """Register this attention with transformers as ``NAME``; a second call has no effect."""
     AttentionInterface.register(NAME, grouped_attention)
 
 
@@ -43,22 +44,22 @@ def grouped_attention(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it, under a mask that says all, or of one node that sees everything.
+    """Compute attention, called by transformers, under a complete mask or for one node that sees everything.
 
     Args:
         query: (rows, heads, width, head size).
         key, value: (rows, groups, slots, head size), heads a multiple of groups.
-        attention_mask: additive, (rows, 1 or heads, width, slots), not to be written to afterwards; None where the
-            width is 1.
+        attention_mask: additive, (rows, 1 or heads, width, slots), not to be written to afterwards; None if the width
+            is 1.
 
     Returns:
         (rows, width, heads, head size), and None for the weights.
 
     Raises:
-        ModelError: for several nodes without a mask.
+        ModelError: if there are several nodes but no mask.
     """
     if attention_mask is None and query.shape[2] > 1:
-        raise ModelError(f"{NAME} was given several nodes without a mask: use a model from one thread at a time")
+        raise ModelError(f"{NAME} received several nodes without a mask: use a model from one thread at a time")
     is_divided = query.is_cpu and others.get("position_bias") is None
     if attention_mask is None or len(attention_mask) == 1 or not is_divided:  # one row, or one mask for all
         return _attended(module, query, key, value, attention_mask, scaling, **others), None
@@ -90,7 +91,7 @@ def _attended(
     scaling: float | None,
     **others: Any,
 ) -> torch.Tensor:
-    """Attention to all slots, (rows, width, heads, head size)."""
+    """Return attention to all slots, ``(rows, width, heads, head size)``."""
     is_faster = query.is_cpu and (query.shape[1] != key.shape[1] or query.dtype in _HALF)
     if not is_faster or others.get("position_bias") is not None or key.shape[-1] != value.shape[-1]:
         output: torch.Tensor = AttentionInterface()["sdpa"](

@@ -36,19 +36,19 @@ _CHAINS_ONLY = {
 
 
 class HFBackend(Backend):
-    """A transformers model with its own cache.
+    """A transformers model with a cache of its own.
 
-    ``load`` assumes that the model takes trees with exact bits; ``probes.examination.examine`` finds out.
+    ``load`` assumes that the model supports trees and exact numerics; ``probes.examination.examine`` tests it.
 
     Attributes:
         model: the model whose layers run.
         compiler: the compiler of the layouts.
-        reason: why the model takes chains only, or "" where it takes trees.
-        no_chains: why this backend refuses models that take chains only, or "" where it drives them.
-        no_exact: why this backend has no exact numerics, or "" where the examination decides.
+        reason: why the model supports chains only, or "".
+        no_chains: why this backend refuses models that support chains only, or "" if it doesn't.
+        no_exact: why this backend has no exact numerics, or "" if the examination decides.
         widths: padding widths in ascending order. Wider passes are not padded; an empty tuple disables padding.
-        is_alone: False where other processes run the same passes at the same time, as for sharded models; the
-            examination then ignores the clock.
+        is_alone: False if other processes run the same passes at the same time, as for sharded models; the examination
+            then ignores the clock.
     """
 
     runs_layers: ClassVar[bool] = True
@@ -119,7 +119,9 @@ class HFBackend(Backend):
     def _pass(self, layout: Layout) -> Output:
         self._cache.place(layout.first, layout.lengths, layout.width)
         columns, wanted = layout.columns, None
-        if layout.width > 1:  # the head is a product too: its rows are padded to the multiple that keeps their bits
+        if (
+            layout.width > 1
+        ):  # the head is a matrix product too: its rows are padded to the multiple that preserves their bits
             missing = -len(columns) % self.shapes.row_multiple
             repeated = [*columns, *(columns[-1] for _ in range(missing))]
             wanted = torch.tensor(repeated, device=self.shapes.device)
@@ -131,7 +133,7 @@ class HFBackend(Backend):
     def _answers(
         self, inputs: Inputs, length: int, layers: Sequence[int]
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """The logits of a pass over slots of a cache, (rows, columns, vocab), and hidden states by layer."""
+        """Return the logits of a pass, ``(rows, columns, vocab)``, and hidden states by layer."""
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else dict(masks) or None
         if layers:  # recordings don't have them
@@ -148,7 +150,7 @@ class HFBackend(Backend):
         return logits, {}
 
     def _pass_over_chains(self, layout: Layout) -> Output:
-        """Row by row under the model's own causal mask, which a slot-ordered bias agrees with."""
+        """Run chains row by row under the model's own causal mask, so slots and positions agree."""
         rows, states = [], dict[int, list[torch.Tensor]]()
         for row, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
             self._cache.place(layout.first + row, [length], num_nodes)
@@ -171,7 +173,7 @@ class HFBackend(Backend):
         columns: torch.Tensor | None,
         layers: Sequence[int] = (),
     ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """The model's logits, (rows, columns, vocab), and some hidden states; ``columns`` of None means all."""
+        """Return the model's logits, ``(rows, columns, vocab)``, and hidden states; ``columns=None`` means all."""
         extra: dict[str, Any] = {self._cache_argument: self._cache}
         if "position_ids" in self._parameters:
             extra["position_ids"] = positions
@@ -188,10 +190,10 @@ class HFBackend(Backend):
 
     @contextmanager
     def _attention(self, sees_all: bool, name: str | None = None) -> Iterator[None]:
-        """The model to itself for a pass, with another attention: one by name, or the grouped one where it serves.
+        """Lock the model for one pass, and temporarily use the attention ``name``, or grouped attention if possible.
 
-        ``sees_all``: masks, or a lone node, leave nothing to the model's own causality. Between passes the model is as
-        its owner left it.
+        Args:
+            sees_all: the masks are complete, or there is a single node, so the model's own causal mask isn't needed.
         """
         if name is None and sees_all and self._has_fused_attention:
             name = grouped.NAME

@@ -118,5 +118,5 @@ class OutputRow:
         return torch.stack([self.output.hidden[layer][self.row, node + self.trunk] for layer in layers])
 
     def hidden_alone(self) -> "OutputRow":
-        """The same row without logits, to be retained at less memory."""
+        """Return the same row without logits, which takes less memory."""
         return replace(self, output=Output(self.output.logits.new_empty(0), (), self.output.hidden))

@@ -1,13 +1,13 @@
-"""A pass recorded call by call, and run again without the model's Python.
+"""Records a forward pass call by call, to run it again without the model's Python code.
 
-In a small model a pass spends as long in modules, hooks and modelling code as in arithmetic. The calls of torch that a
-pass makes are the same each time but for their tensors and the number of nodes, so they are recorded, through torch's
-own ``TorchFunctionMode``, and written down as one straight function. The arithmetic is the same, so the bits are.
+In a small model, a pass spends as much time in modules, hooks and modelling code as in arithmetic. Its calls of torch
+differ only in their tensors and the number of nodes, so they are recorded with torch's ``TorchFunctionMode`` and
+compiled to one straight-line function. The arithmetic is the same, and so are the bits.
 
-Two recordings are compared, of different tokens, contexts and, where they can differ, numbers of rows and nodes.
-Integers in which they differ must be these numbers; any other difference means that the Python depends on the input,
-and the pass can't be recorded. Nor can it where a number is read from a tensor, where a tensor's shape depends on
-numbers, or where anything but attention itself reads the cache or a mask.
+Two recordings are compared, with different tokens, contexts and, where possible, numbers of rows and nodes. Integers
+that differ must be one of these numbers; any other difference means that the Python code depends on the input, and the
+pass can't be recorded. It can't be recorded either if a number is read from a tensor, if a tensor's shape depends on
+numbers, or if anything except attention reads the cache or a mask.
 """
 
 import re
@@ -24,7 +24,7 @@ from specdec.models.leaf_call import is_one_call
 from specdec.weights.tensor import PackedWeight
 
 _LINEAR = torch.nn.functional.linear
-# Facts about a tensor that don't read its numbers.
+# Attributes of a tensor that don't depend on its numbers.
 _FACTS = {"__get__", "size", "dim", "ndimension", "numel", "stride", "is_contiguous", "is_floating_point", "is_complex"}
 _FACTS |= {"__len__", "__hash__", "element_size", "get_device", "is_inference"}
 _BY_VALUE = float, complex, str, torch.device, MethodType, MethodWrapperType
@@ -34,7 +34,7 @@ _SHAPED_BY_NUMBERS |= {"one_hot", "tensor_split"}
 
 
 class _CantRecordError(Exception):
-    """The pass can't be recorded; the message says why."""
+    """Raised if the pass can't be recorded; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Inputs:
     columns: torch.Tensor | None
 
     def kind(self) -> tuple[object, ...]:
-        """Return what programs are made for: one row or several, one node or several, and which masks are one."""
+        """Return what a program is specific to: one row or several, one node or several, and which masks are shared."""
         rows, width = self.input_ids.shape
         masks = [id(mask) for mask in self.masks.values()]
         return rows == 1, width == 1, tuple(map(masks.index, masks))
 
     def named(self) -> dict[str, torch.Tensor]:
-        """Return them by the names that a program has for them."""
+        """Return the tensors by their names in a program."""
         columns = {} if self.columns is None else {"columns": self.columns}
         masks = {f"mask_{index}": mask for index, mask in enumerate(self.masks.values())}
         return {"input_ids": self.input_ids, "positions": self.positions, **columns, **masks}
@@ -61,12 +61,12 @@ class Inputs:
 
 @dataclass(slots=True)
 class Recording:
-    """One pass's calls, a line each, with ``%s`` for integers.
+    """The calls of one pass, one line each, with ``%s`` for integers.
 
     Attributes:
         rows, width, length: of the pass: its rows, nodes per row, and the longest row's committed tokens.
-        lines: the calls; ``del`` is left out.
-        integers: those in the lines, in their order.
+        lines: the calls, without ``del``.
+        integers: the integers of the lines, in order.
         constants: other objects in the lines: functions, weights, modules.
         returned: the name of the logits.
         fault: why the pass can't be recorded, or "".
@@ -87,14 +87,14 @@ Run = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A pass as a function of its inputs; ``rows`` or ``width`` of None serve any number of them above one."""
+    """A pass as a function of its inputs; if ``rows`` or ``width`` is None, any number above one is supported."""
 
     rows: int | None
     width: int | None
     run: Run
 
     def is_for(self, rows: int, width: int) -> bool:
-        """Return True where the program may serve this number of rows and nodes."""
+        """Return True if the program supports this number of rows and nodes."""
         return self.rows in {None, rows} and self.width in {None, width}
 
     def __call__(self, inputs: Inputs, layers: Sequence[RaggedLayer], length: int) -> torch.Tensor:
@@ -109,9 +109,10 @@ def record(
     weights: Sequence[torch.Tensor],
     length: int,
 ) -> tuple[torch.Tensor, Recording]:
-    """Return a pass's logits, and its recording.
+    """Run a pass; return its logits and its recording.
 
-    ``weights``: the model's parameters and buffers; there is no recording of a pass that reads any other tensor.
+    Args:
+        weights: the model's parameters and buffers; a pass that reads any other tensor isn't recorded.
     """
     rows, width = inputs.input_ids.shape
     recorder = _Recorder(inputs, layers, weights, Recording(rows, width, length))
@@ -121,20 +122,20 @@ def record(
 
 
 def is_telling(first: Recording, rows: int, width: int, length: int) -> bool:
-    """True where a pass of such sizes differs from a recording so that each integer shows which size it follows."""
+    """Return True if a pass of these sizes, compared with a recording, shows which size each integer depends on."""
     pairs = (first.rows, rows), (first.width, width), (first.length, length)
     changed = [pair for pair in pairs if pair[0] != pair[1]]
     return first.length != length and len({*changed}) == len(changed)
 
 
 def joined(first: Recording, second: Recording) -> Program | str:
-    """Return the program that two recordings agree on, of contexts that differ; or why they agree on none."""
+    """Return the common program of two recordings with different contexts, or why there is none."""
     if fault := first.fault or second.fault:
         return fault
     if first.lines != second.lines or first.returned != second.returned:
-        return "two passes make other calls"
+        return "two passes make different calls"
     if not all(map(_is_same, first.constants, second.constants)):
-        return "two passes read other objects"
+        return "two passes read different objects"
     integers = []
     for pair in zip(first.integers, second.integers, strict=True):
         integer = _as_expression(pair, first, second)
@@ -149,7 +150,7 @@ def joined(first: Recording, second: Recording) -> Program | str:
 
 
 def _as_expression(pair: tuple[int, int], first: Recording, second: Recording) -> str | None:
-    """Return an integer of both recordings as an expression; None where it is none of those that may differ."""
+    """Return an integer of both recordings as an expression of the sizes, or None if it isn't one."""
     if pair[0] == pair[1]:
         return str(pair[0])
     both = first, second
@@ -178,7 +179,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _compiled(recording: Recording, integers: Sequence[str]) -> Run:
-    """Write the calls down as a function: a loop over them would cost half a millisecond a pass."""
+    """Compile the calls to a function, because a loop over them would take half a millisecond per pass."""
     lines = ("\n".join(recording.lines) % tuple(integers)).split("\n")
     last = {name: index for index, line in enumerate(lines) for name in re.findall(r"\bv\d+\b", line)}
     done: dict[int, list[str]] = {}
@@ -198,7 +199,7 @@ def _compiled(recording: Recording, integers: Sequence[str]) -> Run:
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes each call of torch, and of attention and caches, which are one call each."""
+    """Records each call of torch; a call of attention or a cache counts as one."""
 
     def __init__(
         self, inputs: Inputs, layers: Sequence[RaggedLayer], weights: Sequence[torch.Tensor], recording: Recording
@@ -218,7 +219,7 @@ class _Recorder(TorchFunctionMode):
         self._num_asked = self._placement.num_asked
 
     def ended(self, logits: torch.Tensor) -> Recording:
-        """Return the recording of a pass that gave these logits."""
+        """Return the recording of a pass that returned these logits."""
         recording = self._recording
         if self._placement.num_asked != self._num_asked:
             recording.fault = recording.fault or "its code asks for the length of the cache"
@@ -276,13 +277,13 @@ class _Recorder(TorchFunctionMode):
         return name
 
     def _write(self, value: Any) -> str:
-        """Return the expression for an argument; what is neither tensor nor literal is a constant."""
+        """Return the expression for an argument; anything but a tensor or a literal is a constant."""
         if id(value) in self._indices:
             self._recording.integers.append(self._indices[id(value)])
         if id(value) in self._names:
             return self._names[id(value)]
         if isinstance(value, torch.Tensor) and id(value) not in self._weights:
-            raise _CantRecordError("it reads a tensor that is none of its weights")
+            raise _CantRecordError("it reads a tensor that isn't one of its weights")
         if type(value) is int:
             self._recording.integers.append(value)
             return "%s"
@@ -315,7 +316,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _is_shaped_by_numbers(name: str, args: tuple[Any, ...]) -> bool:
-    """True where an output's shape depends on the numbers in a tensor."""
+    """Return True if an output's shape depends on the numbers in a tensor."""
     if name == "__getitem__":
         return any(index.dtype in (torch.bool, torch.uint8) for index in _tensors([args[1]]))
     if name == "repeat_interleave":

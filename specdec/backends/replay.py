@@ -1,4 +1,4 @@
-"""A model's passes by their recordings, once these are known to be right; by its own forward until then."""
+"""Runs a model's passes from recordings once these are verified, and by the model's own forward until then."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -13,11 +13,11 @@ from specdec.errors import in_one_line
 from specdec.models.structure import are_same, facts_of
 from specdec.weights.layers import is_quantised
 
-# Passes of a kind before it is recorded, which costs as much as a score: of one row; of several, where Python is
-# a smaller part of a pass; and of drafts of several, whose programs are tried once for each number of nodes.
+# Passes of a kind before it is recorded, which takes as long as about twenty passes: with one row; with several rows,
+# where Python takes a smaller share; and with drafts of several rows, which are verified for each number of nodes.
 _USES, _USES_OF_SEVERAL, _USES_OF_DRAFTS = 3, 64, 256
-_MOST_NODES = 128  # of all rows; beyond, arithmetic is all that counts, and recording holds every tensor of a pass
-_MOST_BYTES = 2**32  # of weights; in larger models Python is of no account
+_MOST_NODES = 128  # of all rows; in larger passes arithmetic dominates, and recording holds every tensor of a pass
+_MOST_BYTES = 2**32  # of weights; in larger models Python's time doesn't matter
 _MOST_KINDS = 32
 _PERIOD = 8  # of numbers of rows and nodes
 
@@ -26,9 +26,10 @@ Forward = Callable[[], torch.Tensor]
 
 @dataclass(slots=True)
 class _Kind:
-    """Passes that one program may serve.
+    """A kind of pass, served by one program.
 
-    ``trusted``: numbers of rows, nodes and columns, and magnitudes of the context, at which the program was right.
+    Attributes:
+        trusted: the numbers of rows, nodes and columns, and the context sizes, at which the program was verified.
     """
 
     num_uses: int = 0
@@ -38,9 +39,9 @@ class _Kind:
     trusted: defaultdict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def trusts(self, circumstances: Mapping[str, int]) -> bool:
-        """Return True for sizes between those at which the program was right, one of which had the same remainder.
+        """Return True for sizes between verified ones, if one of these had the same remainder.
 
-        What Python decides by a size it decides by thresholds, or by remainders.
+        Modelling code that depends on a size does so by thresholds or remainders.
         """
         return all(
             size in self.trusted[name] or (name != "context" and _is_between(self.trusted[name], size))
@@ -56,12 +57,12 @@ def _is_between(tried: Collection[int], size: int) -> bool:
 class Replay:
     """The recorded passes of one model.
 
-    A program that is used for the first time with a number of rows or nodes, or after a context twice as long, is
-    compared with the model's own forward, bit by bit. A program that differs is never used again.
+    The first time that a program runs with a number of rows or nodes, or with a context twice as long, it is compared
+    with the model's own forward bit by bit. A program that differs is never used again.
 
     Attributes:
-        is_warm: False while passes like the last one are still warming up: the kind isn't recorded yet, or the
-            program was compared with the model's own forward.
+        is_warm: False while passes like the last one are still warming up: the kind isn't recorded yet, or the program
+            was compared with the model's own forward.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -73,18 +74,18 @@ class Replay:
         self.is_warm = True
 
     def refresh(self) -> None:
-        """Forget everything if the model's modules or weights are other objects than they were, or behave otherwise.
+        """Drop all programs if the model's modules or weights were replaced or changed.
 
-        Models with hooks aren't recorded, nor with forwards in place of their class's, nor quantised or large ones.
+        Models with hooks or replaced forwards, and quantised or large models, aren't recorded.
         """
         modules = list(self._model.modules())
         self._weights = [*self._model.parameters(), *self._model.buffers()]
-        # Programs refer to weights, and to how packed ones are multiplied by.
+        # Programs refer to weights, and to the kernels of packed ones.
         state = [*modules, *self._weights, *map(type, self._weights), *facts_of(modules)]
         if not are_same(state, self._state):
             self._state = state
             self._kinds.clear()
-        # Others rely on hooks' being called, and on forwards of their own.
+        # Programs would skip hooks and replaced forwards.
         is_hooked = _are_all_hooked() or any(map(_is_hooked, modules))
         is_small = sum(weight.nbytes for weight in self._weights) <= _MOST_BYTES
         self._is_able = is_small and not is_hooked and not any(map(is_quantised, modules))
@@ -92,11 +93,11 @@ class Replay:
     def logits(
         self, forward: Forward, attention: Hashable, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
     ) -> torch.Tensor:
-        """Return a pass's logits, (rows, columns, vocab), with the keys and values written.
+        """Run a pass; return its logits, ``(rows, columns, vocab)``, and write keys and values to ``layers``.
 
         Args:
             forward: the model's own pass.
-            attention: everything that passes differ by, besides their inputs.
+            attention: everything besides the inputs by which passes differ.
             inputs, layers: what the pass reads, and where it writes.
             length: the longest row's committed tokens.
         """
@@ -148,7 +149,7 @@ class Replay:
             for name, size in circumstances.items():
                 known.trusted[name].add(size)
         else:
-            known.fault = "a recorded pass gives other logits"
+            known.fault = "a recorded pass returns other logits"
         return own
 
     def _record(
@@ -174,7 +175,7 @@ class Replay:
 
 
 def _are_equal(logits: torch.Tensor, own: torch.Tensor) -> bool:
-    """True for the same bits; numbers that are none are equal."""
+    """Return True if all bits are the same; NaN equals NaN."""
     is_alike = (logits.shape, logits.dtype) == (own.shape, own.dtype)
     return is_alike and torch.allclose(logits, own, rtol=0.0, atol=0.0, equal_nan=True)
 

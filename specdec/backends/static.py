@@ -1,10 +1,9 @@
-"""The same models with shapes from a short list, so that on CUDA a step is one replay of a graph.
+"""A transformers model with a few fixed shapes, so that on CUDA a step is one graph replay.
 
-Trees are padded to a few widths, wanted rows of logits and visible slots to others; keys and values lie in buffers that
-move only when they outgrow their bucket, and everything that a pass reads, the prefix length among it, is copied into
-tensors that stay where they are. What is left is the model's forward, without anything on the host that depends on a
-shape: on CUDA it is captured once for each shape and replayed, elsewhere it is called, and gives the tokens that ``hf``
-gives.
+Trees, wanted rows of logits and visible slots are padded to a few sizes. Keys and values are in buffers that are
+reallocated only when they outgrow their bucket, and all inputs of a pass, including the prefix length, are copied into
+tensors at fixed addresses. On CUDA the model's forward is captured once for each shape and replayed; elsewhere it is
+called. The tokens are those of the ``hf`` backend.
 """
 
 from collections import OrderedDict
@@ -27,7 +26,7 @@ _MOST_GRAPHS = 64
 
 
 class StaticLayer(RaggedLayer):
-    """Keys and values of one layer, written to slots that a tensor names, and read up to a fixed number of slots."""
+    """Keys and values of one layer; a tensor has the slots to write, and a fixed number of slots is read."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -45,7 +44,7 @@ class StaticLayer(RaggedLayer):
 
 @dataclass(slots=True)
 class StaticPlacement(Placement):
-    """``rows``, (rows, 1), and ``slots``, (rows, width), are written next; ``visible`` slots are read."""
+    """Where the next pass writes, ``rows`` (rows, 1) and ``slots`` (rows, width); ``visible`` slots are read."""
 
     rows: torch.Tensor = torch.empty(0)  # noqa: RUF009 - replaced before each pass
     slots: torch.Tensor = torch.empty(0)  # noqa: RUF009 - as above
@@ -67,7 +66,7 @@ class Inputs:
     masks: dict[str, torch.Tensor]
 
     def copy_(self, other: "Inputs") -> None:
-        """Take over another pass's values, in place."""
+        """Copy another pass's values into these tensors."""
         for name in ("input_ids", "positions", "rows", "slots", "columns"):
             getattr(self, name).copy_(getattr(other, name))
         for kind, mask in self.masks.items():
@@ -75,9 +74,9 @@ class Inputs:
 
 
 class Graph:
-    """A captured pass: its inputs stay where they are, and so do the logits that it leaves.
+    """A captured pass, with inputs and logits at fixed addresses.
 
-    Graphs that are never replayed at once may share a ``pool`` of memory.
+    Graphs that are never replayed at the same time may share a ``pool`` of memory.
     """
 
     def __init__(self, run: Callable[[Inputs], torch.Tensor], inputs: Inputs, pool: Any) -> None:
@@ -86,7 +85,7 @@ class Graph:
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                run(inputs)  # libraries set themselves up in the first call, which a capture doesn't allow
+                run(inputs)  # libraries initialise in the first call, which a capture doesn't allow
             torch.cuda.current_stream().wait_stream(stream)
             self._graph = torch.cuda.CUDAGraph()
             # torch makes a generator's state in a process's first capture: inference mode would spoil it for others.
@@ -129,17 +128,17 @@ class StaticBackend(HFBackend):
 
     def _pass(self, layout: Layout) -> Output:
         if layout.hidden:
-            raise ModelError("the static backend gives no hidden states: use backend='hf'")
+            raise ModelError("the static backend doesn't return hidden states: use backend='hf'")
         with without_gradients(self._is_inference):  # or inputs made in a caller's inference mode couldn't be reused
             inputs = self._prepared(layout)
             logits = self._replayed(inputs) if self._captures else self._call(inputs)
         return Output(logits[:, : len(layout.columns)], layout.columns)
 
     def _prepared(self, layout: Layout) -> Inputs:
-        """Make room, and say where the next pass writes."""
+        """Make room for the next pass, and set where it writes; return its inputs."""
         place, first = self._placement, layout.first
         place.first, place.visible = first, _bucket(max(layout.lengths) + layout.width)
-        # Buffers that grow move, and what was captured is lost with them: they grow seldom, and by much.
+        # Growing moves the buffers and invalidates captured graphs, so they grow rarely and by large steps.
         place.num_slots = _bucket(max(place.num_slots, place.visible))
         place.num_rows = _next(max(place.num_rows, first + len(layout.lengths)))
         return self._inputs(layout)
@@ -150,13 +149,13 @@ class StaticBackend(HFBackend):
         for layer in layers:
             layer.reserve(place.num_rows, place.num_slots)
         buffer = layers[0].keys if layers else None
-        if self._captured is not buffer:  # it had to grow and has moved: what was captured reads the old one
+        if self._captured is not buffer:  # the buffer has grown and moved: captured graphs read the old one
             self._graphs.clear()
             self._captured, self._pool = buffer, None  # torch refuses a pool whose graphs are all gone
         # Graphs write to rows that a tensor names, and read a slice that was fixed when they were captured.
         shape = place.first, *inputs.input_ids.shape, place.visible, len(inputs.columns)
         self.is_warm = shape in self._graphs
-        if shape not in self._seen:  # as most prompts' last passes will be
+        if shape not in self._seen:  # most prompts' last passes run once
             self._seen.add(shape)
             return self._call(inputs)
         graph = self._graphs.pop(shape, None)
@@ -205,10 +204,10 @@ class StaticBackend(HFBackend):
 
 
 def _next(count: int) -> int:
-    """The next power of two."""
+    """Return the smallest power of two that is at least ``count``."""
     return 1 << (count - 1).bit_length()
 
 
 def _bucket(num_slots: int) -> int:
-    """Return how many slots a pass reads that needs ``num_slots``: powers of two, then multiples of the last."""
+    """Return the number of slots to read if ``num_slots`` are needed: a power of two, or a multiple of the largest."""
     return max(_LEAST_SLOTS, _next(num_slots)) if num_slots <= _SLOTS else -(-num_slots // _SLOTS) * _SLOTS

@@ -1,4 +1,4 @@
-"""Stretches of neighbouring rows: each is attended in one call, and read to its longest row's end."""
+"""Divides rows into stretches of neighbours; attention is called once per stretch, up to its longest row's end."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ _CALL = 2**16  # numbers of keys that two cores read in the time that a call tak
 
 
 def stretches_of(ends: Sequence[int], slot_size: int) -> list[tuple[slice, int]]:
-    """Divide rows into stretches so that calls, and slots read up to the end of a stretch's longest row, cost least.
+    """Divide rows into the stretches of least cost, counting calls and the slots that they read.
 
     Args:
-        ends: by row, the number of slots up to the last that is seen.
+        ends: by row, the number of slots up to the last visible one.
         slot_size: numbers in the keys of a slot.
 
     Returns:
-        The rows of each stretch, and the slots that are read of each.
+        The rows of each stretch, and the number of slots that it reads.
     """
     call = _CALL / slot_size
     best: list[tuple[float, int, int]] = [(0.0, 0, 0)]  # by number of rows: cost, start and slots of the last stretch
@@ -34,7 +34,10 @@ def stretches_of(ends: Sequence[int], slot_size: int) -> list[tuple[slice, int]]
 
 
 def ends_of(mask: torch.Tensor) -> list[int]:
-    """By row, the slots up to the last that any node sees under an additive mask, (rows, heads, width, slots)."""
+    """Return, by row, the number of slots up to the last that any node sees.
+
+    The mask is additive, ``(rows, heads, width, slots)``.
+    """
     seen = (mask > torch.finfo(mask.dtype).min).any(1).any(1)
     unseen = seen.flip(1).to(torch.uint8).argmax(1)
     ends: list[int] = (seen.shape[1] - unseen).tolist()

@@ -41,6 +41,16 @@ class ToyModel:
 
         return cls(law, vocab_size)
 
+    @classmethod
+    def counting(cls, vocab_size: int = 10) -> "ToyModel":
+        """Token i % vocab_size is the most likely at position i, and each next one is half as likely."""
+
+        def law(context: tuple[int, ...]) -> list[float]:
+            weights = [0.5 ** ((token - len(context)) % vocab_size) for token in range(vocab_size)]
+            return [weight / sum(weights) for weight in weights]
+
+        return cls(law, vocab_size)
+
 
 class ToyBackend(Backend):
     """Looks up the distribution after each node's visible context; every pass costs the same."""

@@ -1,6 +1,6 @@
 """The commands of a chat: lines that begin with a slash.
 
-Each is a function of the chat and of what stands behind its name; its docstring is its line in ``/help``.
+Each is a function of the chat and the text after the command's name; its docstring is its line in ``/help``.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,16 +17,16 @@ from specdec.settings import Settings
 
 
 class Stage(Protocol):
-    """The place in which a chat is shown.
+    """The output of a chat, such as a terminal.
 
     Attributes:
-        has_colours: True while the tokens that came together in one step share a colour.
+        has_colours: True if tokens of the same step are shown in the same colour.
     """
 
     has_colours: bool
 
     def say(self, line: str) -> None:
-        """Show a line that isn't the model's."""
+        """Show a message of the program, not of the model."""
 
     def show(self, chunks: Iterator[Chunk]) -> None:
         """Show an answer as it is decoded."""
@@ -34,7 +34,7 @@ class Stage(Protocol):
 
 @dataclass(frozen=True)
 class Chat:
-    """A session and the place where it is shown."""
+    """A session and its output."""
 
     session: Session
     stage: Stage
@@ -44,7 +44,7 @@ Command = Callable[[Chat, str], None]
 
 
 def proposer(chat: Chat, text: str) -> None:
-    """/proposer NAME  the strategy of the answers to come; without a name, the one in use"""
+    """/proposer NAME  use this strategy from now on; without a name, show the current one"""
     if text:
         load_plugins().make("proposers", text)
         chat.session.proposer = text
@@ -52,7 +52,7 @@ def proposer(chat: Chat, text: str) -> None:
 
 
 def plain(chat: Chat, text: str) -> None:
-    """/plain  the last answer again by plain decoding, with both speeds"""
+    """/plain  decode the last answer again without drafts, and compare the speeds"""
     _refuse(text)
     first = chat.session.last
     chat.stage.show(chat.session.plain())
@@ -65,43 +65,43 @@ def plain(chat: Chat, text: str) -> None:
 
 
 def temperature(chat: Chat, text: str) -> None:
-    """/temperature T  0 is greedy; above 0, tokens are sampled"""
+    """/temperature T  set the temperature; 0 is greedy"""
     if text:
         chat.session.settings["temperature"] = _setting("temperature", text)
     chat.stage.say(f"temperature: {chat.session.settings.get('temperature', 0.0):g}")
 
 
 def seed(chat: Chat, text: str) -> None:
-    """/seed N  the seed of each drawn answer; without a number, another one each time"""
+    """/seed N  set the seed of sampled answers; without a number, use a new one each time"""
     chat.session.seed = _setting("seed", text) if text else None
-    chat.stage.say(f"seed: {'another one each time' if chat.session.seed is None else chat.session.seed}")
+    chat.stage.say(f"seed: {'a new one each time' if chat.session.seed is None else chat.session.seed}")
 
 
 def tokens(chat: Chat, text: str) -> None:
-    """/tokens N  the most tokens of an answer"""
+    """/tokens N  set the maximum number of tokens of an answer"""
     if text:
         chat.session.settings["max_new_tokens"] = _setting("max_new_tokens", text)
     chat.stage.say(f"at most {plural(chat.session.settings['max_new_tokens'], 'token')} an answer")
 
 
 def system(chat: Chat, text: str) -> None:
-    """/system TEXT  the system prompt; without a text, the template's own"""
+    """/system TEXT  set the system prompt; without a text, use the template's own"""
     chat.session.conversation = chat.session.conversation.after_system_prompt(text or None)
     chat.stage.say(f"system prompt: {text or 'the template’s own'}")
 
 
 def undo(chat: Chat, text: str) -> None:
-    """/undo  take back the last question and its answer"""
+    """/undo  remove the last question and its answer"""
     _refuse(text)
-    chat.stage.say(f"taken back: {chat.session.undo().question}")
+    chat.stage.say(f"removed: {chat.session.undo().question}")
 
 
 def retry(chat: Chat, text: str) -> None:
-    """/retry  another answer to the last question"""
+    """/retry  answer the last question again"""
     _refuse(text)
     chat.stage.show(chat.session.retry())
     if not chat.session.settings.get("temperature"):
-        chat.stage.say("at temperature 0 the answer is always the same: /temperature 0.7 makes others")
+        chat.stage.say("at temperature 0 the answer is always the same: set /temperature 0.7 for others")
 
 
 def save(chat: Chat, text: str) -> None:
@@ -112,7 +112,7 @@ def save(chat: Chat, text: str) -> None:
 
 
 def load(chat: Chat, text: str) -> None:
-    """/load FILE  go on with the conversation of a file"""
+    """/load FILE  continue a saved conversation"""
     conversation = Conversation.load(_path(text))
     chat.session.conversation, chat.session.last = conversation, None
     num_turns = len(conversation.turns)
@@ -122,14 +122,14 @@ def load(chat: Chat, text: str) -> None:
 
 
 def colours(chat: Chat, text: str) -> None:
-    """/colours  tokens that came together in one colour, or no longer"""
+    """/colours  turn colouring by step on or off"""
     _refuse(text)
     chat.stage.has_colours = not chat.stage.has_colours
     chat.stage.say(f"colours: {'on' if chat.stage.has_colours else 'off'}")
 
 
 def help_(chat: Chat, text: str) -> None:
-    """/help  these lines"""
+    """/help  show this list"""
     _refuse(text)
     for command in COMMANDS.values():
         chat.stage.say(command.__doc__ or "")
@@ -159,20 +159,22 @@ def run(line: str, chat: Chat) -> None:
     """Run a line that begins with a slash.
 
     Raises:
-        SpecdecError: for a command that doesn't exist, or what it refuses.
+        SpecdecError: for an unknown command, or an invalid argument.
     """
     name, _, text = line[1:].partition(" ")
     if name not in COMMANDS:
-        raise RequestError(f"/{name} is no command: there are {', '.join(f'/{known}' for known in COMMANDS)}")
+        raise RequestError(f"/{name} is not a command; commands: {', '.join(f'/{known}' for known in COMMANDS)}")
     COMMANDS[name](chat, text.strip())
 
 
 def figures(answer: Answer) -> str:
-    """The line after an answer: its speeds, and how it ended."""
+    """Return the line after an answer: its speed, and how it ended."""
     ended = "" if answer.result is not None else "; stopped"
     if answer.result is not None and answer.result.finish_reason == "length":
         is_short = len(answer.tokens) < answer.settings["max_new_tokens"]
-        ended = "; cut where the model's positions end" if is_short else "; cut at its most tokens: see /tokens"
+        ended = (
+            "; cut at the model's last position" if is_short else "; cut at the maximum number of tokens: see /tokens"
+        )
     if answer.result is not None and not answer.result.lossless:
         ended += "; LOSSY: not what the model alone would write"
     num_tokens = len(answer.tokens)
@@ -192,8 +194,8 @@ def _difference(first: Answer, again: Answer) -> str:
     place = next((index for index, (one, other) in enumerate(pairs) if one != other), -1)
     ties = {tie for answer in (first, again) if answer.result is not None for tie in answer.result.ties}
     if place in ties:
-        return f"another text from token {place} on, a tie within rounding (--numerics exact has none)"
-    return "ANOTHER TEXT, which no tie explains: `specdec audit` tells more"
+        return f"another text from token {place} on, because of a numeric tie (--numerics exact has none)"
+    return "ANOTHER TEXT, which isn't a numeric tie: run `specdec audit` for details"
 
 
 def _setting(name: str, text: str) -> Any:
@@ -211,4 +213,4 @@ def _path(text: str) -> Path:
 
 def _refuse(text: str) -> None:
     if text:
-        raise RequestError(f"this command takes nothing behind its name, but {text!r} stands there")
+        raise RequestError(f"this command has no argument, but {text!r} was given")

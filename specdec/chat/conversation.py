@@ -1,4 +1,4 @@
-"""The turns of a conversation, as the chat template takes them and as a file keeps them."""
+"""The turns of a conversation, as chat messages and as a file."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from specdec.errors import RequestError, in_one_line
 
 
 class Turn(BaseModel):
-    """A question and its answer; of one that was stopped, the part that was written."""
+    """A question and its answer, or the part of the answer before it was stopped."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -19,11 +19,11 @@ class Turn(BaseModel):
 
 
 class Conversation(BaseModel):
-    """A conversation so far. It never changes: each method returns another.
+    """A conversation so far; immutable, so each method returns another one.
 
     Attributes:
-        format: the mark of a file that holds one.
-        system: the system prompt; None leaves it to the template.
+        format: identifies the files of conversations.
+        system: the system prompt; None for the template's own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,33 +33,33 @@ class Conversation(BaseModel):
     turns: tuple[Turn, ...] = ()
 
     def asking(self, question: str) -> list[dict[str, str]]:
-        """The chat messages that ask for an answer to ``question``."""
+        """Return the chat messages with a new question."""
         messages = [] if self.system is None else [{"role": "system", "content": self.system}]
         for turn in self.turns:
             messages += [{"role": "user", "content": turn.question}, {"role": "assistant", "content": turn.answer}]
         return [*messages, {"role": "user", "content": question}]
 
     def after_system_prompt(self, system: str | None) -> Self:
-        """Return the same turns after another system prompt."""
+        """Return the same turns with another system prompt."""
         return self.model_copy(update={"system": system})
 
     def followed_by(self, turn: Turn) -> Self:
-        """One turn more."""
+        """Return the conversation with one more turn."""
         return self.model_copy(update={"turns": (*self.turns, turn)})
 
     def without_last(self) -> Self:
-        """One turn less."""
+        """Return the conversation without its last turn."""
         return self.model_copy(update={"turns": self.turns[:-1]})
 
     def without_oldest(self, num_turns: int) -> Self:
-        """Return the turns after the first ones."""
+        """Return the conversation without its first ``num_turns`` turns."""
         return self.model_copy(update={"turns": self.turns[num_turns:]})
 
     def save(self, path: Path) -> None:
-        """Write the conversation to a file; one that is there stays whole until the new one is.
+        """Write the conversation to a file, replacing it atomically.
 
         Raises:
-            RequestError: for a file that can't be written.
+            RequestError: if the file can't be written.
         """
         unfinished = path.parent / f"{path.name}.unfinished"
         try:
@@ -74,14 +74,14 @@ class Conversation(BaseModel):
         """Read a conversation from a file.
 
         Raises:
-            RequestError: for a file that can't be read, or holds something else.
+            RequestError: if the file can't be read, or isn't a conversation.
         """
         try:
             found = cls.model_validate_json(path.read_text(encoding="utf-8-sig"), strict=True)
         except ValidationError as error:
-            raise RequestError(f"{path} holds no conversation that /save has written ({in_one_line(error)})") from error
+            raise RequestError(f"{path} isn't a conversation written by /save ({in_one_line(error)})") from error
         except (OSError, ValueError) as error:
             raise RequestError(f"{path} can't be read: {in_one_line(error)}") from error
         if "format" not in found.model_fields_set:
-            raise RequestError(f"{path} holds no conversation that /save has written (it doesn't say its format)")
+            raise RequestError(f"{path} isn't a conversation written by /save (it has no format)")
         return found

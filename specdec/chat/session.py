@@ -1,4 +1,4 @@
-"""A conversation under way: questions go to a generator, and answers come back as they are decoded."""
+"""A chat session: passes questions to a generator, and yields the answers while they are decoded."""
 
 import time
 from collections.abc import Iterator
@@ -14,24 +14,24 @@ from specdec.generator import Generator
 from specdec.record import StepRecord
 from specdec.requests.prompts import encode
 
-_LEAST_ROOM = 32  # tokens; an answer that has no more isn't begun
+_LEAST_ROOM = 32  # tokens; an answer with less room isn't started
 
 
 class OutgrownError(RequestError):
-    """The conversation leaves the model no positions for an answer."""
+    """Raised if the conversation leaves no positions for an answer."""
 
 
 class _Stopped(Exception):  # noqa: N818 - it isn't an error
-    """The user wants no more, while a prompt is being read."""
+    """Raised to stop an answer during prefill."""
 
 
 @dataclass
 class Answer:
-    """An answer, whole once its chunks have come.
+    """An answer, complete after its last chunk.
 
     Attributes:
-        settings: those it was decoded with, the seed among them.
-        seconds: since the question, at each chunk.
+        settings: the settings used, including the seed.
+        seconds: the time of each chunk since the question.
         result: None for an answer that was stopped.
     """
 
@@ -45,7 +45,7 @@ class Answer:
     result: Result | None = None
 
     def add(self, chunk: Chunk, seconds: float) -> None:
-        """Take what a step brought."""
+        """Add a step's chunk."""
         self.text += chunk.text
         self.tokens.extend(chunk.token_ids)
         self.seconds.append(seconds)
@@ -54,45 +54,45 @@ class Answer:
 
     @property
     def seconds_to_first(self) -> float:
-        """From the question to the first token."""
+        """Seconds from the question to the first token."""
         return self.seconds[0]
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The speed after the first step, which includes prefill; None for an answer of one step."""
+        """Tokens per second after the first step, which includes prefill; None if there was only one step."""
         took = self.seconds[-1] - self.seconds[0]
         return (len(self.tokens) - self.num_first) / took if took > 0 else None
 
     @property
     def tokens_per_step(self) -> float:
-        """New tokens for each pass that brought any."""
+        """New tokens per pass, without passes that only prefill."""
         return len(self.tokens) / len(self.seconds)
 
 
 def check_template(tokenizer: Any) -> None:
-    """Raises RequestError for a tokenizer without a chat template."""
+    """Raise RequestError for a tokenizer without a chat template."""
     if not getattr(tokenizer, "chat_template", None):
         raise RequestError(
-            "the model has no chat template, so it can't be talked to: take one that was trained for chat, "
+            "the model has no chat template, so it can't chat: use a model trained for chat, "
             "such as --model smollm2, or continue a text with `specdec generate`"
         )
 
 
 class Session:
-    """A conversation with a model, whose keys and values stay from turn to turn.
+    """A conversation with a model, whose keys and values are cached from turn to turn.
 
     Args:
-        generator: with a tokenizer that has a chat template.
-        randomness: draws a seed for each answer while none is set.
-        proposer: the strategy, as the name of an installed one with its options.
-        settings: of the answers to come: ``temperature``, ``max_new_tokens``.
+        generator: has a tokenizer with a chat template.
+        randomness: draws a seed for each answer if none is set.
+        proposer: the name of an installed strategy, with its options.
+        settings: for later answers: ``temperature``, ``max_new_tokens``.
 
     Attributes:
-        conversation: the turns so far; it may be replaced, as the other attributes may.
-        seed: of each answer; None draws one.
-        last: the last answer; None after ``undo`` and ``load``.
-        latest: the answer that was decoded last, by whatever.
-        again: the last answer that plain decoding has repeated.
+        conversation: the turns so far; like the other attributes, it may be replaced.
+        seed: the seed of each answer; None to draw one.
+        last: the last turn's answer; None after ``undo`` and ``load``.
+        latest: the answer decoded last, by a strategy or by plain decoding.
+        again: plain decoding's latest repetition of an answer.
 
     Raises:
         RequestError: for a model without a chat template.
@@ -113,40 +113,40 @@ class Session:
         self._is_stopping = False
 
     def ask(self, question: str) -> Iterator[Chunk]:
-        """Decode the answer to a question; the turn is kept when the iterator ends or is closed.
+        """Decode the answer to a question; the turn is added when the iterator ends or is closed.
 
         Raises:
-            OutgrownError: where the conversation has no room for an answer.
-            RequestError: for messages that the template refuses.
+            OutgrownError: if the conversation has no room for an answer.
+            RequestError: for messages that the template rejects.
         """
         yield from self._turn(self.conversation, question)
 
     def retry(self) -> Iterator[Chunk]:
-        """Ask the last question again, in place of its turn.
+        """Decode another answer to the last question, which replaces its turn.
 
         Raises:
-            RequestError: where there is none.
+            RequestError: if there is no turn.
         """
         yield from self._turn(self.conversation.without_last(), self._last_turn().question)
 
     def undo(self) -> Turn:
-        """Take back the last turn and return it.
+        """Remove the last turn and return it.
 
         Raises:
-            RequestError: where there is none.
+            RequestError: if there is no turn.
         """
         turn = self._last_turn()
         self.conversation, self.last = self.conversation.without_last(), None
         return turn
 
     def plain(self) -> Iterator[Chunk]:
-        """Decode the last answer once more, by plain decoding; the conversation stays as it is.
+        """Decode the last answer again by plain decoding; the conversation doesn't change.
 
         Raises:
-            RequestError: where there is none.
+            RequestError: if there is no answer.
         """
         if self.last is None:
-            raise RequestError("there is no answer to decode again: ask something first")
+            raise RequestError("there is no answer to decode again: ask a question first")
         most = len(self.last.tokens) if self.last.result is None else self.last.settings["max_new_tokens"]
         settings = self.last.settings | {"proposer": "autoregressive", "max_new_tokens": most}
         self.again = Answer(self.last.conversation, self.last.question, settings)
@@ -154,21 +154,21 @@ class Session:
 
     @property
     def is_same(self) -> bool:
-        """True if the last answer and its plain decoding have the same tokens, as far as both went."""
+        """Return True if the last answer and its plain decoding have the same tokens, up to the shorter one's end."""
         assert self.last is not None, "an answer was decoded again"
         assert self.again is not None, "an answer was decoded again"
         first, again = self.last.tokens, self.again.tokens
         return first == again if self.again.result is not None else first[: len(again)] == again
 
     def stop(self) -> None:
-        """End the answer that is under way at the next pass; its iterator ends, and what came is kept."""
+        """End the current answer at the next pass; its iterator ends, and the text so far is kept."""
         self._is_stopping = True
 
     def drop_oldest(self, question: str) -> int:
-        """Forget the oldest half of the turns, or as many more as leave room to answer a question; return how many.
+        """Drop at least half of the turns, oldest first, until a question can be answered; return their number.
 
         Raises:
-            OutgrownError: where the question alone is too long; no turn is forgotten then.
+            OutgrownError: if the question alone is too long; no turn is dropped then.
         """
         num_turns = len(self.conversation.turns)
         for num_dropped in range((num_turns + 1) // 2, num_turns + 1):
@@ -184,7 +184,7 @@ class Session:
         return num_dropped
 
     def close(self) -> None:
-        """Let go of the keys and values."""
+        """Release the keys and values."""
         self._context.close()
 
     def _turn(self, conversation: Conversation, question: str) -> Iterator[Chunk]:
@@ -199,7 +199,7 @@ class Session:
 
     def _last_turn(self) -> Turn:
         if not self.conversation.turns:
-            raise RequestError("nothing has been said yet")
+            raise RequestError("there is no turn yet")
         return self.conversation.turns[-1]
 
     def _decoded(self, answer: Answer, **options: Any) -> Iterator[Chunk]:
@@ -213,18 +213,18 @@ class Session:
                 spent += time.perf_counter() - began
                 answer.add(chunk, spent)
                 yield chunk
-                began = time.perf_counter()  # showing it isn't decoding
+                began = time.perf_counter()  # the time to show it doesn't count
 
     def _check(self, record: StepRecord) -> None:
-        """Leave the reading of a prompt; an answer's own steps are kept before it ends."""
+        """Stop during prefill, if requested; later steps are finished before the answer ends."""
         if self._is_stopping and record.kind == "chunk":
             raise _Stopped
 
     def _room(self, messages: list[dict[str, str]], wanted: int) -> int:
-        """The tokens that an answer may have.
+        """Return the number of tokens that an answer may have.
 
         Raises:
-            OutgrownError: where those are too few.
+            OutgrownError: if it is too small.
         """
         shapes = self.generator.shapes
         if shapes.max_positions is None:
@@ -233,7 +233,7 @@ class Session:
         room = shapes.max_positions - num_tokens
         if room < min(_LEAST_ROOM, wanted):
             raise OutgrownError(
-                f"the conversation has {plural(num_tokens, 'token')} with this question, of the "
-                f"{shapes.max_positions} that the model takes"
+                f"the conversation has {plural(num_tokens, 'token')} with this question, and the model's limit is "
+                f"{shapes.max_positions}"
             )
         return min(room, wanted)

@@ -1,4 +1,4 @@
-"""The command line: thin, arguments to the library and its results to the terminal. One file per family of commands."""
+"""The command line: passes arguments to the library and prints its results. One file per family of commands."""
 
 import errno
 import functools
@@ -45,7 +45,7 @@ def _show_version(is_wanted: bool) -> None:
 
 
 _Version = Annotated[
-    bool, typer.Option("--version", is_eager=True, callback=_show_version, help="print specdec's version, and leave")
+    bool, typer.Option("--version", is_eager=True, callback=_show_version, help="print specdec's version and exit")
 ]
 
 
@@ -55,7 +55,7 @@ def _specdec(version: _Version = False) -> None:
 
 
 def _with_version(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with one option more, ``--version``."""
+    """Return the command with the additional option ``--version``."""
 
     @functools.wraps(command)
     def run(*, version: bool = False, **arguments: Any) -> None:
@@ -77,7 +77,7 @@ for command in _COMMANDS:
     app.command()(_with_version(command))
 
 
-# Options of other tools, which are too unlike specdec's for the parser's own suggestions.
+# Options of other tools, too different from specdec's for the parser's own suggestions.
 _MEANT = {
     "--strategy": "--proposer",
     "--speculator": "--proposer",
@@ -109,10 +109,10 @@ def _run() -> None:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL:
             _say(f"the output can't be written: {error.strerror}")
-            # or the interpreter would try again to write what is left
+            # otherwise the interpreter would try to write the rest again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(EXIT_ERROR)
-        # Usage errors of the argument parser know how to show themselves.
+        # Usage errors of the argument parser have their own formatting.
         show = getattr(error, "show", None)
         if show is None:
             raise
@@ -131,7 +131,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """Show a warning to a user as one line, and a programmer's as Python does."""
+    """Show a warning for users as one line, and one for programmers as Python does."""
     if issubclass(category, UserWarning):
         text = f"warning: {' '.join(str(message).split())}"
         Console(stderr=True, highlight=False).print(text, style="dim", markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Answers in a terminal as they are decoded: rendered Markdown, tokens in colours, or the bare text in a pipe."""
+"""Shows answers while they are decoded: rendered Markdown or coloured tokens in a terminal, plain text in a pipe."""
 
 import re
 from typing import TYPE_CHECKING, Protocol
@@ -17,17 +17,17 @@ _COLOURS = "cyan", "magenta", "green", "yellow", "blue"
 
 
 class Writing(Protocol):
-    """An answer's way to the terminal."""
+    """Shows one answer while it is decoded."""
 
     def add(self, chunk: "Chunk") -> None:
-        """Show what a step brought."""
+        """Show a step's text."""
 
     def end(self) -> None:
-        """Show what is left, also of an answer that was stopped."""
+        """Show the rest, also of a stopped answer."""
 
 
 class Bare:
-    """The text to the letter, for pipes: rich would expand tabs and drop control characters."""
+    """Writes the exact text, for pipes; rich would expand tabs and drop control characters."""
 
     def __init__(self, console: Console) -> None:
         self._file = console.file
@@ -42,7 +42,7 @@ class Bare:
 
 
 class Coloured:
-    """Text whose tokens share a colour where they came together in one step."""
+    """Writes text in which the tokens of a multi-token step share a colour."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._num_steps = console, 0
@@ -59,10 +59,10 @@ class Coloured:
 
 
 class Rendered:
-    """Markdown, rendered block by block: the block that is being written is bare text until it is complete.
+    """Renders Markdown block by block; the current block is plain text until it is complete.
 
-    What is complete scrolls away as any other output; only the block under way is drawn anew, and a screen that is too
-    low for it shows its end.
+    Complete blocks scroll away like other output. Only the current block is redrawn, and a screen that is too small for
+    it shows its end.
     """
 
     def __init__(self, console: Console) -> None:
@@ -96,14 +96,14 @@ class Rendered:
 
 
 def writing(console: Console, has_colours: bool) -> Writing:
-    """The way of showing an answer that suits where it goes."""
+    """Return the writer that suits the output: a terminal, with or without colours, or a pipe."""
     if not console.is_terminal:
         return Bare(console)
     return Coloured(console) if has_colours else Rendered(console)
 
 
 def _markdown(text: str) -> Markdown:
-    """The text rendered, with tags of HTML as they stand: rich would drop them, and what is between."""
+    """Render a text, keeping HTML tags as text; rich would drop them with their contents."""
     rendered = Markdown(text)
     parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
     rendered.parsed = parser.parse(text)
@@ -111,9 +111,9 @@ def _markdown(text: str) -> Markdown:
 
 
 def _end_of_block(text: str) -> int | None:
-    """Return the place after the first complete block; None if it may go on.
+    """Return the place after the first complete block; None if it may continue.
 
-    A blank line ends a block, unless a fence of code holds it or the next line is indented, as in a list.
+    A blank line ends a block unless it is in a code fence, or the next line is indented as in a list.
     """
     fence, place, end = "", 0, None
     for line in text.split("\n"):

@@ -1,4 +1,4 @@
-"""The command that holds a strategy's text against plain decoding's, bit by bit where bits are promised."""
+"""The command that compares a strategy with plain decoding, bit by bit in bit-exact numerics."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -40,10 +40,10 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
-    """Hold a strategy's text against plain decoding's, bit by bit.
+    """Compare a strategy's text with plain decoding, bit by bit.
 
-    Where a text differs, it is a numeric tie or a defect.
-    Exit code 1 for a defect. Where numerics are bit-exact, any bit that differs is one, also where no token shows it.
+    A text that differs is a numeric tie or a defect.
+    Exit code 1 for a defect. In bit-exact numerics every difference of a bit is a defect, even if no token differs.
     """
     settings: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed or 0}
     with before_anything_runs():
@@ -79,7 +79,7 @@ def audit(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
 
 def sentence(finding: "Finding", tokenizer: Any) -> str:
-    """A line on one prompt."""
+    """Return the line about one prompt."""
     if finding.position is None:
         because = f", {finding.reason}" if finding.reason else ""
         return f"{finding.prompt}: {finding.verdict}, {plural(finding.num_tokens, 'token')}{because}"

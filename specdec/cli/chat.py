@@ -1,4 +1,4 @@
-"""The command that talks with a chat model."""
+"""The command that chats with a model."""
 
 import signal
 import sys
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     choice: ModelChoice = USUAL,
     proposer: ProposerOption = "auto",
-    system: Annotated[str | None, typer.Option(help="the system prompt; the template's own without it")] = None,
+    system: Annotated[str | None, typer.Option(help="the system prompt (default: the template's own)")] = None,
     temperature: Temperature = 0.0,
     seed: Seed = None,
-    max_new_tokens: Annotated[int, typer.Option(help="most tokens of an answer")] = 512,
-    load: Annotated[Path | None, typer.Option(help="go on with a conversation that /save has written")] = None,
-    colours: Annotated[bool, typer.Option("--colours", help="tokens that came together in one colour")] = False,
+    max_new_tokens: Annotated[int, typer.Option(help="maximum tokens of an answer")] = 512,
+    load: Annotated[Path | None, typer.Option(help="continue a conversation saved by /save")] = None,
+    colours: Annotated[bool, typer.Option("--colours", help="colour tokens by step")] = False,
 ) -> None:
-    """Talk with a chat model in the terminal.
+    """Chat with a model in the terminal.
 
-    /help lists what can be done.
+    /help lists the commands.
     Without a terminal, each line of standard input is a question, and its answer goes to standard output.
     """
     settings: dict[str, Any] = {"temperature": temperature, "max_new_tokens": max_new_tokens}
@@ -56,9 +56,9 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         model, tokenizer = choice.load(proposer)
         check_template(tokenizer)
         with status("trying the model out"), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".* is lossy|.*not what the model")  # it stands in the figures
+            warnings.filterwarnings("ignore", message=".* is lossy|.*not what the model")  # the figures say so
             generator = Generator(model, tokenizer, proposer=proposer, **choice.stages)
-    # a strategy may have something to save when the generator is closed
+    # strategies may save data when the generator is closed
     with closing(generator), closing(Session(generator, SystemRandom(), proposer, **settings)) as session:
         session.conversation, session.seed = conversation, seed
         talk = Chat(session, Screen(session, colours))
@@ -72,7 +72,7 @@ def chat(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 
 
 def _answer(talk: "Chat", line: "Line") -> None:
-    """Answer a question or run a command; whatever is refused is said, and the chat goes on."""
+    """Answer a question or run a command; print refusals, and continue."""
     from specdec.chat.commands import run
     from specdec.chat.session import OutgrownError
     from specdec.cli.lines import is_terminal
@@ -85,8 +85,8 @@ def _answer(talk: "Chat", line: "Line") -> None:
             talk.stage.show(talk.session.ask(line.text))
         except OutgrownError as error:
             talk.stage.say(f"{error}.")
-            if talk.session.conversation.turns and _agrees("Forget the oldest turns and go on?"):
-                talk.stage.say(f"forgotten: {talk.session.drop_oldest(line.text)}; the newer ones stay")
+            if talk.session.conversation.turns and _agrees("Drop the oldest turns and continue?"):
+                talk.stage.say(f"dropped: {talk.session.drop_oldest(line.text)}; the newer ones stay")
                 talk.stage.show(talk.session.ask(line.text))
     except SpecdecError as error:
         talk.stage.say(f"error: {error}")
@@ -103,7 +103,7 @@ class Screen:
         self._console, self._beside = Console(highlight=False), Console(stderr=True, highlight=False)
 
     def say(self, line: str) -> None:
-        """Show a line that isn't the model's."""
+        """Show a message of the program, not of the model."""
         self._beside.print(line, style="dim", markup=False, soft_wrap=not self._beside.is_terminal)
 
     def show(self, chunks: Iterator["Chunk"]) -> None:
@@ -129,7 +129,7 @@ class Screen:
 
 @contextmanager
 def _stopping(stop: Callable[[], None]) -> Iterator[None]:
-    """Ctrl-C stops after the current pass, whose text stays whole."""
+    """Within the block, Ctrl-C stops after the current pass, whose text is complete."""
     before = signal.signal(signal.SIGINT, lambda *_: stop())
     try:
         yield
@@ -138,7 +138,7 @@ def _stopping(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _agrees(question: str) -> bool:
-    """The user's word on it; without a terminal, yes."""
+    """Ask the user; without a terminal, return True."""
     from specdec.cli.lines import is_terminal
 
     if not is_terminal(sys.stdin):

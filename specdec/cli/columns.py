@@ -1,4 +1,4 @@
-"""Two answers to one question in two columns that fill up live, or as plain lines where there is no terminal."""
+"""Shows two answers to one question live in two columns, or as plain lines if there is no terminal."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ from rich.text import Text
 if TYPE_CHECKING:
     from specdec.side_by_side.contenders import Answer
 
-_COLOURS = ("cyan", "magenta", "green", "yellow", "blue")  # of tokens that one pass brought
-_REFRESH = 0.05  # seconds between two pictures
+_COLOURS = ("cyan", "magenta", "green", "yellow", "blue")  # of tokens of the same pass
+_REFRESH = 0.05  # seconds between two frames
 _LEAST_LINES = 3  # of text in a panel
-_BELOW = 4  # lines that a question needs below the text: borders, the last line, and the cursor's
+_BELOW = 4  # lines below the text: borders, the last line, and the cursor's
 _STACKED = 50  # columns of a terminal that is too narrow for two
 
 
 class Column:
-    """One contender's answer as far as it has come."""
+    """One contender's answer so far."""
 
     def __init__(self, name: str, tokenizer: Any) -> None:
         self.name, self._tokenizer = name, tokenizer
@@ -32,7 +32,7 @@ class Column:
         self._has_begun, self.is_done = False, False
 
     def add(self, ids: Sequence[int], seconds: float) -> None:
-        """Take the tokens of a pass; those of one pass share a colour where there are several."""
+        """Add the tokens of a pass; if there are several, they share a colour."""
         self._ids += ids
         self._seconds = seconds
         whole = printable(self._tokenizer.decode(self._ids, skip_special_tokens=True))
@@ -43,14 +43,14 @@ class Column:
         self._text.append(whole[len(self._text) :], style=style)
 
     def begin(self) -> None:
-        """Note that its turn has come."""
+        """Mark the column as the current one."""
         self._has_begun = True
 
     def finish(self, answer: "Answer") -> None:
-        """Take the whole answer."""
+        """Set the whole answer."""
         self._ids, self._seconds, self.is_done = list(answer.token_ids), answer.seconds, True
         whole = printable(self._tokenizer.decode(self._ids, skip_special_tokens=True))
-        if whole != self._text.plain:  # a tokenizer may write a text otherwise than its parts
+        if whole != self._text.plain:  # a tokenizer may decode a text differently from its parts
             self._text = Text(whole)
 
     @property
@@ -78,7 +78,7 @@ class Columns:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Draw while inside; both texts stand in full at the end."""
+        """Draw within the block; both texts are shown in full at its end."""
         with Live(self._picture(), console=self._console, auto_refresh=False, transient=True) as live:
             self._live = live
             try:
@@ -88,7 +88,7 @@ class Columns:
         self._console.print(self._picture(in_full=True))
 
     def add(self, column: Column, ids: Sequence[int], seconds: float) -> None:
-        """Take tokens, and draw them unless it is too soon after the last picture."""
+        """Add tokens, and draw them unless the last frame is too recent."""
         column.add(ids, seconds)
         if time.perf_counter() - self._drawn > _REFRESH:
             self.draw()
@@ -135,10 +135,10 @@ class Columns:
 
 
 def figures(num_tokens: int, seconds: float) -> str:
-    """Tokens, and tokens per second: "89 tokens, 15.6/s"."""
+    """Return tokens and tokens per second: "89 tokens, 15.6/s"."""
     return f"{num_tokens} token{'s' if num_tokens != 1 else ''}, {num_tokens / seconds:.1f}/s"
 
 
 def printable(text: str) -> str:
-    """Text without what would drive a terminal."""
+    """Return a text without control characters."""
     return "".join(character if character.isprintable() or character in "\n\t" else " " for character in text)

@@ -54,7 +54,7 @@ class Decoding(OptionGroup):
 
 @takes_model
 def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
-    prompt: Annotated[str | None, typer.Argument(help="the prompt; without it, --file or standard input")] = None,
+    prompt: Annotated[str | None, typer.Argument(help="the prompt (default: --file or standard input)")] = None,
     choice: ModelChoice = USUAL,
     file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
     chat: Chat = None,
@@ -63,9 +63,9 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     decoding: Decoding = Decoding(),
     as_json: AsJson = False,
 ) -> None:
-    """Continue a prompt; the text appears as it is decoded.
+    """Continue a prompt; the text is printed as it is decoded.
 
-    A line of figures on standard error stands at the end.
+    At the end, a line of figures is printed to standard error.
     """
     settings = decoding.settings()
     with before_anything_runs():  # what is wrong is said before seconds go into loading
@@ -92,7 +92,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     else:
         for line in (*result.notes, figures(result, is_sampled=decoding.temperature > 0.0)):
             Console(stderr=True, highlight=False).print(line, style="dim", soft_wrap=True)
-    generator.close()  # a strategy may have something to save
+    generator.close()  # strategies may save data
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
@@ -108,7 +108,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
             raise RequestError("no prompt: give one as an argument, with --file, or on standard input")
         else:
             text = sys.stdin.read().removeprefix(BYTE_ORDER_MARK)
-        text.encode("utf-8")  # where bytes were no text, the interpreter has put halves of surrogate pairs
+        text.encode("utf-8")  # the interpreter decodes invalid bytes as halves of surrogate pairs
     except OSError as error:
         raise RequestError(f"{where} can't be read: {error.strerror}") from error
     except UnicodeError as error:
@@ -117,9 +117,9 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 
 
 def print_stream(console: Console, chunks: Iterator[Any], before_text: Callable[[], None] = lambda: None) -> Any:
-    """Print text as it is committed; the tokens of one multi-token step share a colour. Pipes get plain text.
+    """Print text as it is committed; the tokens of a multi-token step share a colour. Pipes get plain text.
 
-    ``before_text`` is called where the text goes to a terminal, before each piece.
+    ``before_text`` is called before each piece of text if the output is a terminal.
     """
     colours = _colours()
     for chunk in chunks:
@@ -127,7 +127,7 @@ def print_stream(console: Console, chunks: Iterator[Any], before_text: Callable[
             before_text()
             style = next(colours) if len(chunk.token_ids) > 1 else ""
             console.print(Text(chunk.text, style=style), end="", soft_wrap=True)
-        else:  # to the letter: rich would expand tabs and drop control characters
+        else:  # the exact text, since rich would expand tabs and drop control characters
             console.file.write(chunk.text)
         console.file.flush()
     console.print()
@@ -140,14 +140,14 @@ def _colours() -> Iterator[str]:
 
 
 def _sources(stats: Any) -> Iterator[str]:
-    """For each strategy of a merge, how many of the nodes that it named were accepted."""
+    """Return, for each strategy of a merge, the numbers of proposed and accepted nodes."""
     for name, by_depth in stats.sources.items():
         named, accepted = (sum(counts) for counts in zip(*by_depth.values(), strict=True))
         yield f"{name} proposed {plural(named, 'node')}, {accepted} accepted"
 
 
 def figures(result: Any, is_sampled: bool = False) -> str:
-    """One line on what a request took; the seed where it was sampled."""
+    """Return one line of figures for a request, with the seed if it was sampled."""
     stats = result.stats
     sources = "; ".join(_sources(stats))
     return (f"{sources}\n" if sources else "") + (

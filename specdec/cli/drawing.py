@@ -1,4 +1,4 @@
-"""Masks, steps and races as text for the terminal; readable without colour too."""
+"""Draws masks, steps and races as text for the terminal, readable without colour."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -21,17 +21,17 @@ _STYLES = {"prefix": "dim", "root": "bold", "candidate": "green", "probe": "mage
 _MEANINGS = {
     "root": "the last committed token",
     "candidate": "may be accepted",
-    "probe": "its prediction is wanted",
-    "support": "only there to be seen",
+    "probe": "its prediction is returned to the strategy",
+    "support": "other nodes attend to it",
 }
 _SOURCE_STYLES = ("blue", "magenta", "cyan", "yellow", "red")
 _TOKEN = 12  # cells of a token's text in a mask
-_FEWEST_COLUMNS = 8  # nodes shown in however narrow a terminal
+_FEWEST_COLUMNS = 8  # nodes shown even in a narrow terminal
 _LANE_HEIGHT = 18
 
 
 def mask_lines(picture: "MaskPicture", width: int) -> Iterator[Text]:
-    """The mask as lines of at most ``width`` cells: a row and a column for each node, or the first and last of many."""
+    """Return the mask as lines of at most ``width`` cells, a row and a column per node; of many, the outer ones."""
     num_nodes, step = len(picture.visible), picture.step
     yield Text(picture.title, style="bold")
     yield Text(
@@ -46,12 +46,12 @@ def mask_lines(picture: "MaskPicture", width: int) -> Iterator[Text]:
     cell = 2 if 2 * num_nodes <= room else 1
     head = num_nodes if cell * num_nodes <= room else (room - 1) // 2
     shown = [*range(head), *range(max(head, num_nodes - head), num_nodes)]
-    gap = head if len(shown) < num_nodes else -1  # the place in ``shown`` before which nodes are left out
+    gap = head if len(shown) < num_nodes else -1  # index in ``shown`` before which nodes are left out
     yield from _headings(shown, gap, cell, len(labels[0]))
     for place, node in enumerate(shown):
         if place == gap:
             yield Text(
-                f"  ⋮ {plural(num_nodes - len(shown), 'node')} more: a figure, --out FILE.svg, has them all",
+                f"  ⋮ {plural(num_nodes - len(shown), 'node')} more: --out FILE.svg draws all of them",
                 style="dim",
             )
         line = Text.assemble((labels[node], _STYLES[picture.roles[node]]), " ")
@@ -71,12 +71,12 @@ def _row(picture: "MaskPicture", node: int, shown: list[int], gap: int, cell: in
 
 
 def _share(seen: float) -> str:
-    """The share of the prefix that is seen: all of it, some (under a sliding window), or none."""
+    """Return how much of the prefix is visible: all, some (with a sliding window) or none."""
     return "█" if seen == 1 else "▒" if seen else "·"
 
 
 def _row_label(picture: "MaskPicture", node: int) -> str:
-    """Mark, number, depth, roles and token in columns."""
+    """Return mark, number, depth, roles and token in columns."""
     from specdec.pictures.trace import role_names
 
     step = picture.step
@@ -91,7 +91,7 @@ def _fitted(text: str, size: int) -> str:
 
 
 def _headings(shown: Sequence[int], gap: int, cell: int, indent: int) -> Iterator[Text]:
-    """The nodes' numbers, a digit below the other."""
+    """Return the nodes' numbers, with digits one below the other."""
     num_digits = len(str(shown[-1]))
     for digit in range(num_digits):
         is_last = digit == num_digits - 1
@@ -113,7 +113,7 @@ def _legend(picture: "MaskPicture") -> Iterator[Text]:
 def step_lines(
     step: "TraceStep", number: int, before: str, all_nodes: bool, width: int, letters: Mapping[str, str]
 ) -> Iterator[RenderableType]:
-    """A step: the tree, what was committed, and the end of the text; ``letters`` stand for a merge's strategies."""
+    """Return a step's tree, committed tokens and end of text; ``letters`` represent a merge's strategies."""
     from specdec.tree import ROOT, Role
 
     heading = Text.assemble((f"step {number}", "bold"), "  ", _token(step.labels[ROOT], "bold reverse"))
@@ -137,8 +137,8 @@ def step_lines(
 
 
 def source_key(letters: Mapping[str, str]) -> Text:
-    """The meaning of the letters after tokens."""
-    key = Text("  named by: ", style="dim")
+    """Return the legend of the letters after tokens."""
+    key = Text("  proposed by: ", style="dim")
     for name, letter in letters.items():
         key.append(f"{letter} ", style=_source_style(letter, letters)).append(f"{name}  ", style="dim")
     return key
@@ -149,7 +149,7 @@ def _source_style(letter: str, letters: Mapping[str, str]) -> str:
 
 
 def _grow(tree: Tree, branches: Sequence["Branch"], step: "TraceStep", letters: Mapping[str, str]) -> None:
-    """Hang branches below a node; a run of nodes without a split is one line."""
+    """Add branches below a node; nodes up to the next fork share a line."""
     for branch in branches:
         line = Text()
         for node in branch.nodes:
@@ -166,7 +166,7 @@ def _token(label: str, style: str) -> Text:
 
 
 def _end_of(text: str, room: int) -> str:
-    """Return the end of a line that fits into ``room`` cells."""
+    """Return the end of a line that fits in ``room`` cells."""
     if cell_len(text) <= room:
         return text
     while text and cell_len(text) >= room:
@@ -175,12 +175,12 @@ def _end_of(text: str, room: int) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Text with its line ends shown, and nothing that would drive a terminal."""
+    """Return a text with visible line ends and without control characters."""
     return "".join("⏎" if character == "\n" else character if character.isprintable() else " " for character in text)
 
 
 def panels(lanes: Sequence["Lane"], console: Console) -> Table:
-    """A panel for each lane, side by side: the end of its text, and its figures."""
+    """Return the lanes' panels side by side, each with the end of its text and its figures."""
     grid = Table.grid(expand=True)
     height = max(5, min(_LANE_HEIGHT, console.height - 4))
     for _ in lanes:
@@ -208,7 +208,7 @@ def _short(lane: "Lane") -> str:
 
 
 def lane_line(lane: "Lane") -> str:
-    """A lane's figures as a sentence."""
+    """Return a lane's figures in a line."""
     return (
         f"{lane.name}: {plural(len(lane.token_ids), 'token')} in {plural(lane.num_steps, 'step')} "
         f"and {lane.seconds:.2f} s, "

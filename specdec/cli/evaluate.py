@@ -149,7 +149,7 @@ def report(
     csv: Csv = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put run files of one comparison together, and show them."""
+    """Merge run files of one comparison, and show the result."""
     from specdec.comparison import Comparison
     from specdec.comparison.runfile import merge
 
@@ -170,7 +170,7 @@ def _named(strategies: list[str]) -> dict[str, Any]:
     for given in strategies:
         name, strategy = _split(given)
         if name in named:
-            raise RequestError(f"two strategies are called {name!r}: name one of them, as NAME={strategy}")
+            raise RequestError(f"two strategies are called {name!r}: give one of them a name, as NAME={strategy}")
         named[name] = registry.make("proposers", strategy)
     return named
 
@@ -178,17 +178,17 @@ def _named(strategies: list[str]) -> dict[str, Any]:
 def _session(
     loaded: tuple[Any, Any], named: dict[str, Any], prompts: list["EvaluationPrompt"], options: dict[str, Any]
 ) -> "ComparisonSession":
-    """Everything that can be refused is refused here."""
+    """Return the session; raises all errors that are possible before a run."""
     from specdec.comparison import ComparisonSession
 
     model, tokenizer = loaded
     with status("trying the model out"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* is lossy")  # it stands beside the figures
+        warnings.filterwarnings("ignore", message=".* is lossy")  # the tables say so
         return ComparisonSession(model, named, prompts, tokenizer=tokenizer, **options)
 
 
 def _split(given: str) -> tuple[str, str]:
-    """``NAME=STRATEGY``; a strategy alone is its own name. An option's equals sign comes after a colon."""
+    """Split ``NAME=STRATEGY``; the default name is the strategy. An option's equals sign comes after a colon."""
     name, equals, strategy = given.partition("=")
     return (name, strategy) if equals and ":" not in name else (given, given)
 
@@ -203,7 +203,7 @@ def _show(comparison: "Comparison", tokenizer: Any, outputs: Outputs) -> None:
 
 
 def _print(comparison: "Comparison", tokenizer: Any) -> None:
-    """Tables, the verdict, and each text that isn't plain decoding's."""
+    """Print tables, the verdict, and each text that differs from plain decoding's."""
     from specdec.comparison.sentences import numerics_used, verdict, warm_strategies
 
     console = Console(highlight=False, markup=False)
@@ -211,7 +211,7 @@ def _print(comparison: "Comparison", tokenizer: Any) -> None:
     for table in tables:
         console.print(table)
         console.print()
-    stopped = [] if comparison.is_complete else ["Stopped early: these are the figures of what was run."]
+    stopped = [] if comparison.is_complete else ["Stopped early: these are the figures so far."]
     stopped += [f"error: {comparison.failure}"] if comparison.failure is not None else []
     told = (*told_texts(comparison, tokenizer), numerics_used(comparison), warm_strategies(comparison))
     for line in filter(None, (verdict(comparison), *stopped, *told)):
@@ -233,7 +233,7 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 def _check_run_files(*paths: Path | None) -> None:
-    """Raises RequestError for a file that can't be written, or holds something else than runs."""
+    """Raise RequestError for a file that can't be written, or isn't a run file."""
     from specdec.comparison.runfile import check_run_file
 
     check_outputs(*paths)
@@ -242,7 +242,7 @@ def _check_run_files(*paths: Path | None) -> None:
 
 
 def _check_run_file(path: Path | None, session: "ComparisonSession") -> None:
-    """Raises RequestError for a file of something else."""
+    """Raise RequestError for a run file of another comparison."""
     from specdec.comparison.runfile import RunFile
 
     if path is not None:
@@ -256,7 +256,7 @@ def _write_report(path: Path, comparisons: list["Comparison"], session: "Compari
         write_report(path, comparisons, decode=None)
         return
     is_complete = all(comparison.is_complete for comparison in comparisons)
-    costs = session.costs() if is_complete else None  # whoever stopped it won't wait for more
+    costs = session.costs() if is_complete else None  # after Ctrl-C, don't measure more
     write_report(path, comparisons, decode=session.tokenizer.decode if session.tokenizer else None, costs=costs)
 
 

@@ -9,14 +9,14 @@ from rich.text import Text
 
 _GAP = 2
 _INDENT = 2
-_PIECE = re.compile(r"[^,+:/ ]*[,+:/ ]?")  # where a name may be broken: after a separator
+_PIECE = re.compile(r"[^,+:/ ]*[,+:/ ]?")  # a name may be broken after a separator
 
 
 class FiguresTable:
     """Rows of a name and right-aligned figures, to print with rich.
 
-    Names stand beside their figures where both fit. Else each name has a line of its own above its figures; and where
-    the figures alone are too wide, each figure has a line.
+    Names and figures share a line if both fit. Otherwise each name has a line above its figures; if the figures alone
+    are too wide, each figure has its own line.
     """
 
     def __init__(self, first: str, *headings: str) -> None:
@@ -70,7 +70,7 @@ def _folded(name: str, width: int) -> Iterator[Text]:
 
 
 def folded(name: str, width: int) -> list[str]:
-    """A name in lines of at most ``width`` cells, broken after separators; a longer piece is cut."""
+    """Break a name after separators into lines of at most ``width`` cells; a longer piece is cut."""
     lines = [""]
     for piece in _PIECE.findall(name):
         for part in (piece[start : start + width] for start in range(0, len(piece), width)):

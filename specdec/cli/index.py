@@ -23,15 +23,15 @@ _TOLD = 3  # names of skipped files
 def index(
     paths: Annotated[list[Path], typer.Argument(help="text files, .jsonl conversations, and folders of them")],
     model: Annotated[
-        str, typer.Option(help="the model that will draft from it; only its tokenizer is loaded")
+        str, typer.Option(help="the model that will use the index; only its tokenizer is loaded")
     ] = "demo",
     output: Annotated[Path, typer.Option(help="the file to write")] = Path("datastore.index"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace the file if it is there")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="replace an existing file")] = False,
 ) -> None:
     """Index a corpus for the strategy `datastore`.
 
-    A line of a .jsonl file is {"messages": …}, {"prompt": …, "completion": …} or {"text": …}.
-    Files that are no text are left out and counted.
+    Each line of a .jsonl file is {"messages": …}, {"prompt": …, "completion": …} or {"text": …}.
+    Files that aren't text are skipped and counted.
     """
     begun = time.monotonic()
     with before_anything_runs():
@@ -56,23 +56,23 @@ def index(
     console.print(table)
     if corpus.skipped:
         names = ", ".join(str(path) for path in corpus.skipped[:_TOLD]) + (", …" if corpus.skipped[_TOLD:] else "")
-        console.print(f"skipped, as no UTF-8 text: {plural(len(corpus.skipped), 'file')} ({names})", soft_wrap=True)
+        console.print(f"skipped, not UTF-8 text: {plural(len(corpus.skipped), 'file')} ({names})", soft_wrap=True)
     console.print(f"\nuse it: --proposer auto+datastore:path={output}", soft_wrap=True)
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
     if set(str(output)) & set("+,"):
-        raise RequestError(f"--output {output}: give a name without '+' and ',', which part strategies and options")
+        raise RequestError(f"--output {output}: give a name without '+' and ',', which separate strategies and options")
     if output.is_dir():
         raise RequestError(f"--output {output} is a folder: give a file")
     if output.exists() and not overwrite:
-        raise RequestError(f"--output {output} is there already: add --overwrite, or give another name")
+        raise RequestError(f"--output {output} exists already: add --overwrite, or give another name")
     check_outputs(output)
 
 
 @contextmanager
 def _reading(corpus: "Corpus") -> Iterator[tuple[Iterator["str | Messages"], Callable[[str], Any]]]:
-    """The documents of a corpus, with progress by files as they are taken, and what says what comes next."""
+    """Yield the documents of a corpus with progress by files, and a function to announce the next stage."""
     with counted(len(corpus.files), "files") as (advance, say):
 
         def documents() -> Iterator["str | Messages"]:

@@ -1,4 +1,4 @@
-"""The lines that somebody writes to a chat, from a terminal or a pipe."""
+"""Reads the user's lines of a chat from a terminal or a pipe."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _MARK = "> "
 _QUOTES = '"""'  # begin and end a question of several lines
 
 
-# Returns the next line after a mark; EOFError is the end, and KeyboardInterrupt a line that was given up.
+# Returns the next line after a prompt; EOFError is the end, and KeyboardInterrupt a discarded line.
 Reader = Callable[[str], str]
 
 
@@ -26,13 +26,13 @@ class Line(NamedTuple):
     """A question or a command."""
 
     text: str
-    is_quoted: bool  # and so no command, whatever it begins with
+    is_quoted: bool  # so it isn't a command, whatever it begins with
 
 
 def questions(read: Reader) -> Iterator[Line]:
-    """Questions and commands, one after another; those between triple quotes have several lines.
+    """Yield questions and commands; a question between triple quotes may have several lines.
 
-    Ctrl-C gives up a line, the end of the input ends them.
+    Ctrl-C discards a line; the end of the input ends the iteration.
     """
     has_ended = False
     while not has_ended:
@@ -54,7 +54,7 @@ def questions(read: Reader) -> Iterator[Line]:
 
 
 def reader(history: Path, commands: list[str]) -> Reader:
-    """Lines with editing, history and completion in a terminal; without prompt_toolkit, those that Python has."""
+    """Return a reader with editing, history and completion in a terminal; without prompt_toolkit, Python's own."""
     if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
         return _piped
     try:
@@ -77,7 +77,7 @@ def reader(history: Path, commands: list[str]) -> Reader:
         event.current_buffer.insert_text("\n")
 
     kept: History = InMemoryHistory()
-    with suppress(OSError):  # a folder that can't be written to costs the history alone
+    with suppress(OSError):  # if the folder can't be written to, only the history is lost
         history.parent.mkdir(parents=True, exist_ok=True)
         history.touch()
         kept = FileHistory(str(history))
@@ -92,8 +92,8 @@ def reader(history: Path, commands: list[str]) -> Reader:
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Keep what is typed meanwhile for the next line, and off the screen, where an answer is being drawn."""
-    if not is_terminal(sys.stdin) or find_spec("termios") is None:  # a pipe, or no Unix
+    """Hide what is typed within the block, while an answer is drawn, and keep it for the next line."""
+    if not is_terminal(sys.stdin) or find_spec("termios") is None:  # a pipe, or not Unix
         yield
         return
     import termios
@@ -109,14 +109,14 @@ def unseen() -> Iterator[None]:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return True if somebody sits there; a stream that was closed is None."""
+    """Return True for a terminal; a closed stream is None."""
     return stream is not None and stream.isatty()
 
 
 def _piped(mark: str) -> str:
     if sys.stdin is None:
         raise EOFError
-    if is_terminal(sys.stdin):  # and the answers go elsewhere
+    if is_terminal(sys.stdin):  # the answers go elsewhere
         print(mark, end="", file=sys.stderr, flush=True)  # noqa: T201
     try:
         line = sys.stdin.readline()
@@ -125,7 +125,7 @@ def _piped(mark: str) -> str:
     except KeyboardInterrupt:
         if is_terminal(sys.stdin):
             raise
-        raise typer.Abort from None  # nobody is there to write another
+        raise typer.Abort from None  # no user can write another line
     if not line:
         raise EOFError
     return line.rstrip("\n").removeprefix(BYTE_ORDER_MARK)

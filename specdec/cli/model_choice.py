@@ -1,6 +1,6 @@
-"""The options that say what decodes: declared here once, and the same on every command that loads a model.
+"""The model options, which all commands that load a model share.
 
-Under torchrun the same options choose a model that all processes drive.
+Under torchrun they select a model that all processes drive together.
 """
 
 import functools
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
     from specdec.runtime.backend_choice import Opened
 
-_RANK_TIMEOUT = 60.0  # seconds that ranks wait for one another
+_RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +52,16 @@ class ModelChoice(OptionGroup):
     ] = "auto"
 
     def load(self, *strategies: Any) -> tuple[Any, Any]:
-        """The model and its tokenizer, as all of the strategies, proposers or their strings, can be driven with it.
+        """Load the model and its tokenizer, in a form that all of the strategies support.
 
         Raises:
-            RequestError: for a device or a dtype that can't be had.
-            ModelError: for a model that can't be loaded.
+            RequestError: for an unavailable device or dtype.
+            ModelError: if the model can't be loaded.
         """
         return load_model(self.model, self.device, self.dtype, partial(self.read, strategies))
 
     def read(self, strategies: Iterable[Any], source: "ModelSource") -> "Opened":
-        """The model of a folder or hub name as the backend takes it, and its tokenizer."""
+        """Read a model from a folder or hub name in the backend's form, and its tokenizer."""
         from specdec.plugins.registry import load_plugins
         from specdec.runtime.backend_choice import read_model, why_torch
 
@@ -71,13 +71,13 @@ class ModelChoice(OptionGroup):
 
     @property
     def stages(self) -> dict[str, Any]:
-        """The parts that decode, as ``Generator`` and comparisons take them."""
+        """Return the options for ``Generator`` and comparisons."""
         return {"numerics": self.numerics, "weights": self.weights, "backend": self.backend}
 
 
 @dataclass(frozen=True, slots=True)
 class RankedChoice(ModelChoice):
-    """A model that the processes of torchrun drive together: all load it, rank 0 runs the command, the others follow.
+    """A model that torchrun's processes drive together: all load it, and rank 0 runs the command.
 
     Closing ``closing`` ends the group.
     """
@@ -86,16 +86,18 @@ class RankedChoice(ModelChoice):
 
     @classmethod
     def of(cls, choice: ModelChoice, closing: ExitStack) -> "RankedChoice":
-        """The same choice with the backend for several processes.
+        """Return the same choice with the backend for several processes.
 
         Raises:
-            typer.Exit: the choice has options for one process.
+            typer.Exit: if the choice has options for a single process.
         """
         with before_anything_runs():
             if choice.backend.partition(":")[0] not in {"auto", "distributed"}:
-                raise RequestError(f"--backend {choice.backend} is for one process: start it without torchrun")
+                raise RequestError(f"--backend {choice.backend} is for a single process: start it without torchrun")
             if choice.device is not None or choice.dtype is not None:
-                raise RequestError("--device and --dtype are for one process: a model is shared as its folder says")
+                raise RequestError(
+                    "--device and --dtype are for a single process; with torchrun, the checkpoint's dtype is used"
+                )
         named = {each.name: getattr(choice, each.name) for each in fields(choice)} | {"device": "cpu"}
         if choice.backend == "auto":
             named["backend"] = "distributed"
@@ -157,7 +159,7 @@ def is_ranked() -> bool:
 
 
 def silence_followers() -> None:
-    """Under torchrun, leave standard input and output to rank 0."""
+    """Under torchrun, let only rank 0 use standard input and output."""
     if is_ranked() and os.environ.get("RANK") != "0":
         sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
         sys.stdin = io.StringIO("read by rank 0")

@@ -1,4 +1,4 @@
-"""Options that several commands share or that belong together, as one argument of the command's function."""
+"""Groups of options, each passed as one argument to the command's function."""
 
 import functools
 import inspect
@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 
 class OptionGroup:
-    """Base of frozen dataclasses whose fields are command-line options, ``Annotated`` as typer takes them."""
+    """Base of frozen dataclasses whose fields are command-line options, ``Annotated`` as for typer."""
 
     __slots__ = ()
 

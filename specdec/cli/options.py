@@ -1,4 +1,4 @@
-"""Options that commands share, the loading of a model, and the end of a command that is used wrongly."""
+"""Options that commands share, loading of models, and the handling of wrong usage."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specdec.models.loading import ModelSource
     from specdec.runtime.backend_choice import Opened
 
-BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it in front of UTF-8 text
+BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put it before UTF-8 text
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -32,17 +32,17 @@ Chat = Annotated[
         help="send texts through the model's chat template; without either, only the instructions of a prompt set",
     ),
 ]
-MaxNewTokens = Annotated[int, typer.Option(help="most tokens to generate")]
+MaxNewTokens = Annotated[int, typer.Option(help="maximum tokens to generate")]
 Temperature = Annotated[float, typer.Option(help="0 takes the most likely token")]
-Seed = Annotated[int | None, typer.Option(help="makes a sampled text repeatable")]
+Seed = Annotated[int | None, typer.Option(help="makes a sampled text reproducible")]
 AsJson = Annotated[bool, typer.Option("--json", help="print results as JSON, one line per prompt")]
 
-Prompts = Annotated[Path | None, typer.Option(help="a JSON Lines file; without it, the built-in prompts")]
+Prompts = Annotated[Path | None, typer.Option(help="a JSON Lines file (default: the built-in prompts)")]
 Category = Annotated[list[str] | None, typer.Option(help="only this category's prompts; may be repeated")]
-PerCategory = Annotated[int | None, typer.Option(min=1, help="at most so many prompts of each category")]
-NewTokens = Annotated[int, typer.Option(help="most tokens to generate for a prompt")]
-OrderSeed = Annotated[int, typer.Option(help="of the order of runs; of sampling, for each repeat one more")]
-Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads; its own choice without this")]
+PerCategory = Annotated[int | None, typer.Option(min=1, help="maximum prompts per category")]
+NewTokens = Annotated[int, typer.Option(help="maximum tokens to generate per prompt")]
+OrderSeed = Annotated[int, typer.Option(help="for the order of runs, and for sampling (plus the number of the repeat)")]
+Threads = Annotated[int | None, typer.Option(min=1, help="torch's threads (default: torch's own choice)")]
 
 
 def check_request(
@@ -53,13 +53,13 @@ def check_request(
     backend: str = "auto",
     settings: Mapping[str, Any],
 ) -> tuple[list[Any], Any]:
-    """The strategies and the acceptance rule, made; what is misspelt is refused before seconds go into loading.
+    """Check strategies, acceptance rule and settings before loading, which takes seconds; return what was made.
 
     Raises:
-        PluginError: for a name that isn't installed, or an option that it refuses.
-        RequestError: for numerics or weights that don't exist, and for settings.
+        PluginError: for a name that isn't installed, or a refused option.
+        RequestError: for unknown numerics or weights, or refused settings.
     """
-    with status("starting"):  # torch is imported
+    with status("starting"):  # imports torch
         from specdec.numerics import checked_mode
         from specdec.plugins.registry import load_plugins
         from specdec.settings import Settings
@@ -79,17 +79,17 @@ def check_request(
 def load_model(
     name: str, device: str | None, dtype: str | None, read: Callable[["ModelSource"], "Opened"]
 ) -> tuple[Any, Any]:
-    """A model and its tokenizer, without what transformers would say of it, which would run into the text.
+    """Load a model and its tokenizer, without transformers' messages, which would mix with the text.
 
-    The built-in model is always torch's; for any other, a line on standard error says what decodes, where there is a
+    The built-in model is always run by torch. For any other, a line on standard error names the engine if there was a
     choice.
 
     Args:
         read: reads the model of any other name.
 
     Raises:
-        RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
-        ModelError: for a model that can't be loaded.
+        RequestError: for a device that torch doesn't have here, or an unknown dtype.
+        ModelError: if the model can't be loaded.
     """
     from specdec import demo
     from specdec.demo import smollm2
@@ -99,7 +99,7 @@ def load_model(
         source = ModelSource(name, checked_device(device), checked_dtype(dtype))
         if name == "demo":
             _quieten_transformers()
-            # A dtype is for loading: a model that is cast afterwards has its rotary frequencies rounded as well.
+            # The dtype is given at load because casting a model later rounds its rotary frequencies as well.
             model, tokenizer = demo.load() if dtype is None else demo.load(dtype=source.dtype)
             return model if source.torch_device == "cpu" else model.to(source.torch_device), tokenizer
         if name == "smollm2":
@@ -119,10 +119,10 @@ def load_model(
 
 
 def load_tokenizer(name: str) -> Any:
-    """A model's tokenizer alone; with the model only where they come together.
+    """Load a model's tokenizer, without the model if possible.
 
     Raises:
-        ModelError: for one that can't be loaded.
+        ModelError: if it can't be loaded.
     """
     from specdec import demo
     from specdec.demo import smollm2
@@ -145,7 +145,7 @@ def _quieten_transformers() -> None:
 
 @contextmanager
 def before_anything_runs() -> Iterator[None]:
-    """End the command on a refusal, as wrong usage: one line, and exit code 2."""
+    """Report a refusal within the block as wrong usage: one line, and exit code 2."""
     try:
         yield
     except SpecdecError as error:
@@ -155,7 +155,7 @@ def before_anything_runs() -> Iterator[None]:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """A request that only the running model can refuse is wrong usage too; whatever else goes wrong is a failure."""
+    """Report a request refused by the running model as wrong usage; any other error is a failure."""
     try:
         yield
     except RequestError as error:
@@ -170,10 +170,10 @@ def read_prompts(path: Path | None, categories: list[str] | None, per_category: 
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Find out now, not after the runs, that a file can't be written.
+    """Check before the runs that files can be written.
 
     Raises:
-        RequestError: naming the file.
+        RequestError: with the file's name.
     """
     for path in paths:
         if path is not None:
@@ -181,7 +181,7 @@ def check_outputs(*paths: Path | None) -> None:
             try:
                 if not path.exists():
                     TemporaryFile(dir=folder).close()
-                elif path.is_file() or path.is_dir():  # to open a pipe would be to wait for its reader
+                elif path.is_file() or path.is_dir():  # opening a pipe would wait for its reader
                     path.open("ab").close()
             except OSError as error:
                 raise RequestError(
@@ -190,7 +190,7 @@ def check_outputs(*paths: Path | None) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Raises RequestError where the file can't be written."""
+    """Write a file; RequestError if it can't be written."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -198,7 +198,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def use_threads(count: int | None) -> None:
-    """torch's threads from here on."""
+    """Set torch's number of threads, if one is given."""
     if count is not None:
         import torch
 

@@ -1,4 +1,4 @@
-"""The list of plug-ins: what each is, where it comes from, and its options."""
+"""The list of plug-ins, with their distributions and options."""
 
 import inspect
 import json
@@ -23,7 +23,7 @@ _INDENT = 4
 
 
 def plugins(as_json: AsJson = False) -> None:
-    """List what is installed, with each option and its default."""
+    """List the installed plug-ins, with their options and defaults."""
     from specdec.plugins.registry import fields_of, load_plugins
 
     registry = load_plugins()
@@ -52,7 +52,7 @@ def plugins(as_json: AsJson = False) -> None:
 
 
 def _summary(cls: type) -> str:
-    """The first paragraph of a class's own docstring."""
+    """Return the first paragraph of a class's own docstring."""
     text = inspect.cleandoc(vars(cls).get("__doc__") or "").split("\n\n")[0]
     return " ".join(text.split()).replace("``", "`")
 
@@ -63,7 +63,7 @@ def _entry(field: "FieldInfo") -> dict[str, Any]:
 
 
 def _default(field: "FieldInfo") -> str | None:
-    """An option's default as it is written after ``option=``; None for an option without one."""
+    """Return an option's default as written after ``option=``; None for an option without one."""
     if field.is_required():
         return None
     if field.default_factory is not None:
@@ -73,10 +73,10 @@ def _default(field: "FieldInfo") -> str | None:
 
 
 def _longer_names(registry: "Registry") -> Iterator[str]:
-    """A line on each plug-in that only its longer name finds, with the distributions that share the short one."""
+    """Yield a line for each plug-in that needs its full name, with the distributions that share the short one."""
     for plugin in registry.plugins:
         name = registry.name_of(plugin)
         if name != plugin.name:
             rivals = [other for other in registry.of_kind(plugin.kind) if other.name == plugin.name]
             others = " and ".join(rival.distribution for rival in rivals if rival != plugin)
-            yield f"{name}: say it in full, since there is a {plugin.kind[:-1]} {plugin.name} in {others} too"
+            yield f"{name}: use the full name, since there is a {plugin.kind[:-1]} {plugin.name} in {others} too"

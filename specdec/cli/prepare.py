@@ -1,4 +1,4 @@
-"""The command that does once what every load of a model would do a part of."""
+"""The command that precomputes successors for token recycling."""
 
 import typer
 
@@ -9,9 +9,9 @@ from specdec.cli.progress import part_of
 
 @takes_model
 def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
-    """Compute once what may follow each token, for better drafts.
+    """Compute the likely successors of each token once, for better drafts.
 
-    A file in specdec's cache folder retains it for later loads. An interrupted run continues where it ended.
+    They are saved in specdec's cache folder for later loads. An interrupted run continues where it ended.
     """
     with before_anything_runs():
         from specdec.generator import Generator
@@ -22,4 +22,4 @@ def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
         with part_of("tokens") as show:
             generator.prepare(show)
     num_tokens = generator.vocab_size
-    typer.echo(f"{choice.model} is prepared: what may follow each of its {num_tokens:,} tokens is saved")
+    typer.echo(f"{choice.model} is prepared: the successors of its {num_tokens:,} tokens are saved")

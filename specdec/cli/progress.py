@@ -1,4 +1,4 @@
-"""Progress on standard error while something takes its time."""
+"""Progress messages on standard error."""
 
 import io
 import sys
@@ -29,16 +29,16 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 @contextmanager
 def status(doing: str) -> Iterator[Callable[[], None]]:
-    """Say on standard error what takes its time, where that is a terminal; the line vanishes at the end.
+    """Show a line on standard error, if that is a terminal, and remove it at the end.
 
-    What is given back makes it vanish earlier.
+    Yields a function that removes it earlier.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda: None
         return
     line = Text(f"{doing}…", style="dim", no_wrap=True, overflow="ellipsis")
-    # Drawn once: what goes on meanwhile may be timed. Standard output stays what it is: it may take the text.
+    # Drawn once, because the block may be timed. Standard output isn't redirected, because the text may go there.
     with Live(line, console=console, transient=True, auto_refresh=False, redirect_stdout=False) as live:
         yield live.stop
 
@@ -62,9 +62,9 @@ def stages() -> Iterator[Callable[[str], None]]:
 
 
 def measured(session: "ComparisonSession", run_file: Path | None) -> "Comparison":
-    """Measure, with a progress bar on standard error, drawn between runs only: they are timed.
+    """Measure, with a progress bar on standard error that is drawn only between the timed runs.
 
-    Where that is no terminal, a line now and then.
+    If that isn't a terminal, a line is printed from time to time.
     """
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"))
     console = Console(stderr=True)
@@ -81,9 +81,9 @@ def measured(session: "ComparisonSession", run_file: Path | None) -> "Comparison
 
 @contextmanager
 def counted(total: int, of_what: str) -> Iterator[tuple[Callable[[], None], Callable[[str], None]]]:
-    """Show progress over ``total`` items: yields a function to count one, and one to describe the end.
+    """Show progress over ``total`` items; yield a function to count an item, and one to describe the last stage.
 
-    Where standard error is no terminal, a line now and then.
+    If standard error isn't a terminal, a line is printed from time to time.
     """
     console = Console(stderr=True)
     if not console.is_terminal:
@@ -98,7 +98,7 @@ def counted(total: int, of_what: str) -> Iterator[tuple[Callable[[], None], Call
 
 @contextmanager
 def part_of(of_what: str) -> Iterator[Callable[[int, int], None]]:
-    """Progress as how many things are done and how many there are; a line now and then where that is no terminal."""
+    """Show progress by the numbers of finished and of all items; outside of terminals, a line from time to time."""
     console = Console(stderr=True)
     if not console.is_terminal:
         lines = _Counted(0, of_what, console)
@@ -112,7 +112,7 @@ def part_of(of_what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 class _Counted:
-    """Progress for a log: now and then how many things are over, and what is done next if it takes its time."""
+    """Progress for a log: from time to time the number of finished items, and the current stage if it takes long."""
 
     def __init__(self, total: int, of_what: str, console: Console) -> None:
         self._total, self._of_what, self._console = total, of_what, console
@@ -123,7 +123,7 @@ class _Counted:
         self.say("go on")
 
     def is_at(self, done: int, total: int) -> None:
-        """Note how many things are done, and how many there are."""
+        """Set the numbers of finished and of all items."""
         self._done, self._total = done, total
         self.say("go on")
 
@@ -135,7 +135,7 @@ class _Counted:
 
 
 class _Lines:
-    """Progress for a log: how many runs there are, and now and then how many are over."""
+    """Progress for a log: the number of runs, and from time to time the number of finished ones."""
 
     def __init__(self, session: "ComparisonSession", console: Console) -> None:
         self._session, self._console = session, console
@@ -145,7 +145,7 @@ class _Lines:
     def __call__(self, run: Any) -> None:
         if time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
             self._said = time.monotonic()
-            self._say(f"{len(self._session.runs)} of {self._session.num_runs} runs are over")
+            self._say(f"{len(self._session.runs)} of {self._session.num_runs} runs are done")
 
     def _say(self, text: str) -> None:
         self._console.print(text, style="dim", highlight=False)

@@ -35,8 +35,8 @@ _MOST_CONNECTING = 2048
 class Access(OptionGroup):
     """Where a server listens, and who may use it."""
 
-    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0 for every one")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port")] = 8000
+    host: Annotated[str, typer.Option(help="the address to listen on; 0.0.0.0: all")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 8000
     api_key: Annotated[
         list[str] | None,
         typer.Option(envvar="SPECDEC_API_KEY", help="a key that requests must have; may be repeated"),
@@ -74,8 +74,8 @@ class Limits(OptionGroup):
     ] = None
     max_connections: Annotated[int, typer.Option(min=1, help="open connections")] = 1024
     max_body_mb: Annotated[int, typer.Option(min=1, help="largest request body")] = 4
-    max_n: Annotated[int, typer.Option(min=1, help="most texts for one prompt")] = 16
-    timeout: Annotated[float, typer.Option(min=0.001, help="seconds until a request ends with what it has")] = 600.0
+    max_n: Annotated[int, typer.Option(min=1, help="maximum texts for one prompt")] = 16
+    timeout: Annotated[float, typer.Option(min=0.001, help="seconds until a request ends with its text so far")] = 600.0
 
 
 @takes_model
@@ -98,8 +98,8 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 ) -> None:
     """Serve a model over HTTP, for OpenAI clients.
 
-    A request may name its own strategy, and the first page is a playground. The log goes to standard error, one line of
-    JSON per request.
+    A request may select its own strategy, and the start page is a playground. The log goes to standard error, one line
+    of JSON per request.
     """
     with before_anything_runs():
         check_request(proposer, verifier=verifier, **choice.stages, settings={})
@@ -114,13 +114,13 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.serving.open_files import connections_that_fit, raise_limit
 
         raise_limit()
-        connections_that_fit(limits.max_connections)  # or the model would be loaded in vain
+        connections_that_fit(limits.max_connections)  # check before the model is loaded
         bound = running.bind(access.host, access.port)
         use_threads(threads)
         _say(f"loading {choice.model}")
         model, tokenizer = choice.load(proposer, *offered.values())
         if tokenizer is None:
-            raise RequestError("the model has no tokenizer, and requests are texts")
+            raise RequestError("the model has no tokenizer, which requests need")
         options = _server_options(name or PurePath(choice.model).name, access, limits, offered, log_prompts)
     console = Console(stderr=True, highlight=False)
     if access.host not in _LOOPBACK and not access.api_key:
@@ -136,7 +136,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         )
     with refusing(), _doing("measuring passes and preparing strategies"):
         server = running.prepared(generator, options, proposer)
-    bound.listen(_MOST_CONNECTING)  # from here on clients needn't be refused
+    bound.listen(_MOST_CONNECTING)  # from here on clients can connect
     address = access.address(bound.getsockname()[1])
     console.print(f"{options.name}, {generator.numerics.mode} numerics: {address}", markup=False)
     try:

@@ -1,4 +1,4 @@
-"""Commands that show decoding: the mask of a step, a generation step by step, and two strategies side by side."""
+"""Commands that show decoding: the mask of a step, a trace of a generation, and a race of two strategies."""
 
 import json
 import time
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from specdec.pictures.race import Lane
     from specdec.pictures.trace import Recorder, Trace
 
-_PROMPT = (  # one of the built-in model's: each of the pictures has something to show on it
+_PROMPT = (  # one of the built-in model's prompts that suits all pictures
     "Worked arithmetic, sheet 1\n\n1. What does a coat marked 600 euros cost after a reduction of 20 per cent? "
     "One per cent is 6.00 euros, hence"
 )
@@ -50,7 +50,7 @@ def mask(
     choice: ModelChoice = USUAL,
     prompt: Prompt = _PROMPT,
     chat: Chat = None,
-    step: Annotated[int | None, typer.Option(min=1, help="counted from 1; without it, a telling one is chosen")] = None,
+    step: Annotated[int | None, typer.Option(min=1, help="counted from 1 (default: an instructive one)")] = None,
     max_new_tokens: MaxNewTokens = 64,
     out: Annotated[Path | None, typer.Option(help="draw a figure as well, as .svg or .png")] = None,
 ) -> None:
@@ -85,7 +85,7 @@ def trace(  # noqa: PLR0913, PLR0917 - as above
     max_new_tokens: MaxNewTokens = 24,
     temperature: Temperature = 0.0,
     seed: Seed = 0,
-    all_nodes: Annotated[bool, typer.Option("--all-nodes", help="show probes and support nodes too")] = False,
+    all_nodes: Annotated[bool, typer.Option("--all-nodes", help="also show probe and support nodes")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the trace as JSON")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="write the trace as a page")] = None,
 ) -> None:
@@ -130,7 +130,7 @@ def race(  # noqa: PLR0913, PLR0917 - as above
 ) -> None:
     """Decode one prompt with two strategies, side by side.
 
-    They take turns, so that neither is favoured by what else the machine does.
+    They take turns, so other programs affect both equally.
     Exit code 1 if their texts differ.
     """
     settings = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
@@ -174,7 +174,7 @@ def _generators(proposers: tuple[str, str], choice: ModelChoice, prompt: str, se
 
 
 def _asked(prompt: str, chat: bool | None) -> Any:
-    """The prompt as it is decoded: a text is continued, unless it is to be a chat's first message."""
+    """Return the prompt to decode: the text, or a chat message with it."""
     from specdec.comparison.prompts import as_messages
 
     return as_messages(prompt) if chat else prompt
@@ -194,7 +194,7 @@ def _write_json(traced: "Trace", path: Path) -> None:
 
 
 def _show(lanes: list["Lane"], progress: Iterator["Lane"]) -> None:
-    """Two panels that fill up in a terminal; elsewhere a line for each strategy at the end."""
+    """Show two panels in a terminal; elsewhere, a line for each strategy at the end."""
     console = Console(highlight=False)
     if not console.is_terminal:
         for _ in progress:
@@ -205,7 +205,7 @@ def _show(lanes: list["Lane"], progress: Iterator["Lane"]) -> None:
     with Live(panels(lanes, console), console=console, auto_refresh=False) as live:
         shown = time.perf_counter()
         for lane in progress:
-            # Drawn between steps and at times only: the lanes' seconds are measured without it.
+            # Drawn between steps only, so that the lanes' seconds don't include it.
             if lane.result is not None or time.perf_counter() - shown > _REFRESH:
                 live.update(panels(lanes, console), refresh=True)
                 shown = time.perf_counter()
@@ -219,7 +219,7 @@ def _outcome(lanes: list["Lane"], difference: int | None) -> Iterator[str]:
         f"{quick.name} finished first: {quick.seconds:.2f} s of its own against {slow.seconds:.2f} s, "
         f"{slow.seconds / quick.seconds:.2f} times as fast"
     )
-    yield "one race proves nothing: `specdec compare` measures"
+    yield "a single race proves nothing: `specdec compare` measures"
     used = quick.generator.numerics
     yield f"numerics: {used}"
     if used.is_bit_exact and any(isinstance(lane.generator.proposer, AutoregressiveProposer) for lane in lanes):

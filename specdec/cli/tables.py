@@ -1,4 +1,4 @@
-"""Comparisons as tables for the terminal."""
+"""Tables of comparisons for the terminal."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ _DEFECT, _TIE = "bold red", "yellow"
 
 
 def speed_table(comparison: "Comparison") -> FiguresTable:
-    """Speed, acceptance, and whether the texts are plain decoding's in the same numerics."""
+    """Return the table of speed, acceptance, and whether texts equal plain decoding's in the same numerics."""
     table = FiguresTable("strategy", "tokens/s", "tokens/step", "times plain [95 %]", "same text")
     for row in comparison.rows:
         is_plain = row.strategy == comparison.plan.baseline
@@ -33,7 +33,7 @@ def speed_table(comparison: "Comparison") -> FiguresTable:
 
 
 def step_table(comparison: "Comparison") -> FiguresTable:
-    """The cost of a step: its time by phase, the nodes fed, and the cache held."""
+    """Return the table of a step's costs: time by phase, nodes, and cache size."""
     table = FiguresTable("ms per step", *PHASES, "sum", "nodes", "cache")
     for row in comparison.rows:
         seconds = [*row.seconds.values(), sum(row.seconds.values())]
@@ -78,7 +78,7 @@ def _spec_bench_table(found: "SpecBench", width: int) -> Table | FiguresTable:
 def _upright_or_turned(
     names: Sequence[str], headings: Sequence[str], figures: Sequence[Sequence[str]], width: int
 ) -> Table | FiguresTable:
-    """Strategies as rows, or as columns where that would be wider than the terminal."""
+    """Return a table with strategies as rows, or as columns if it would be wider than the terminal."""
     room = width - sum(2 + max(14, len(heading)) for heading in headings)
     if room >= min(16, max(map(len, names), default=0)):
         table = FiguresTable("strategy", *headings)
@@ -96,7 +96,7 @@ def _upright_or_turned(
 
 
 def told_texts(comparison: "Comparison", tokenizer: Any) -> Iterator[Text]:
-    """Lines on the identity of texts: in red what is a defect, or may be one, in yellow what is a numeric tie."""
+    """Return lines on whether texts are the same: possible defects in red, numeric ties in yellow."""
     from specdec.comparison.sentences import differences, identity
 
     if said := identity(comparison):

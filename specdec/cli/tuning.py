@@ -1,4 +1,4 @@
-"""The command that finds a strategy's options."""
+"""The command that searches a strategy's options."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,9 +33,9 @@ _MOST_TRIALS_SHOWN = 10
 
 @takes_model
 def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
-    strategy: Annotated[str, typer.Argument(help="a strategy; options that it is given stay as they are")],
-    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE,VALUE,… to try; may be repeated")] = None,
-    minutes: Annotated[float, typer.Option(help="when the search is to be over")] = 5.0,
+    strategy: Annotated[str, typer.Argument(help="a strategy; its given options are fixed")],
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE,VALUE,…: values to try; may be repeated")] = None,
+    minutes: Annotated[float, typer.Option(help="duration of the search")] = 5.0,
     choice: ModelChoice = USUAL,
     prompts: PromptSet = BUILT_IN,
     max_new_tokens: NewTokens = 64,
@@ -46,10 +46,10 @@ def tune(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
 ) -> None:
     """Find a strategy's fastest options for this machine and model.
 
-    They are printed as --proposer takes them.
-    What a pass costs by its nodes is measured first; a short run of each setting says how many tokens a step brings;
-    only those predicted to be fastest are run in earnest, beside plain decoding. A setting is called best only where
-    its interval over plain decoding lies above 1.
+    They are printed in the form for --proposer.
+    The cost of a pass by its number of nodes is measured first. A short run of each setting measures its tokens per
+    step, and only the settings predicted to be fastest are compared with plain decoding in full. A setting is called
+    best only if its whole interval over plain decoding is above 1.
     """
     from specdec.comparison.options import ComparisonOptions
     from specdec.comparison.tune import Tuner, check_search
@@ -95,7 +95,7 @@ def _print(tuning: "Tuning", tokenizer: Any) -> None:
 
 
 def _values(given: str) -> tuple[str, list[Any]]:
-    """``NAME=VALUE,VALUE,…``, each read as a strategy's options are."""
+    """Parse ``NAME=VALUE,VALUE,…``; values are read like a strategy's options."""
     from specdec.plugins.registry import read_value
 
     name, equals, values = given.partition("=")
@@ -114,7 +114,7 @@ def _check_ready(path: Path | None) -> None:
 
 
 def _trial_table(tuning: "Tuning") -> FiguresTable:
-    """The settings that were screened, the fastest first."""
+    """Return the table of screened settings, the fastest first."""
     heading = f"{plural(len(tuning.trials), 'setting')} screened; predicted fastest"
     table = FiguresTable(heading, "tokens/step", "nodes/step", "ms/step", "tokens/s")
     for trial in tuning.trials[:_MOST_TRIALS_SHOWN]:

@@ -1,4 +1,4 @@
-"""Classify the difference between a text and plain decoding's as a numeric tie or a defect, for audits and comparisons.
+"""Classifies the difference between a text and plain decoding's as a numeric tie or a defect.
 
 In a *numeric tie* plain decoding's scores of the two tokens are no further apart than the model's logits vary between
 passes of different shapes. Any other difference is a *defect*, and so is every difference in bit-exact numerics.
@@ -89,9 +89,9 @@ def judge(
         scores = float(shown[token]), float(shown[decided > -math.inf].min())
     margin, reach = scores[1] - scores[0], SLACK * noise if deviation is None else 2 * deviation
     if margin <= reach and noise > 0:
-        reason = f"the two scores lie {margin:.2g} apart, where noise is {noise:.2g}"
+        reason = f"the two scores are {margin:.2g} apart, and the noise is {noise:.2g}"
         return Judgement("numeric tie", reason, scores, margin)
-    saw = f"noise is {noise:.2g}" if deviation is None else f"the strategy saw scores within {reach / 2:.2g}"
+    saw = f"noise is {noise:.2g}" if deviation is None else f"the strategy's scores deviate by up to {reach / 2:.2g}"
     return Judgement("defect", f"the model scores the token {margin:.3g} lower, and {saw}", scores, margin)
 
 

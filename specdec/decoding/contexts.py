@@ -60,7 +60,7 @@ class Context:
 
 
 class Contexts:
-    """The contexts whose rows wait in a target's cache, least recently used first, and the prefix cache.
+    """The contexts with rows in a target's cache, least recently used first, and the prefix cache.
 
     Args:
         fingerprint: returns a value that changes whenever the model does.

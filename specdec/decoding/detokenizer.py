@@ -9,7 +9,7 @@ from specdec.settings import Settings
 
 
 class TextDecoder:
-    """The text of a request's new tokens, pushed one at a time: what they add to the prompt's text.
+    """The text that a request's new tokens add to the prompt's text; tokens are pushed one at a time.
 
     Args:
         stop: strings that cut the text where they start.

@@ -51,7 +51,7 @@ def checked(proposal: DraftTree | Exception, request: RequestState, limits: Budg
     if isinstance(proposal, Exception):
         raise proposal
     if not isinstance(proposal, DraftTree):
-        raise PluginError(f"proposer {name} returned {proposal!r}, which is not a DraftTree")
+        raise PluginError(f"proposer {name} returned {proposal!r}, which isn't a DraftTree")
     proposal.check(request.tokens[-1], vocab_size, limits, name)
     if verifier.reads_q and proposal.has_true_q:
         proposal.check_draws(vocab_size, name)

@@ -1,6 +1,6 @@
 """The built-in small model and its prompts, for ``specdec demo``, the tests and the benchmarks.
 
-The model card, ``model/README.md``, says what it was trained on and what its figures can't be taken for.
+The model card, ``model/README.md``, describes its training data and what its figures don't show.
 """
 
 import json
@@ -28,7 +28,7 @@ class Prompt:
 
 
 def load(dtype: Any = "float32") -> tuple[Any, Any]:
-    """The built-in model and its tokenizer: 7 million parameters, in float32 by default.
+    """Load the built-in model, which has 7 million parameters, and its tokenizer.
 
     ``dtype`` is a torch dtype or its name; the weights are stored in bfloat16.
     """
@@ -40,7 +40,7 @@ def load(dtype: Any = "float32") -> tuple[Any, Any]:
 
 
 def load_drafter(dtype: Any = "float32") -> Any:
-    """A drafter for the built-in model, of the same vocabulary: 1.2 million parameters, otherwise as ``load``."""
+    """Load a draft model for the built-in model: 1.2 million parameters, the same vocabulary; as ``load`` otherwise."""
     return _load_model("drafter", dtype)
 
 
@@ -54,6 +54,6 @@ def _load_model(name: str, dtype: Any) -> Any:
 
 
 def prompts() -> list[Prompt]:
-    """The shipped prompts, six of each category."""
+    """Return the shipped prompts, six of each category."""
     text = (files(__package__) / "prompts.json").read_text(encoding="utf-8")
     return [Prompt(**entry) for entry in json.loads(text)]

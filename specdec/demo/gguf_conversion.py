@@ -1,4 +1,4 @@
-"""A GGUF file of a Llama model as checkpoints of transformers, and the digest of a checkpoint's weights."""
+"""Converts a GGUF file of a Llama model to transformers checkpoints, and computes the digest of a checkpoint."""
 
 import hashlib
 from pathlib import Path
@@ -16,7 +16,7 @@ def check_libraries() -> None:
 
 
 def convert(gguf: Path, folder: Path) -> None:
-    """Write a checkpoint for each dtype, in a folder of its name: configuration, weights, tokenizer, chat template."""
+    """Write a checkpoint for each dtype, in a folder of that name: configuration, weights, tokenizer, chat template."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
@@ -37,7 +37,7 @@ def convert(gguf: Path, folder: Path) -> None:
 
 
 def weights_digest(file: Path) -> str:
-    """sha256 over names, dtypes, shapes and bytes of a safetensors file's tensors, in the order of their names."""
+    """Return the sha256 of names, dtypes, shapes and bytes of a safetensors file's tensors, in the order of names."""
     import torch
     from safetensors import safe_open
 

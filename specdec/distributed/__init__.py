@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 __all__ = ["group"]
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of the package's
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import ``group`` at first use: torch's distributed tensors take half a second."""

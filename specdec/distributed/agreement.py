@@ -17,7 +17,7 @@ _NUM_READ = 16  # numbers read at each end of a matrix
 
 
 def facts_of(model: Any) -> dict[str, Hashable]:
-    """The facts about a process that affect its forward passes, by name."""
+    """Return the facts about a process that affect its forward passes, by name."""
     return {
         "version of Python": sys.version.split()[0],
         "version of specdec": version("specdec"),
@@ -35,12 +35,12 @@ def facts_of(model: Any) -> dict[str, Hashable]:
 
 
 def difference(ranks: Ranks, facts: Mapping[str, Hashable], remedy: str) -> str:
-    """Compare the ranks' facts; all ranks call this at once, and get the same message, "" where the facts are equal.
+    """Compare the ranks' facts; return the same message on all ranks, "" if the facts are equal.
 
-    The message names the first fact in which a rank differs from rank 0.
+    All ranks call this at the same time. The message names the first fact in which a rank differs from rank 0.
 
     Raises:
-        ModelError: a rank has ended.
+        ModelError: if a rank has ended.
     """
     if not ranks.leads:
         ranks.reply(facts)
@@ -61,7 +61,7 @@ def _difference(everyone: Sequence[Mapping[str, Hashable]], remedy: str) -> str:
 
 
 def _digest(model: torch.nn.Module) -> str:
-    """A digest of all weights' names and shapes, and of some numbers, sharded weights' aside: those differ."""
+    """Return a digest of all weights' names and shapes, and of some numbers of weights that aren't sharded."""
     digest = sha256()
     for name, parameter in model.named_parameters():
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())

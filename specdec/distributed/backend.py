@@ -59,7 +59,7 @@ class DistributedBackend(Backend):
         own = part.backend
         self.shapes, self.inexact, self.reason = own.shapes, own.inexact, own.reason
         self.deviation = own.deviation
-        self._abandon = weakref.finalize(self, ranks.defer, "close", key)  # for a generator that is never closed
+        self._abandon = weakref.finalize(self, ranks.defer, "close", key)  # in case the generator is never closed
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -67,7 +67,7 @@ class DistributedBackend(Backend):
 
     @classmethod
     def read(cls, source: ModelSource, tokenizer: Any | None, options: Any) -> tuple[Any, Any]:
-        raise ModelError(f"every rank loads its own model, so pass a model in place of a name: {_NO_GROUP}")
+        raise ModelError(f"every rank loads its own model, so pass a model instead of a name: {_NO_GROUP}")
 
     @classmethod
     def load(cls, model: object, compiler: Compiler, options: Any = None) -> Self:
@@ -159,10 +159,10 @@ class DistributedBackend(Backend):
         return self._do("on_backend", self._worker.on_backend, method, *args)
 
     def _do(self, method: str, own: Callable[..., Any], *args: Any) -> Any:
-        """Run a command on every rank; after a rank has ended, run cleanup commands on rank 0 alone.
+        """Run a command on every rank; after a rank has ended, run cleanup commands on rank 0 only.
 
         Raises:
-            ModelError: another rank has ended.
+            ModelError: if another rank has ended.
         """
         with self._ranks.lock:
             is_cleanup = method == "close" or (method == "on_backend" and args[0] in _CLEANUP)
@@ -182,7 +182,7 @@ class DistributedBackend(Backend):
     def _ask(self, number: int, method: str, *args: Any) -> dict[Place, Any]:
         """Call a method of every rank's worker and merge the dicts that they return; ``number`` is the last pass's."""
         if number != self._worker.num_passes:
-            raise PluginError("the outputs of an earlier pass were requested, which ranks don't retain")
+            raise PluginError("the outputs of an earlier pass were requested, but ranks retain only the last")
         with self._ranks.lock, _ending_on_interrupt(self._ranks):
             self._ranks.command("ask", self._key, method, *args)
             try:

@@ -1,4 +1,4 @@
-"""Load the model's workers on all ranks at once: equal on all of them, or refused by all of them."""
+"""Loads the model's workers on all ranks; they are equal on all ranks, or all ranks refuse them."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -17,17 +17,17 @@ from specdec.weights.layers import is_sharded
 
 
 class RefusalError(ModelError):
-    """Raised on every rank at once: no rank can drive the model."""
+    """Raised on every rank if one rank can't drive the model."""
 
 
 def read(name: str, split: Literal["tensors", "branches"]) -> tuple[Any, Any]:
-    """Load a rank's model and tokenizer from a path or hub name; all ranks call this at once.
+    """Load a rank's model and tokenizer from a path or hub name; all ranks call this at the same time.
 
     Args:
-        split: ``tensors`` shards the model over the ranks; for ``branches`` each rank loads all of it.
+        split: ``tensors`` shards the model over the ranks; with ``branches`` each rank loads all of it.
 
     Raises:
-        ModelError: the model can't be loaded, or not sharded.
+        ModelError: if the model can't be loaded or sharded.
     """
     if split == "branches":
         return load_pretrained(name)
@@ -50,13 +50,13 @@ def load(
     pack: Callable[[Any], object] = lambda _: None,
     unpack: Callable[[], None] = lambda: None,
 ) -> RankWorker:
-    """Load this rank's worker; all ranks call this at once.
+    """Load this rank's worker; all ranks call this at the same time.
 
     Args:
         pack, unpack: pack the model's weights as on rank 0, and undo that when the worker closes.
 
     Raises:
-        RefusalError: on every rank: a rank can't drive the model, or the ranks' models differ.
+        RefusalError: on every rank, if one rank can't drive the model or the ranks' models differ.
     """
     backend, refusal = None, ""
     try:
@@ -76,7 +76,7 @@ def load(
 
 
 def _check_heads(ranks: Ranks, model: Any) -> None:
-    """Raise ModelError where the number of ranks doesn't divide a sharded model's numbers of heads."""
+    """Raise ModelError if the number of ranks doesn't divide a sharded model's numbers of heads."""
     config = model.config.get_text_config()
     counts = {getattr(config, name, ranks.size) for name in ("num_attention_heads", "num_key_value_heads")}
     if is_sharded(model) and any(count % ranks.size for count in counts if count):

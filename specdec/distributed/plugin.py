@@ -1,4 +1,4 @@
-"""The ``distributed`` backend as a plug-in, registered by an entry point of specdec's own."""
+"""The ``distributed`` backend as a plug-in, registered by specdec's own entry point."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from specdec.plugins.hookspecs import hookimpl
 
 @hookimpl
 def specdec_backends() -> Mapping[str, type[Backend]]:
-    """Import the backend when the registry needs it: transformers' model code takes seconds."""
+    """Import the backend when the registry needs it, since transformers' model code takes seconds to import."""
     from specdec.distributed.backend import DistributedBackend
 
     return {"distributed": DistributedBackend}

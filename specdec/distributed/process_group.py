@@ -1,4 +1,4 @@
-"""Decoding by several processes: rank 0 decides what is run, and the others follow its commands."""
+"""Decoding by several processes: rank 0 sends commands, and the other ranks run them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,8 @@ if TYPE_CHECKING:  # transformers' model code takes seconds to import
 
 @contextmanager
 def group(model: Any, timeout: float = 60.0) -> Iterator[bool]:
-    """Decode with a model on all ranks of the process group. Each rank enters the block; True on rank 0, which decodes.
+    """Decode with a model on all ranks of the process group. Every rank enters the block; rank 0, where it yields True,
+    decodes.
 
     ::
 
@@ -23,18 +24,18 @@ def group(model: Any, timeout: float = 60.0) -> Iterator[bool]:
             if leads:
                 print(Generator(model, tokenizer, backend="distributed").generate("…").text)
 
-    A model loaded with ``tp_plan="auto"`` is sharded, and its layers communicate in every pass. Of any other model each
-    rank has a whole copy, and forwards its share of the branches of each draft tree.
+    A model loaded with ``tp_plan="auto"`` is sharded, and its layers communicate in every pass. Of any other model,
+    each rank has a full copy and forwards its share of each draft tree's branches.
 
-    On the other ranks the call runs rank 0's commands and yields False once rank 0 leaves the block.
+    On the other ranks the call runs rank 0's commands, and yields False after rank 0 has left the block.
 
     Args:
-        model: the rank's own, loaded in the same way on each.
+        model: the rank's own model, loaded in the same way on every rank.
         timeout: the longest that rank 0 waits for another rank, in seconds.
 
     Raises:
-        ModelError: on every rank, without a process group or where the ranks differ; on any other rank than 0 when
-            another one has ended. On rank 0 the request that is running raises it.
+        ModelError: on every rank, if there is no process group or the ranks differ; on ranks other than 0, if another
+            rank has ended. On rank 0 the running request raises the latter.
     """
     ranks = Ranks(timeout)
     if fault := difference(ranks, facts_of(model), "start all ranks alike, from the same files"):
@@ -48,7 +49,7 @@ def group(model: Any, timeout: float = 60.0) -> Iterator[bool]:
 
 
 def _follow(ranks: Ranks, model: Any) -> None:
-    """Run rank 0's commands until it dismisses this rank."""
+    """Run rank 0's commands until rank 0 leaves the block."""
     workers: dict[int, RankWorker] = {}
     try:
         while (command := ranks.receive())[0] != "dismiss":

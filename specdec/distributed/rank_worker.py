@@ -21,15 +21,15 @@ from specdec.layout import Compiler, Layout
 from specdec.tree import ROOT, DraftTree
 
 Place = tuple[int, int]  # (row of the pass, node of its tree)
-SPOILED = -1  # as a node: the rank's logits of the row are NaN
+SPOILED = -1  # in place of a node: the rank's logits of the row are NaN
 _Flat = tuple[torch.Tensor, list[list[tuple[int, ...]]]]
 
-_FEWEST_SHARED = 8  # nodes: dividing a smaller tree takes longer than forwarding it
+_FEWEST_SHARED = 8  # nodes; dividing a smaller tree takes longer than forwarding it
 _MOST_ALONE = 32  # nodes of an undivided pass that rank 0 forwards alone, since their keys are quick to send
 
 
 class RankBackend(HFBackend):
-    """A rank's own model, examined by all ranks at once."""
+    """A rank's own model, examined by all ranks at the same time."""
 
     is_alone: ClassVar[bool] = False
 
@@ -45,7 +45,7 @@ class RankBackend(HFBackend):
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """The facts about a draft tree that ranks send one another: all that a layout depends on."""
+    """The facts about a draft tree that a layout depends on, which ranks send to each other."""
 
     tokens: Sequence[int]
     parents: Sequence[int]
@@ -54,11 +54,11 @@ class TreeShape:
 
     @classmethod
     def of(cls, tree: DraftTree) -> "TreeShape":
-        """The facts about a tree."""
+        """Return the facts about a tree."""
         return cls(tree.tokens, tree.parents, tree.depths, tuple(tree.nodes_wanted()))
 
     def tree(self, nodes: Sequence[int], wanted: Sequence[int]) -> DraftTree:
-        """The subtree of ``nodes``, ascending, with the logits of ``wanted`` requested."""
+        """Return the subtree of ``nodes``, ascending, with the logits of ``wanted`` requested."""
         place = {node: number for number, node in enumerate(nodes)}
         tree = DraftTree.of_candidates(
             [self.tokens[node] for node in nodes],
@@ -111,9 +111,9 @@ class RankWorker:
         hidden: Sequence[int],
         layout: Layout | None = None,
     ) -> Output | None:
-        """Run this rank's share of a pass; returns its output by the share's nodes, None if it has no share.
+        """Run this rank's share of a pass; return its output by the share's nodes, or None without a share.
 
-        ``layout``: of the whole pass, on rank 0.
+        ``layout`` is the whole pass's, on rank 0.
         """
         num_ranks = 1 if self.is_sharded else self._ranks.size
         self._shares = [_shares(shape, num_ranks) for shape in shapes]
@@ -121,7 +121,7 @@ class RankWorker:
         self.num_passes += 1
         num_nodes = sum(len(shape.tokens) for shape in shapes)
         self._is_rank_0s = num_ranks > 1 and not self.is_shared and num_nodes <= _MOST_ALONE
-        if self._is_rank_0s and not self._ranks.leads:  # a second reader of the weights would slow rank 0 down
+        if self._is_rank_0s and not self._ranks.leads:  # another rank reading its weights would slow rank 0 down
             self._output = None
             return None
         if layout is None or self.is_shared:
@@ -133,7 +133,7 @@ class RankWorker:
         return self._output
 
     def _wanted(self, row: int, shape: TreeShape) -> Sequence[int]:
-        """The nodes whose logits this rank computes: those that it owns, and the root, which shows NaN."""
+        """Return the nodes whose logits this rank computes: those that it owns, and the root, to detect NaN."""
         if self.is_sharded:  # layers exchange tensors of one shape on all ranks
             return shape.wanted
         owned = self._owned_of(row)
@@ -141,7 +141,7 @@ class RankWorker:
         return own if self._ranks.leads and own else sorted({ROOT, *own})
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """Commit paths of the last pass, in nodes of the whole trees; fetch the keys that this rank lacks."""
+        """Commit paths of the last pass, as nodes of the whole trees, and fetch the keys that this rank lacks."""
         own, missing = list[list[int]](), dict[int, list[tuple[int, int, int]]]()
         for row, path in enumerate(paths):
             shares = self._shares[row]
@@ -197,9 +197,9 @@ class RankWorker:
         return getattr(self.backend, method)(*args)
 
     def ids(self, num_top: int) -> dict[Place, int]:
-        """The top-1 id at each node that this rank owns; its complement where the logits are NaN.
+        """Return the top-1 id at each node that this rank owns; its complement ``~id`` if the logits are NaN.
 
-        A row whose root is NaN on this rank is reported under ``SPOILED``: its keys and values are NaN, too.
+        A row whose root is NaN on this rank is reported under ``SPOILED``: its keys and values are NaN as well.
         """
         self._last.num_top = num_top
         found = {place: self._last.top_id(place[0], number) for place, number in self._own_places()}
@@ -209,21 +209,21 @@ class RankWorker:
         return found
 
     def top(self, k: int) -> dict[Place, tuple[Any, Any]]:
-        """The top-k ids and their probabilities, at the same nodes."""
+        """Return the top-k ids and their probabilities, at the same nodes."""
         return self._at_own_places(*self._last.top(k))
 
     def top_logits(self, k: int) -> dict[Place, tuple[Any, Any]]:
-        """The top-k ids and their logits, at the same nodes."""
+        """Return the top-k ids and their logits, at the same nodes."""
         return self._at_own_places(*self._last.top_logits(k))
 
     def logits(self, places: Sequence[Place]) -> dict[Place, torch.Tensor]:
-        """The logits at those of ``places`` that this rank owns, on the host."""
+        """Return the logits at those of ``places`` that this rank owns, on the host."""
         own = dict(self._own_places())
         # Pickling a view sends its whole storage.
         return {place: self._last.at(place[0], own[place]).cpu().clone() for place in places if place in own}
 
     def hidden(self, layer: int) -> dict[Place, torch.Tensor]:
-        """The hidden states of a layer at all nodes that this rank owns, on the host."""
+        """Return the hidden states of a layer at all nodes that this rank owns, on the host."""
         states = self._last.hidden[layer].cpu()
         return {(row, node): states[row, number].clone() for row, node, number in self._owned()}
 
@@ -237,7 +237,7 @@ class RankWorker:
         return shares[self._ranks.rank if len(shares) > 1 else 0]
 
     def _owned_of(self, row: int) -> frozenset[int]:
-        """The nodes of a row that this rank owns; rank 0 owns all nodes of an undivided row."""
+        """Return the nodes of a row that this rank owns; rank 0 owns all nodes of an undivided row."""
         is_owner = len(self._shares[row]) > 1 or self._ranks.leads
         return self._share_of(row).owned if is_owner else frozenset()
 
@@ -260,7 +260,7 @@ class RankWorker:
 
 
 def _shares(shape: TreeShape, num_ranks: int) -> tuple[Share, ...]:
-    """The tree's share per rank; a single share for all ranks if the tree isn't divided."""
+    """Return the tree's share for each rank; a single share for all ranks if the tree isn't divided."""
     if num_ranks > 1 and len(shape.tokens) >= _FEWEST_SHARED:
         shares = shares_of(shape.parents, shape.depths, num_ranks)
         if any(share.owned for share in shares[1:]):
@@ -270,7 +270,7 @@ def _shares(shape: TreeShape, num_ranks: int) -> tuple[Share, ...]:
 
 
 def _flat(held: Sequence[Held]) -> _Flat:
-    """Flatten keys and values to one tensor, ten times as fast to send, and the shapes of its parts."""
+    """Flatten keys and values to one tensor, which is sent ten times as fast; return it with the parts' shapes."""
     numbers = torch.cat([part.flatten() for each in held for part in each.parts])
     return numbers.cpu(), [[(*part.shape,) for part in each.parts] for each in held]
 

@@ -1,7 +1,7 @@
-"""Messages between the processes that decode together: a star, in which rank 0 leads and the others follow.
+"""Messages between rank 0 and each of the other ranks.
 
-Messages are pickled and sent by gloo, apart from the traffic of the model's own layers. A rank waits for a reply up to
-the timeout, and for a command without limit.
+Messages are pickled and sent by gloo, separately from the traffic of the model's own layers. A rank waits for a reply
+up to the timeout, and for a command without limit.
 """
 
 import pickle
@@ -32,7 +32,7 @@ _IN_COMMUNICATION = re.compile(f"{_CLOSED.pattern}|gloo|nccl|timed out|timeout")
 
 
 class Ranks:
-    """A process's end of the group's connections; all ranks make it at once.
+    """A process's end of the group's connections; all ranks create it at the same time.
 
     Args:
         timeout: the longest that rank 0 waits for another rank, in seconds.
@@ -43,7 +43,7 @@ class Ranks:
         lock: held from a command to its last reply, since several threads may decode.
 
     Raises:
-        ModelError: there is no process group.
+        ModelError: if there is no process group.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -82,35 +82,35 @@ class Ranks:
 
     @property
     def has_ended(self) -> bool:
-        """True once a rank has ended, or may have run a command that rank 0 hasn't: decoding is over."""
+        """True once decoding is over: a rank has ended, or may have run a command that rank 0 hasn't."""
         return self._has_ended
 
     def end(self) -> None:
-        """Send no more commands; the other ranks end with this process."""
+        """Stop sending commands; the other ranks end with this process."""
         self._has_ended = True
 
     def command(self, *command: object) -> None:
         """Send deferred commands, then this one, from rank 0 to all others.
 
         Raises:
-            ModelError: a rank has ended, or doesn't receive the command within the timeout.
+            ModelError: if a rank has ended, or doesn't receive the command within the timeout.
         """
         while self._deferred:
             self.broadcast(self._deferred.pop(0))
         self.broadcast(command)
 
     def defer(self, *command: object) -> None:
-        """Send a command before the next one: a finaliser may run while another message is being exchanged."""
+        """Send a command together with the next one, since a finaliser may run while messages are exchanged."""
         self._deferred.append(command)
 
     def broadcast(self, message: object, besides: int = 0) -> None:
         """Send a message from rank 0 to all others, or to all but ``besides``.
 
         Raises:
-            ModelError: a rank has ended, or doesn't receive the message within the timeout.
+            ModelError: if a rank has ended, or doesn't receive the message within the timeout.
         """
         if self._has_ended:
-            raise ModelError("a rank has ended, and nothing more is decoded: start all again")
+            raise ModelError("a rank has ended, so decoding is over: restart all ranks")
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for rank in self.others:
             if rank != besides:
@@ -120,16 +120,16 @@ class Ranks:
         """Wait for the next message from rank 0, without limit.
 
         Raises:
-            ModelError: rank 0 has ended.
+            ModelError: if rank 0 has ended.
         """
         with self._ending_with_rank_0():
             return self._receive(0, _FOREVER)
 
     def reply(self, reply: object) -> None:
-        """Send a reply to rank 0; waits until rank 0 receives it.
+        """Send a reply to rank 0, and wait until rank 0 receives it.
 
         Raises:
-            ModelError: rank 0 has ended.
+            ModelError: if rank 0 has ended.
         """
         with self._ending_with_rank_0():
             self._send(pickle.dumps(reply, pickle.HIGHEST_PROTOCOL), 0, _FOREVER)
@@ -145,10 +145,10 @@ class Ranks:
         """Receive a reply from each other rank, in order.
 
         Args:
-            patience: the longest wait for a reply, in timeouts.
+            patience: the longest wait for a reply, as a multiple of the timeout.
 
         Raises:
-            ModelError: a rank has ended, or doesn't reply in time.
+            ModelError: if a rank has ended, or doesn't reply in time.
         """
         return [self.reply_of(rank, patience) for rank in self.others]
 
@@ -157,7 +157,7 @@ class Ranks:
         return self._guarded(rank, partial(self._receive, rank, patience * self._timeout))
 
     def dismiss(self) -> None:
-        """Make the other ranks return, unless the group has ended."""
+        """Let the other ranks leave their blocks, unless the group has ended."""
         if not self._has_ended:
             with suppress(ModelError):
                 self.broadcast(("dismiss", 0))
@@ -172,7 +172,7 @@ class Ranks:
             _wait(dist.isend(report, 0, self._group, _FAILURE_TAG), _REPORT_TIMEOUT)
 
     def diagnose(self, error: Exception, suspect: int | None = None) -> Exception:
-        """Turn rank 0's communication error into a ModelError that names the failed rank; return other errors as is.
+        """Turn rank 0's communication error into a ModelError with the failed rank; return other errors unchanged.
 
         Failure reports are read only after a communication error: gloo closes all connections when a wait times out.
 
@@ -184,13 +184,13 @@ class Ranks:
         for rank in sorted(self.others, key=lambda rank: rank != suspect):
             if (why := self._end_of(rank)) is not None:
                 self._has_ended = True
-                return ModelError(f"rank {rank} has ended{why}: nothing more is decoded; start all again")
+                return ModelError(f"rank {rank} has ended{why}: decoding is over; restart all ranks")
         self._has_ended = True
         suspect = 1 if self.size == 2 else suspect  # in the model's layers all ranks communicate at once
         who, seconds = "a rank" if suspect is None else f"rank {suspect}", self._timeout.total_seconds()
         return ModelError(
-            f"{who} doesn't answer within {seconds:g} s: nothing more is decoded; start all again, with a longer "
-            "timeout where passes take that long"
+            f"{who} doesn't reply within {seconds:g} s: decoding is over; restart all ranks, with a longer "
+            "timeout if passes take that long"
         )
 
     def _end_of(self, rank: int) -> str | None:
@@ -255,14 +255,14 @@ class _Membership:
 
 
 def ranks_of(model: object) -> Ranks | None:
-    """The group that a model decodes with, on rank 0; None on other ranks and for models without a group."""
+    """Return the group with which a model decodes, on rank 0; None on other ranks and for models without a group."""
     member: _Membership | None = getattr(model, "__dict__", {}).get(_MEMBERSHIP)
     return member.ranks if member is not None and member.model is model else None
 
 
 @contextmanager
 def leading(model: Any, ranks: Ranks) -> Iterator[None]:
-    """Within the block ``ranks_of(model)`` is ``ranks``; its end dismisses the other ranks."""
+    """Set ``ranks_of(model)`` to ``ranks`` for the block; at its end, let the other ranks leave."""
     vars(model)[_MEMBERSHIP] = _Membership(ranks, model)
     try:
         yield

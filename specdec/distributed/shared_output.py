@@ -1,4 +1,4 @@
-"""The output of a pass that ranks shared, fetched from them on demand: mostly ids, which are few bytes."""
+"""The output of a pass shared by ranks, fetched from them on demand; mostly ids, which are few bytes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,12 +12,12 @@ Ask = Callable[..., dict[Place, Any]]
 
 
 class SharedOutput(Output):
-    """An output of which each rank has the nodes that it owns.
+    """An output distributed over ranks: each rank has the nodes that it owns.
 
     Args:
         own: rank 0's output.
         num_rows, columns: of the whole pass.
-        ask: calls a method of every rank's worker, by name, and merges the dicts that they return.
+        ask: calls a method of every rank's worker by name, and merges the returned dicts.
     """
 
     def __init__(self, own: Output, num_rows: int, columns: Sequence[int], ask: Ask) -> None:
@@ -64,7 +64,7 @@ class SharedOutput(Output):
             self.hidden = {**self.hidden, layer: states.to(self.logits.device)}
 
     def _whole(self, found: dict[Place, Any]) -> list[Any]:
-        """Arrange values by row and column; None where a row has no such node."""
+        """Arrange values by row and column; None if a row has no such node."""
         return [[found.get((row, node)) for node in self._columns] for row in range(self._num_rows)]
 
     def _both(self, found: dict[Place, tuple[Any, Any]]) -> tuple[list[Any], list[Any]]:

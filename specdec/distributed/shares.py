@@ -1,8 +1,8 @@
-"""A draft tree divided between ranks: lookahead parallelism (Fu et al. 2024, §3.4) for any tree.
+"""Divides a draft tree between ranks: lookahead parallelism (Fu et al. 2024, §3.4) for any tree.
 
-A rank forwards the nodes that it owns and their ancestors. A stretch of nodes in depth-first order needs only its first
-node's ancestors in addition, so stretches divide any tree with little work done twice. For lookahead's window they are
-the columns, each with the part of level 0 that it attends to.
+A rank forwards the nodes that it owns and their ancestors. A stretch of nodes in depth-first order needs only the
+ancestors of its first node in addition, so little work is done twice. For lookahead's window, the stretches are the
+columns, each with the part of level 0 that it attends to.
 """
 
 from collections.abc import Sequence
@@ -25,9 +25,9 @@ class Share:
 
 
 def shares_of(parents: Sequence[int], depths: Sequence[int], num_ranks: int) -> tuple[Share, ...]:
-    """Divide a tree into ``num_ranks`` shares with the smallest possible maximum; the first rank owns the stem.
+    """Divide a tree into ``num_ranks`` shares, minimising the largest; the first rank owns the stem.
 
-    A chain isn't divided: every rank forwards all of it, and needs no keys of the others.
+    A chain isn't divided: every rank forwards all of it, and needs no keys from the others.
     """
     children = _children(parents)
     stem = [ROOT]
@@ -54,7 +54,7 @@ def _children(parents: Sequence[int]) -> list[list[int]]:
 
 
 def _depth_first(children: Sequence[Sequence[int]], parents: Sequence[int]) -> list[int]:
-    """All nodes depth-first, small subtrees first: the nodes after a cut then have few ancestors before the cut."""
+    """Return all nodes depth-first, small subtrees first, so the nodes after a cut have few ancestors before it."""
     sizes = [1] * len(parents)
     for node in range(len(parents) - 1, 0, -1):
         sizes[parents[node]] += sizes[node]
@@ -67,7 +67,7 @@ def _depth_first(children: Sequence[Sequence[int]], parents: Sequence[int]) -> l
 
 
 def _stretches(order: Sequence[int], depths: Sequence[int], num_ranks: int) -> list[Sequence[int]]:
-    """Cut an order into at most ``num_ranks`` stretches; the largest, ancestors included, is as small as possible."""
+    """Cut an order into at most ``num_ranks`` stretches, minimising the largest, ancestors included."""
     least, enough = 1, len(order) + max(depths)
     while least < enough:
         limit = (least + enough) // 2

@@ -1,1 +1,1 @@
-"""specdec inside transformers: its strategies in ``generate``, and drafts of either for the other."""
+"""specdec inside transformers: ``custom_generate``, and candidate generators in both directions."""

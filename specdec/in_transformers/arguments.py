@@ -1,4 +1,4 @@
-"""The processors and criteria that ``generate`` has prepared, as settings of specdec's."""
+"""Translates the processors and criteria prepared by ``generate`` to specdec's settings."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ _NAMES = "temperature", "top_k", "top_p", "min_p"
 
 
 def sampling_settings(processors: Sequence[Any], row: PaddedRow, num_rows: int, samples: bool) -> dict[str, Any]:
-    """Processors as settings of a row: temperature and truncation at their end by name, all others as they are."""
+    """Return processors as a row's settings: final temperature and truncation by name, all others unchanged."""
     named: dict[str, Any] = {"temperature": 1.0 if samples else 0.0}
     others = list(processors)
     last = len(_WARPERS)
@@ -48,7 +48,7 @@ def stopping_settings(criteria: Sequence[Any], row: PaddedRow, most: int) -> dic
 
 
 def check_criteria(criteria: Sequence[Any], num_rows: int) -> None:
-    """Refuse criteria for a batch without an end of text: rows that end early have nothing to be padded with then.
+    """Raise an error for criteria in a batch without an end-of-text token, which would pad rows that end early.
 
     Raises:
         RequestError: with the remedy.
@@ -60,7 +60,7 @@ def check_criteria(criteria: Sequence[Any], num_rows: int) -> None:
 
 
 def _place(processor: Any) -> int | None:
-    """The place of a warper among those that are known by name; None for others, and for other options."""
+    """Return a warper's index among those with a setting of their own; None for others, or with other options."""
     if type(processor) not in _WARPERS or getattr(processor, "filter_value", -float("inf")) != -float("inf"):
         return None
     return _WARPERS.index(type(processor)) if getattr(processor, "min_tokens_to_keep", 1) == 1 else None

@@ -1,4 +1,4 @@
-"""A call of ``generate`` as it was prepared, decoded by a generator."""
+"""A prepared call of ``generate``, decoded by a generator."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,7 +19,7 @@ _SEEDS = 2**62
 
 
 class Call:
-    """One call: its rows, what is asked of them, and what was decoded of each so far.
+    """One call of ``generate``: its rows, their settings, and the tokens decoded so far.
 
     Args:
         input_ids: (batch, tokens), padded on the left.
@@ -41,14 +41,14 @@ class Call:
         self._logits: list[list[torch.Tensor]] = [[] for _ in input_ids]
 
     def check(self, inputs: Mapping[str, Any], assistant_model: Any | None, reads_images: bool = False) -> None:
-        """Refuse what can't be honoured, before a model is tried or laid out.
+        """Raise an error for unsupported arguments, before the model is tested and packed.
 
         Args:
-            inputs: of the model, besides ids.
+            inputs: the model's inputs besides ids.
             reads_images: True for a vision-language model.
 
         Raises:
-            RequestError: by name.
+            RequestError: with the names of unsupported arguments.
         """
         check_mode(self._config, assistant_model)
         check_inputs(inputs, reads_images)
@@ -58,10 +58,10 @@ class Call:
         check_criteria(self._criteria, len(self._rows))
         check_scores(self._config, self._processors)
         if self._streamer is not None and len(self._rows) > 1:
-            raise RequestError("a streamer hears of one text, and a batch was given: give one prompt at a time")
+            raise RequestError("a streamer receives one text, but a batch was given: give one prompt at a time")
 
     def decode(self, generator: Generator) -> Any:
-        """Decode, once checked; what ``generate`` returns."""
+        """Decode the rows, after ``check``; return what ``generate`` returns."""
         try:
             self._stream(generator)
         finally:
@@ -86,7 +86,7 @@ class Call:
                         self._streamer.put(torch.tensor([token]))
 
     def _settings(self) -> list[dict[str, Any]]:
-        """The settings of each row; seeds are torch's own draws, so that ``torch.manual_seed`` repeats a text."""
+        """Return each row's settings; seeds are drawn by torch, so ``torch.manual_seed`` reproduces a text."""
         samples = bool(self._config.do_sample)
         seeds = torch.randint(_SEEDS, (len(self._rows),)).tolist() if samples else [0] * len(self._rows)
         keeps_logits = gives(self._config, "output_scores") or gives(self._config, "output_logits")

@@ -1,6 +1,6 @@
-"""Drafts across the border: transformers' candidate generators as proposers, and proposers as candidate generators.
+"""transformers' candidate generators as proposers, and proposers as candidate generators.
 
-transformers' assisted generation takes its candidates from a ``CandidateGenerator``: a chain of tokens behind the text.
+transformers' assisted generation gets its candidates, a chain of tokens after the text, from a ``CandidateGenerator``.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from specdec.tree import ROOT, Budget, DraftTree
 
 
 class CandidatesProposer(Proposer):
-    """Proposes what a transformers ``CandidateGenerator`` does, as a chain.
+    """Proposes the candidates of a transformers ``CandidateGenerator``, as a chain.
 
-    ``make`` makes one for each request; those that need the target's outputs are refused.
+    ``make`` is called for each request; generators that read the target's outputs are refused.
     """
 
-    make: Callable[[Request], Any] = Field(description="makes the candidate generator of a request")
+    make: Callable[[Request], Any] = Field(description="returns a new candidate generator for a request")
 
     def start(self, request: Request) -> Drafter:
         return _CandidatesDrafter(request, self.make(request))
@@ -33,9 +33,9 @@ class _CandidatesDrafter(Drafter):
         super().__init__(request)
         name = type(candidates).__name__
         if not isinstance(candidates, CandidateGenerator):
-            raise PluginError(f"make returned a {name}, which is no CandidateGenerator")
+            raise PluginError(f"make returned a {name}, which isn't a CandidateGenerator")
         if candidates.requires_model_outputs:
-            raise PluginError(f"{name} reads the target's outputs, which only transformers' own loop hands out")
+            raise PluginError(f"{name} reads the target's outputs, which only transformers' own loop provides")
         self._candidates = candidates
 
     def propose(self, budget: Budget) -> DraftTree:
@@ -47,7 +47,7 @@ class _CandidatesDrafter(Drafter):
         return tree
 
     def observe(self, feedback: Feedback) -> None:
-        # Of the scores only their number is read: one for each candidate, and one after them.
+        # Only the number of scores is read: one for each candidate, and one for the bonus token.
         scores = torch.empty(1, len(feedback.tree), 0)
         self._candidates.update_candidate_strategy(self._text(), scores, len(feedback.path) - 1)
 
@@ -56,17 +56,17 @@ class _CandidatesDrafter(Drafter):
 
 
 class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transformers is untyped here
-    """Candidates for assisted generation from a proposer that needs nothing but tokens; for one text.
+    """A candidate generator for assisted generation, from a proposer that needs tokens only; for one text.
 
     Args:
-        proposer: such as ``PromptLookupProposer()``; of a tree it proposes, the longest chain is taken.
+        proposer: such as ``PromptLookupProposer()``; the longest chain of its tree is used.
         vocab_size: of the target.
-        num_tokens: candidates at most.
-        seed: of proposers that draw.
+        num_tokens: the maximum number of candidates.
+        seed: for proposers that draw randomly.
         tokenizer: the target's, for proposers that need one.
 
     Raises:
-        RequestError: for a proposer that wants the target's predictions or the costs of passes.
+        RequestError: for a proposer that needs the target's predictions or the costs of passes.
     """
 
     def __init__(
@@ -74,8 +74,10 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
     ) -> None:
         self._name, self._rng = type(proposer).__name__, np.random.default_rng(seed)
         if wanted := proposer.wants():
-            heard = ", ".join(sorted(str(what) for _, what in wanted))
-            raise RequestError(f"{self._name} wants {heard} of the target, which assisted generation doesn't report")
+            wanted_names = ", ".join(sorted(str(what) for _, what in wanted))
+            raise RequestError(
+                f"{self._name} needs the target's {wanted_names}, which assisted generation doesn't report"
+            )
         self._engine: Engine = proposer.bind(self._host(vocab_size, tokenizer))
         self._vocab_size = vocab_size
         self._budget = Budget(num_nodes=num_tokens, depth=num_tokens, num_tokens=num_tokens + 1)
@@ -92,10 +94,10 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
         return torch.cat([input_ids, chain], -1), None
 
     def update_candidate_strategy(self, input_ids: torch.Tensor, scores: torch.Tensor, num_matches: int) -> None:
-        """Do nothing: the next call's text shows what was accepted."""
+        """Do nothing: the accepted tokens are in the next call's text."""
 
     def _told(self, tokens: list[int]) -> Drafter:
-        """Return the drafter, with feedback on its last tree; another text starts a new one."""
+        """Return the drafter after feedback on its last tree; for another text, a new one."""
         known = len(self._tokens)
         if self._drafter is None or not known or tokens[:known] != self._tokens:
             self._tokens = list(tokens)
@@ -124,7 +126,7 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
 
     def _host(self, vocab_size: int, tokenizer: Any) -> Host:
         def refuse(*_: Any) -> Any:
-            raise RequestError(f"{self._name} asks for models or costs, which assisted generation doesn't have")
+            raise RequestError(f"{self._name} needs models or costs, which assisted generation doesn't provide")
 
         return Host(
             model=None,

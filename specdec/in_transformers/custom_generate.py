@@ -1,8 +1,8 @@
 """specdec inside ``model.generate``: one more argument in existing code.
 
-transformers prepares a call as for its own decoding, and hands it to a callable: ids and mask, processors, criteria,
-and the generation config. It keeps back two arguments, ``streamer`` and ``assistant_model``. Whoever waits for a
-streamer would wait for ever, so both are read from the frame of the call to ``generate``.
+transformers prepares a call as for its own decoding, and passes ids, mask, processors, criteria and generation config
+to a callable. Two arguments aren't passed, ``streamer`` and ``assistant_model``. Without the streamer its consumer
+would wait forever, so both are read from the frame of the call to ``generate``.
 """
 
 import inspect
@@ -14,7 +14,7 @@ from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.in_transformers.generator_cache import kept_generator
 
-if TYPE_CHECKING:  # transformers takes seconds to import, and whoever calls this has done so
+if TYPE_CHECKING:  # transformers takes seconds to import; the caller has imported it already
     import torch
     from transformers import GenerationConfig
 
@@ -24,7 +24,7 @@ class CustomGenerate:
     """A function for ``model.generate(custom_generate=…)``, made by ``custom_generate``.
 
     Attributes:
-        options: of the generators that it makes, by name, as pairs.
+        options: names and values of the generators' options, as pairs.
     """
 
     options: tuple[tuple[str, Any], ...]
@@ -38,16 +38,16 @@ class CustomGenerate:
         generation_config: "GenerationConfig",
         **model_kwargs: Any,
     ) -> Any:
-        """Decode what ``generate`` has prepared.
+        """Decode a call that ``generate`` has prepared.
 
-        Further parameters would be handed over a second time, before they are prepared: the mask is in
-        ``model_kwargs``.
+        The signature has no further parameters because ``generate`` would also pass their unprepared values; the mask
+        is in ``model_kwargs``.
 
         Returns:
-            Prompts and new tokens, (batch, tokens), or a ``GenerateDecoderOnlyOutput``, as ``generate`` does.
+            Prompts and new tokens, (batch, tokens), or a ``GenerateDecoderOnlyOutput``, as from ``generate``.
 
         Raises:
-            SpecdecError: for what can't be honoured, by name, and for what fails.
+            SpecdecError: for unsupported arguments, by name, and if decoding fails.
         """
         from specdec.in_transformers.call import Call
 
@@ -70,15 +70,15 @@ def custom_generate(
     """Make ``model.generate(**inputs, custom_generate=specdec.custom_generate())`` decode with specdec.
 
     The generator is made at a model's first call and cached with the model;
-    ``specdec.in_transformers.generator_cache.release(model)`` lets go of it. Greedy text is ``generate``'s own. Sampled
-    text follows the same distribution, and repeats under ``torch.manual_seed``; it isn't the text that
+    ``specdec.in_transformers.generator_cache.release(model)`` closes it. Greedy text is the same as ``generate``'s.
+    Sampled text has the same distribution and is reproduced by ``torch.manual_seed``, but it isn't the text that
     ``generate`` itself would draw.
 
     Args:
-        proposer, verifier, numerics, weights, mask, backend, max_batch_size: as of ``Generator``.
+        proposer, verifier, numerics, weights, mask, backend, max_batch_size: as for ``Generator``.
 
     Raises:
-        RequestError: for arguments that can't be compared later, such as a list.
+        RequestError: for arguments that can't be hashed, such as a list.
     """
     options = {
         "proposer": proposer,
@@ -93,12 +93,12 @@ def custom_generate(
         try:
             hash(value)
         except TypeError:
-            raise RequestError(f"{name}={value!r}: give a text that names a plug-in, or its object") from None
+            raise RequestError(f"{name}={value!r}: give a plug-in's name or object") from None
     return CustomGenerate(tuple(options.items()))
 
 
 def _withheld() -> Mapping[str, Any]:
-    """The local names of the call of ``generate`` that is under way; empty where somebody else called."""
+    """Return the local variables of the running call of ``generate``; {} if the caller is another function."""
     frame = inspect.currentframe()
     for _ in range(2):  # this function's caller is the callable, and its caller ``generate``
         frame = None if frame is None else frame.f_back

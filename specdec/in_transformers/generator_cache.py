@@ -1,6 +1,6 @@
-"""The generators that ``generate`` uses, cached with their model, so a second call makes none.
+"""The generators that ``generate`` uses, cached with their model for later calls.
 
-They go when the model does. A copy of the model starts without any.
+They are freed with the model. A copy of the model has none.
 """
 
 import threading
@@ -11,7 +11,7 @@ from typing import Any
 from specdec.generator import Generator
 
 _WHERE = "_specdec_generators"
-_MOST = 8  # each with a cache of its own; the one that wasn't used for longest is closed
+_MOST = 8  # each with a cache of its own; the least recently used is closed
 
 
 class _Kept:
@@ -24,7 +24,7 @@ class _Kept:
 
 
 def kept_generator(model: Any, key: Hashable, make: Callable[[], Generator]) -> Generator:
-    """The model's generator of some key, made when first asked for."""
+    """Return the model's generator for a key, made at the first call."""
     kept: _Kept = vars(model).setdefault(_WHERE, _Kept())
     with kept.lock:
         if key not in kept.generators:
@@ -36,7 +36,7 @@ def kept_generator(model: Any, key: Hashable, make: Callable[[], Generator]) -> 
 
 
 def release(model: Any) -> None:
-    """Close the model's generators, which gives its weights back as they were; the next call makes them anew."""
+    """Close the model's generators, which restores its weights; the next call makes new ones."""
     kept = vars(model).pop(_WHERE, None)
     for generator in () if kept is None else kept.generators.values():
         generator.close()

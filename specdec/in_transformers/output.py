@@ -1,4 +1,4 @@
-"""Texts as ``generate`` gives them."""
+"""Results in the form of ``generate``'s."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,29 +12,31 @@ from specdec.sampling.processors import is_path_pure, processor_name
 
 
 def check_scores(config: GenerationConfig, processors: Sequence[Any]) -> None:
-    """Refuse scores with stateful processors: each would be called twice per token.
+    """Refuse scores with stateful processors, which would be called twice per token.
 
     Raises:
-        RequestError: naming the processors.
+        RequestError: with the processors' names.
     """
     if gives(config, "output_scores") and (
         names := [processor_name(one) for one in processors if not is_path_pure(one)]
     ):
         raise RequestError(
-            f"output_scores asks {', '.join(names)} about each token again: give it is_path_pure = True if its scores "
-            "follow from its arguments alone, or ask for output_logits"
+            f"output_scores calls {', '.join(names)} a second time for each token: give it is_path_pure = True if its "
+            "scores depend on its arguments alone, or use output_logits"
         )
 
 
 def gives(config: GenerationConfig, name: str) -> bool:
-    """Return True if an output besides the sequences is asked for."""
+    """Return True if an output besides the sequences is requested."""
     return bool(config.return_dict_in_generate and getattr(config, name))
 
 
 def padded(input_ids: torch.Tensor, texts: Sequence[Sequence[int]], pad: int | None) -> torch.Tensor:
-    """``input_ids``, (batch, tokens), with each row's new tokens appended, padded on the right."""
+    """Append each row's new tokens to ``input_ids``, (batch, tokens), padded on the right."""
     longest = max(map(len, texts))
-    assert pad is not None or min(map(len, texts)) == longest, "rows end early by an end of text, which pads them"
+    assert pad is not None or min(map(len, texts)) == longest, (
+        "rows end early only by an end-of-text token, which pads them"
+    )
     new = [[*text, *[pad] * (longest - len(text))] for text in texts]
     return torch.cat([input_ids, torch.tensor(new, dtype=input_ids.dtype, device=input_ids.device)], -1)
 
@@ -46,13 +48,14 @@ def as_output(
     config: GenerationConfig,
     processors: Sequence[Any],
 ) -> GenerateDecoderOnlyOutput:
-    """The output for ``return_dict_in_generate``: sequences, and scores and logits, (batch, vocab) for each new token.
+    """Return the output for ``return_dict_in_generate``.
 
-    Rows that have ended have zeros there. There is no cache.
+    It has the sequences and, for each new token, the scores and logits, (batch, vocab), which are zeros in rows that
+    have ended. It has no cache.
 
     Args:
-        num_given: tokens of ``sequences`` that were given, padding included.
-        logits: by row, (vocab,) of each new token.
+        num_given: number of tokens of the prompts in ``sequences``, padding included.
+        logits: by row, the logits of each new token, (vocab,).
     """
     num_new = sequences.shape[1] - num_given
     steps = [_step([row[index] if index < len(row) else None for row in logits]) for index in range(num_new)]

@@ -1,4 +1,4 @@
-"""Calls of ``generate`` that can't be honoured, each refused by name: none is answered with another text."""
+"""Checks that refuse unsupported calls of ``generate``, each with the argument's name."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from specdec.models.architecture import CACHE_ARGUMENTS
 _READ = *CACHE_ARGUMENTS, "attention_mask", "position_ids", "logits_to_keep", "use_cache", "cache_position"
 _NOT_GIVEN = "output_attentions", "output_hidden_states"
 _LEAVE = "leave custom_generate out for this call"
-# Settings of assisted generation in transformers, which specdec's strategies take the place of.
+# Settings of transformers' assisted generation, which specdec's strategies replace.
 _ASSISTED = (
     "use_mtp", "speculation_type", "prompt_lookup_num_tokens", "assistant_early_exit", "assistant_ensemble_weight",
 )  # fmt: skip
@@ -30,13 +30,13 @@ _TOKEN_TYPES = "mm_token_type_ids", "token_type_ids"  # of a vision-language mod
 
 
 def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
-    """Refuse all but greedy search and sampling.
+    """Refuse all modes except greedy search and sampling.
 
     Raises:
-        RequestError: with the way that works.
+        RequestError: with the remedy.
     """
     if assistant_model is not None:
-        raise RequestError("assistant_model: use custom_generate(proposer=DraftModelProposer(model=…)) in its place")
+        raise RequestError("assistant_model: use custom_generate(proposer=DraftModelProposer(model=…)) instead")
     for name in _ASSISTED:
         if getattr(config, name, None):
             raise RequestError(
@@ -48,30 +48,30 @@ def check_mode(config: GenerationConfig, assistant_model: Any | None) -> None:
         raise RequestError(f"custom_generate has no {mode.value.replace('_', ' ')}: {_LEAVE}")
     for name in _NOT_GIVEN:
         if getattr(config, name, None):
-            raise RequestError(f"custom_generate gives no {name}: {_LEAVE}")
+            raise RequestError(f"custom_generate doesn't return {name}: {_LEAVE}")
     if config.cache_implementation == "quantized":
-        raise RequestError(f"custom_generate keeps keys and values as they are, not quantized: {_LEAVE}")
+        raise RequestError(f"custom_generate doesn't quantize keys and values: {_LEAVE}")
 
 
 def check_inputs(inputs: Mapping[str, Any], reads_images: bool) -> None:
     """Refuse inputs of the model other than ids, their padding and their positions.
 
-    What says no more than that a prompt is text is accepted: processors and ``generate`` itself add such inputs to
-    every call of a vision-language model.
+    Inputs that only mark the prompt as text are accepted: processors and ``generate`` itself add them to every call of
+    a vision-language model.
 
     Args:
-        reads_images: True for a vision-language model; other models give token types a meaning of their own.
+        reads_images: True for a vision-language model; in other models token types have another meaning.
 
     Raises:
-        RequestError: naming them.
+        RequestError: with the names of the inputs.
     """
     given = [name for name, output in (inputs.get(_MODALITIES) or {}).items() if output is not None]
     if given:
-        raise RequestError(f"custom_generate reads text alone, and {' and '.join(given)} input was given: {_LEAVE}")
+        raise RequestError(f"custom_generate supports text only, but {' and '.join(given)} input was given: {_LEAVE}")
     for name, value in ((name, value) for name, value in inputs.items() if value is not None):
         if name in CACHE_ARGUMENTS and value.get_seq_length():
             raise RequestError(
-                f"{name} of an earlier call was given, which specdec can't read: give the whole text alone"
+                f"{name} of an earlier call was given, which specdec can't read: give the whole text instead"
             )
         is_text = reads_images and name in _TOKEN_TYPES and not torch.as_tensor(value).any()
         if name not in (*_READ, _MODALITIES) and not is_text:
@@ -82,23 +82,25 @@ def check_positions(position_ids: torch.Tensor | None, rows: Sequence[PaddedRow]
     """Refuse positions that aren't counted from each prompt's first token.
 
     Raises:
-        RequestError: for them.
+        RequestError: with the remedy.
     """
     if position_ids is None:
         return
-    # Of (batch, tokens); where an image has rows and columns, (axes, batch, tokens), of which text makes no use.
+    # (batch, tokens), or (axes, batch, tokens) for models with rows and columns of images, which text doesn't use.
     for axis in position_ids if position_ids.ndim == 3 else [position_ids]:
         for row, positions in zip(rows, axis.expand(len(rows), -1).tolist(), strict=True):
             if positions[len(row.padding) :] != list(range(len(row.prompt))):
-                raise RequestError(f"custom_generate counts positions from each prompt's first token: {_LEAVE}")
+                raise RequestError(
+                    f"custom_generate supports only positions counted from each prompt's first token: {_LEAVE}"
+                )
 
 
 def check_processors(processors: Sequence[Any]) -> None:
     """Refuse processors that run the model themselves.
 
     Raises:
-        RequestError: naming them.
+        RequestError: with the processors' names.
     """
     for processor in processors:
         if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor):
-            raise RequestError(f"guidance_scale runs the model besides ({type(processor).__name__}): {_LEAVE}")
+            raise RequestError(f"guidance_scale runs the model itself ({type(processor).__name__}): {_LEAVE}")

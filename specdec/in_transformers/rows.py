@@ -11,7 +11,7 @@ from specdec.errors import RequestError
 
 @dataclass(frozen=True, slots=True)
 class PaddedRow:
-    """Row ``number`` of ``input_ids``: ``padding`` on its left, (padding,), and the prompt's ids."""
+    """Row ``number`` of ``input_ids``: its left ``padding``, (padding,), and the prompt's ids."""
 
     number: int
     padding: torch.Tensor
@@ -19,10 +19,10 @@ class PaddedRow:
 
 
 def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> list[PaddedRow]:
-    """The rows of ``input_ids``, (batch, tokens), by a mask of zeros, for padding, and ones, (batch, tokens).
+    """Return the rows of ``input_ids``, (batch, tokens), by an attention mask of the same shape, 0 for padding.
 
     Raises:
-        RequestError: for padding elsewhere than on the left, and for a row that is nothing else.
+        RequestError: if a row is padded elsewhere than on the left, or is padding only.
     """
     if attention_mask is None:
         return [PaddedRow(number, row[:0], row.tolist()) for number, row in enumerate(input_ids)]
@@ -36,17 +36,17 @@ def rows_of(input_ids: torch.Tensor, attention_mask: torch.Tensor | None) -> lis
         if mask[:num_padding].any():
             raise RequestError(f"row {number} is padded elsewhere than on its left: tokenize with padding_side='left'")
         if num_padding == len(ids):
-            raise RequestError(f"row {number} is nothing but padding")
+            raise RequestError(f"row {number} has only padding")
         rows.append(PaddedRow(number, ids[:num_padding], ids[num_padding:].tolist()))
     return rows
 
 
 @dataclass(frozen=True)
 class InBatch:
-    """A processor or criterion of a padded batch, asked about one row without its padding.
+    """A processor or criterion made for a padded batch, called for one row without its padding.
 
-    It sees the row as in the batch, behind its padding; and, where it tells rows apart, as each of ``num_rows``, whose
-    answer for the row itself counts.
+    It receives the row with its padding, as in the batch. If it distinguishes rows, it receives ``num_rows`` copies,
+    and the result for the row's own number is used.
     """
 
     function: Callable[[Any, Any], Any]

@@ -1,1 +1,1 @@
-"""Load on any OpenAI-compatible server: requests that come as they come, and what their senders had to wait."""
+"""Load tests of any OpenAI-compatible server: random or concurrent requests, and their latencies."""

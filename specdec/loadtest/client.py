@@ -1,4 +1,4 @@
-"""One streamed request to an OpenAI-compatible server, and the times at which its parts came."""
+"""One streamed request to an OpenAI-compatible server, and the arrival times of its parts."""
 
 import json
 import time
@@ -14,16 +14,16 @@ from specdec.errors import RequestError
 
 @dataclass(slots=True)
 class Answered:
-    """A request that was sent, and what came back.
+    """A request and its answer.
 
     Attributes:
-        prompt: its name.
-        due: seconds since the run's beginning at which it was to be sent; it waits from then on.
-        arrivals: seconds since then at which parts with text came.
-        num_tokens: as the server counts them; the number of parts where it doesn't.
-        seconds: until the end.
-        status: of HTTP; 0 where there was no answer.
-        error: why it failed, "" where it didn't.
+        prompt: the prompt's name.
+        due: the scheduled time, in seconds since the start of the run; latencies are counted from then.
+        arrivals: the arrival times of parts with text, in seconds since ``due``.
+        num_tokens: as reported by the server, or else the number of parts.
+        seconds: from ``due`` to the end.
+        status: the HTTP status; 0 without an answer.
+        error: why it failed, or "".
     """
 
     prompt: str
@@ -37,12 +37,12 @@ class Answered:
 
     @property
     def has_succeeded(self) -> bool:
-        """True for an answer with text."""
+        """True if an answer with text was received."""
         return not self.error and bool(self.arrivals)
 
     @property
     def first(self) -> float:
-        """Seconds to the first text."""
+        """Seconds to the first part with text."""
         return self.arrivals[0]
 
     @property
@@ -59,12 +59,12 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A server, and what every request to it says.
+    """A server's address, and the common parts of all requests.
 
     Attributes:
         url: up to ``/v1``, which may be left out.
-        chat: prompts go to /chat/completions, as a user's message unless they are messages.
-        fields: of every body, besides the prompt.
+        chat: send prompts to /chat/completions, as a user message unless they are messages.
+        fields: fields of every body besides the prompt.
     """
 
     url: str
@@ -74,17 +74,17 @@ class Address:
 
     @property
     def base(self) -> str:
-        """The address up to and with ``/v1``."""
+        """The address up to ``/v1``, inclusive."""
         url = self.url.rstrip("/")
         return url if url.endswith("/v1") else f"{url}/v1"
 
     @property
     def headers(self) -> dict[str, str]:
-        """The key, where there is one."""
+        """The headers: the API key, if there is one."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     def body(self, prompt: EvaluationPrompt) -> dict[str, Any]:
-        """The body of a request."""
+        """Return the body of a request."""
         given = prompt.prompt
         common = {"stream": True, "stream_options": {"include_usage": True}, **self.fields}
         if self.chat:
@@ -94,23 +94,23 @@ class Address:
 
 
 async def first_model(client: httpx.AsyncClient, address: Address) -> str:
-    """The first model that a server names.
+    """Return the first model that a server lists.
 
     Raises:
-        RequestError: where it names none.
+        RequestError: if it lists none.
     """
     try:
         answer = await client.get(f"{address.base}/models", headers=address.headers)
         answer.raise_for_status()
         return str(answer.json()["data"][0]["id"])
     except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
-        raise RequestError(f"{address.base}/models names no model ({error}): give --model") from None
+        raise RequestError(f"{address.base}/models lists no model ({error}): give --model") from None
 
 
 async def send(
     client: httpx.AsyncClient, address: Address, prompt: EvaluationPrompt, began: float, due: float
 ) -> Answered:
-    """Send a request, and note when its parts come; a failure is noted as well."""
+    """Send a request and record when its parts arrive, or its failure."""
     answered = Answered(prompt.name, due)
     path = "chat/completions" if address.chat else "completions"
     try:
@@ -124,18 +124,18 @@ async def send(
                 async for line in response.aiter_lines():
                     if line.startswith("data:"):
                         is_whole |= _note(answered, line[5:].strip(), time.perf_counter() - began - due)
-                answered.error = answered.error or ("" if is_whole else "the stream broke off")
+                answered.error = answered.error or ("" if is_whole else "the stream ended early")
     except httpx.HTTPError as error:
         answered.error = f"{type(error).__name__}: {error}"
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        answered.error = f"a part of the stream is not as OpenAI's: {type(error).__name__}: {error}"
+        answered.error = f"a part of the stream doesn't have OpenAI's format: {type(error).__name__}: {error}"
     answered.seconds = time.perf_counter() - began - due
     answered.num_tokens = answered.num_tokens or len(answered.arrivals)
     return answered
 
 
 def _note(answered: Answered, data: str, now: float) -> bool:
-    """Take a part of a stream; return True at the end of the answer."""
+    """Record a part of a stream; return True at the end of the answer."""
     if data == "[DONE]":
         return True
     part = json.loads(data)
@@ -155,7 +155,7 @@ def _note(answered: Answered, data: str, now: float) -> bool:
 
 
 def _said(body: bytes) -> str:
-    """The message of an error, in one line."""
+    """Return the message of an error body, in one line."""
     try:
         said = json.loads(body)["error"]["message"]
     except (ValueError, LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""The figures of a load: throughput, goodput and percentiles of what senders waited."""
+"""The figures of a load test: throughput, goodput and percentiles of latencies."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ PERCENTILES = 50, 90, 99
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The times, in seconds, that an answer must keep to count as good."""
+    """The largest latencies, in seconds, of an answer that counts for goodput."""
 
     first: float
     per_token: float
@@ -27,17 +27,17 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Percentiles, in seconds; None of nothing."""
+    """Percentiles, in seconds; None without any value."""
 
     values: tuple[float, ...] | None
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> "Spread":
-        """The percentiles of some times."""
+        """Return the percentiles of some times."""
         return cls(tuple(float(np.percentile(seconds, place)) for place in PERCENTILES) if seconds else None)
 
     def as_dict(self) -> dict[str, float] | None:
-        """By name, such as "p50"."""
+        """Return the percentiles by name, such as "p50"."""
         if self.values is None:
             return None
         return {f"p{place}": round(value, 5) for place, value in zip(PERCENTILES, self.values, strict=True)}
@@ -48,10 +48,10 @@ class Summary:
     """The figures of one load.
 
     Attributes:
-        tokens_per_second, requests_per_second: of answers that succeeded, over the whole run.
-        goodput: requests a second that kept the goal.
-        first, per_token, gaps, whole: to the first text, per later token, between parts, to the end.
-        failures: the reasons, and how often.
+        tokens_per_second, requests_per_second: of successful answers, over the whole run.
+        goodput: requests per second that met the goal.
+        first, per_token, gaps, whole: times to the first text, per later token, between parts, to the end.
+        failures: the reasons for failures, and their numbers.
     """
 
     load: str
@@ -70,13 +70,13 @@ class Summary:
     failures: dict[str, int]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
+        """Return the fields, for JSON."""
         found = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: value.as_dict() if isinstance(value, Spread) else value for name, value in found.items()}
 
 
 def summary_of(ran: Ran, goal: Goal) -> Summary:
-    """The figures of a load that was run."""
+    """Return the figures of a finished load."""
     good = [each for each in ran.answers if each.has_succeeded]
     kept = list(filter(goal.is_met, good))
     failed = Counter(each.error or "no text" for each in ran.answers if not each.has_succeeded)

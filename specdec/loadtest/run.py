@@ -1,4 +1,4 @@
-"""A load: requests at random times, whatever the server does with them, or a fixed number at a time."""
+"""Runs a load: requests at random times (open loop), or a fixed number at a time (closed loop)."""
 
 import asyncio
 import random
@@ -17,10 +17,10 @@ class Load:
     """A load and its length.
 
     Attributes:
-        rate: requests a second, as a Poisson process (open loop); None where ``streams`` says how many there are.
-        streams: requests under way at a time, each followed by the next (closed loop).
-        num_requests: all of them.
-        seed: of the times and of the order of prompts.
+        rate: requests per second, as a Poisson process (open loop); None if ``streams`` is given.
+        streams: concurrent requests, each followed by the next (closed loop).
+        num_requests: the total number of requests.
+        seed: for the times and the order of prompts.
     """
 
     rate: float | None
@@ -34,12 +34,12 @@ class Load:
         return "1 stream" if self.streams == 1 else f"{self.streams} streams"
 
     def order(self, prompts: Sequence[EvaluationPrompt]) -> list[EvaluationPrompt]:
-        """The prompts of all requests: shuffled, and again from the start where there are more requests."""
+        """Return the prompts of all requests: shuffled, and repeated if there are more requests than prompts."""
         shuffled = random.Random(self.seed).sample(prompts, len(prompts))
         return [shuffled[number % len(shuffled)] for number in range(self.num_requests)]
 
     def times(self) -> list[float]:
-        """Seconds at which requests are due; only of an open loop."""
+        """Return the seconds at which requests are due; for open loops only."""
         rng, now, times = random.Random(self.seed), 0.0, []
         assert self.rate is not None, "only an open loop has times"
         for _ in range(self.num_requests):
@@ -50,10 +50,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A load that was run.
+    """A finished load.
 
     Attributes:
-        seconds: from the first request to the last answer's end.
+        seconds: from the first request to the end of the last answer.
     """
 
     load: Load
@@ -64,7 +64,7 @@ class Ran:
 async def run(
     address: Address, load: Load, prompts: Sequence[EvaluationPrompt], timeout: float, on_answer: Callable[[], None]
 ) -> Ran:
-    """Put a load on a server, and wait for all answers."""
+    """Run a load on a server, and wait for all answers."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx.AsyncClient(timeout=timeout, limits=limits) as client:
         began = time.perf_counter()
@@ -82,7 +82,7 @@ async def run(
             waiting, answers = iter(order), []
 
             async def stream() -> None:
-                for prompt in waiting:  # shared: each prompt goes to whichever stream is free
+                for prompt in waiting:  # shared: each prompt goes to the next free stream
                     answers.append(await one(prompt, time.perf_counter() - began))
 
             await asyncio.gather(*(stream() for _ in range(load.streams or 1)))

@@ -1,1 +1,1 @@
-"""Facts about the machine, the user's cache folder, and timings that hold on a busy machine."""
+"""Facts about the machine, the user's cache folder, and timings that are valid on a busy machine."""

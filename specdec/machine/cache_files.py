@@ -1,8 +1,8 @@
-"""Files with cached results, such as measured choices and findings: each is valid as a whole, or reads as None.
+"""Files with cached results, such as measured choices and findings; an invalid file reads as None.
 
 Derive a frozen model from ``Remembered`` and pass its class to ``read``, ``write`` and ``update``. A damaged file,
-another model's file, and one that a version with other fields has written all read as None. ``machine.key_of`` makes a
-key that changes with the machine and the versions. Nothing here raises for a disk that is full or read-only.
+another model's file, and a file written by a version with other fields all read as None. ``machine.key_of`` makes a key
+that changes with the machine and the versions. Nothing here raises if the disk is full or read-only.
 """
 
 import json
@@ -17,14 +17,14 @@ from typing import BinaryIO, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-_ABANDONED = 24 * 3600  # seconds after which what a killed process has left is removed
+_ABANDONED = 24 * 3600  # seconds after which files left by a killed process are removed
 _TRIES, _PAUSE = 100, 0.01  # for the lock; its holder writes one small file
 
 
 class Remembered(BaseModel):
     """Base of the models of cached files: frozen, strict types, finite numbers. Use tuples, as sets have no order.
 
-    Validators of the derived model check what its fields say together; ``read`` runs them.
+    Validators of the derived model may check its fields against each other; ``read`` runs them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -39,7 +39,7 @@ class _File(Remembered, Generic[Value]):
 
 
 def read(path: Path, model: type[Value]) -> Value | None:
-    """Return the value that ``write`` wrote for a model, None if the file is missing, damaged or another model's."""
+    """Return the value that ``write`` wrote for a model; None if the file is missing, damaged or of another model."""
     try:
         if not path.is_file():  # reading a pipe would wait
             return None
@@ -51,7 +51,7 @@ def read(path: Path, model: type[Value]) -> Value | None:
 
 
 def write(path: Path, value: BaseModel) -> bool:
-    """Replace a file atomically and durably. Return False if it can't be written; what was there stays."""
+    """Replace a file atomically and durably. Return False if it can't be written; the old file then stays."""
     text = json.dumps({"digest": _digest(value), "value": value.model_dump(mode="json")}, indent=1)
     try:
         replace_file(path, lambda file: file.write(text.encode()))
@@ -61,9 +61,12 @@ def write(path: Path, value: BaseModel) -> bool:
 
 
 def update(path: Path, model: type[Value], change: Callable[[Value | None], Value]) -> bool:
-    """Replace a file by a change of what it holds now, None if unreadable. Return False if it can't be written.
+    """Replace a file's value by ``change(value)``; the value is None if it can't be read.
 
-    Processes and threads that update a folder's files take turns, so that no change is lost.
+    Processes and threads update the files of a folder one at a time, so no change is lost.
+
+    Returns:
+        False if the file can't be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,10 +77,10 @@ def update(path: Path, model: type[Value], change: Callable[[Value | None], Valu
 
 
 def replace_file(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
-    """Write a file under another name, flush it to the disk and rename it: it appears as a whole or not at all.
+    """Write a file under another name, flush it to the disk and rename it, so it appears as a whole or not at all.
 
     Raises:
-        OSError: if it can't be written; what was there stays.
+        OSError: if it can't be written; the old file then stays.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(path)
@@ -117,7 +120,7 @@ def _flush_folder(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock. Where it can't be had in a second, or at all, go on: at worst one change is lost."""
+    """Lock a folder. If the lock isn't available within a second, continue without: at worst one change is lost."""
     try:
         import fcntl
     except ImportError:  # Windows

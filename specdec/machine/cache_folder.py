@@ -5,6 +5,6 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """specdec's folder among the user's caches: in ``$XDG_CACHE_HOME``, or else in ``~/.cache``."""
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # one that is relative is void, by the variable's rules
+    """Return specdec's cache folder: in ``$XDG_CACHE_HOME`` if set, else in ``~/.cache``."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))  # the XDG specification says to ignore a relative path
     return (given if given.is_absolute() else Path.home() / ".cache") / "specdec"

@@ -20,7 +20,7 @@ _LIMITS = (
 
 
 def machine_facts() -> dict[str, str]:
-    """Processor, cores, threads in use and versions."""
+    """Return the processor, cores, threads in use and versions."""
     return {
         "specdec": f"specdec {version('specdec')}",
         "processor": processor_name(),
@@ -33,7 +33,7 @@ def machine_facts() -> dict[str, str]:
 
 
 def model_facts(model: Any) -> dict[str, str]:
-    """Return a model's name, size, accelerator, dtype and device, as far as it has them."""
+    """Return those of a model's name, size, accelerator, dtype and device that are known."""
     facts = {"model": getattr(model, "name_or_path", "") or type(model).__name__}
     if hasattr(model, "num_parameters"):
         facts["parameters"] = f"{model.num_parameters() / 1e6:.4g} million parameters"
@@ -57,7 +57,7 @@ def key_of(*facts: object) -> str:
 
 
 def processor_name() -> str:
-    """Return the processor's name as the system gives it."""
+    """Return the processor's name as the system reports it."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -65,7 +65,7 @@ def processor_name() -> str:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Return the memory that is free on a device, within a container's limit; None where that isn't known."""
+    """Return the bytes of free memory on a device, within a container's limit; None if unknown."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     path = Path("/proc/meminfo")
@@ -77,7 +77,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def waits_by_thread() -> dict[str, float]:
-    """Return the seconds that each thread of this process was ready to run and had no processor; {} if unknown."""
+    """Return the seconds that each thread of this process was ready but waited for a processor; {} if unknown."""
     folder, waits = Path("/proc/self/task"), dict[str, float]()
     with suppress(OSError, ValueError, IndexError):  # not Linux, a kernel without these figures
         for thread in os.listdir(folder):
@@ -87,7 +87,7 @@ def waits_by_thread() -> dict[str, float]:
 
 
 def _left_in_container() -> Iterator[int]:
-    """Yield what the limits of control groups leave, of version 2 and 1; cached files count as free."""
+    """Yield the bytes left by the limits of control groups, versions 2 and 1; cached files count as free."""
     for limit, used, stat in _LIMITS:
         paths = [_CGROUP / name for name in (limit, used, stat)]
         if all(path.exists() for path in paths):

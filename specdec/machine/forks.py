@@ -1,4 +1,4 @@
-"""Refusing to decode in a forked process, where a pass in several threads would hang: only one thread is forked."""
+"""Refuses to decode in a forked process: a fork copies only one thread, so a pass in several threads would hang."""
 
 import os
 
@@ -6,7 +6,7 @@ from specdec.errors import RequestError
 
 
 def refuse_fork(process: int, remedy: str) -> None:
-    """Raise an error outside of the process with this id, in which the model was loaded.
+    """Raise an error in any process but the one in which the model was loaded, which has the id ``process``.
 
     Raises:
         RequestError: with a remedy.

@@ -1,4 +1,4 @@
-"""Contenders timed in rounds: each once in every round, so that what other programs do hits all of them alike."""
+"""Timing in rounds: each contender runs once in every round, so other programs slow down all of them equally."""
 
 import math
 import time
@@ -13,11 +13,11 @@ from specdec.machine.facts import waits_by_thread
 
 Clock = Callable[[], float]
 Taken = TypeVar("Taken")
-_LEAST_ROUNDS = 2  # always run; and the undisturbed rounds that suffice without the others
-_MOST_TIMES = 3  # the requested rounds, where some are disturbed
-_WAITED = 0.05  # of a time: a thread that waits longer for a processor makes the time useless
+_LEAST_ROUNDS = 2  # rounds that are always run, and undisturbed rounds that suffice without the others
+_MOST_TIMES = 3  # times the requested rounds, if some are disturbed
+_WAITED = 0.05  # of a measured time: if a thread waits longer for a processor, the time is useless
 _SAME = 1.03  # contenders whose times differ by less are equals
-_WIDTH = 0.65  # of the interval of the median ratio, by the square root of the rounds: it holds 4 times in 5
+_WIDTH = 0.65  # of the median ratio's interval, divided by the square root of the rounds; covers 4 cases in 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Timer:
     """Times calls, and reports whether other programs used the processor meanwhile.
 
     Attributes:
-        clock: gives seconds.
-        waits: gives the seconds that each thread of this process has waited for a processor so far, as far as known.
+        clock: returns seconds.
+        waits: returns the seconds that each thread of this process has waited for a processor so far; {} if unknown.
     """
 
     clock: Clock = time.perf_counter
@@ -46,8 +46,8 @@ class Rounds:
     """The seconds of some contenders, round by round.
 
     Attributes:
-        seconds: by contender, as many for each.
-        is_quiet: True if no round was disturbed, as far as known; disturbed ones are left out where others suffice.
+        seconds: by contender, one entry per round.
+        is_quiet: True if no round is known to be disturbed. Disturbed rounds are left out if there are enough others.
     """
 
     seconds: Mapping[str, Sequence[float]]
@@ -66,7 +66,7 @@ class Rounds:
         return type(self)({name: self.seconds[name] for name in names}, self.is_quiet)
 
     def with_more(self, more: Self) -> Self:
-        """Return both; the quiet ones alone where the others are not."""
+        """Return the rounds of both, or only the quiet ones if just one of the two is quiet."""
         if self.is_quiet != more.is_quiet:
             return self if self.is_quiet else more
         return type(self)({name: [*self.seconds[name], *more.seconds[name]] for name in self.seconds}, self.is_quiet)
@@ -79,7 +79,7 @@ class Verdict:
     Attributes:
         winner: the fastest contender, or the one listed first among those that are equally fast.
         runner_up: the fastest of the others; None if there is none.
-        is_clear: False if the rounds disagree or were disturbed: don't remember the winner.
+        is_clear: False if the rounds disagree or were disturbed, so the winner shouldn't be remembered.
     """
 
     winner: str
@@ -94,12 +94,12 @@ def timed_rounds(
     before: Callable[[], object] = lambda: None,
     seconds: float = math.inf,
 ) -> Rounds:
-    """Time each contender in each round, after a first call of each that isn't timed.
+    """Time each contender in each round, after an untimed first call of each.
 
     Args:
-        num_rounds: undisturbed ones that are wanted.
+        num_rounds: the number of undisturbed rounds to collect.
         before: called before each contender, to empty caches for example.
-        seconds: no round but the first two begins later than this.
+        seconds: no round except the first two begins later than this.
     """
     for run in contenders.values():
         run()
@@ -123,14 +123,14 @@ def timed_rounds(
 def undisturbed(
     one_round: Callable[[int], tuple[Taken, bool]], num_rounds: int, least: int, may_begin: Callable[[int], bool]
 ) -> tuple[list[Taken], bool]:
-    """Run rounds until ``num_rounds`` were undisturbed, or three times as many were run, or none may begin.
+    """Run rounds until ``num_rounds`` were undisturbed, three times as many were run, or ``may_begin`` returns False.
 
     Args:
-        one_round: runs a round, by its number, and returns what it took and whether it was undisturbed.
-        least: undisturbed rounds that count alone.
+        one_round: runs the round with a number; returns its times and whether it was undisturbed.
+        least: the number of undisturbed rounds that suffice without the others.
 
     Returns:
-        The undisturbed rounds and True, or all rounds and False where too few were undisturbed.
+        The undisturbed rounds and True, or all rounds and False if too few were undisturbed.
     """
     every, quiet = list[Taken](), list[Taken]()
     while len(quiet) < num_rounds and len(every) < _MOST_TIMES * num_rounds and may_begin(len(every)):
@@ -142,11 +142,11 @@ def undisturbed(
 
 
 def judge(parts: Sequence[Rounds]) -> Verdict:
-    """Return the verdict on contenders that were timed in several parts, whose sum counts.
+    """Return the verdict on contenders that were timed in several parts, by the sum of the parts.
 
-    The winner has the least sum of its parts' minima, since other programs only ever add to a time. The verdict is
-    clear where the ratios of whole rounds agree with that: a disturbance cancels in a ratio of times that lie close
-    together. Contenders that stay within 3 % of each other are equals.
+    The winner has the smallest sum of minima over its parts, because other programs only add to a time. The verdict is
+    clear if the ratios of whole rounds agree with it: a disturbance cancels in a ratio of times measured close
+    together. Contenders within 3 % of each other count as equal.
     """
     sums, least = whole_rounds(parts), dict[str, float]()
     for name in sums:
@@ -164,13 +164,13 @@ def judge(parts: Sequence[Rounds]) -> Verdict:
 
 
 def whole_rounds(parts: Sequence[Rounds]) -> dict[str, NDArray[np.float64]]:
-    """Return the seconds of all parts together, by contender and round; rounds that some part lacks are left out."""
+    """Return the seconds summed over all parts, by contender and round; rounds missing in some part are left out."""
     num = min(map(len, parts))
     return {name: np.sum([part.seconds[name][:num] for part in parts], axis=0) for name in parts[0].seconds}
 
 
 def _interval(ratios: NDArray[np.float64]) -> tuple[float, float]:
-    """Return bounds of the median ratio, closer together the more rounds there are."""
+    """Return bounds of the median ratio; more rounds give closer bounds."""
     half = min(0.5, _WIDTH / math.sqrt(len(ratios)))
     low, high = np.quantile(ratios, (0.5 - half, 0.5 + half))
     return float(low), float(high)

@@ -1,1 +1,1 @@
-"""Stage 2: which keys each node may see, in the form that one attention kernel understands."""
+"""Mask compilers and their attention kernels: which keys each node may see."""

@@ -28,13 +28,13 @@ _PADDING_ID = 0
 
 
 class MaskCompiler(BaseModel, ABC):
-    """Configuration of a compiler, and its one method.
+    """A mask compiler: its configuration, and ``masks``, which subclasses define.
 
     Attributes:
-        attention: the name under which transformers knows the attention that reads these masks, once ``register`` was
-            called; None for the model's own.
-        bit_exact: whether logits are promised to have the same bits in every layout.
-        max_depth: how deep a tree may be; None where that doesn't matter.
+        attention: the name of the attention that reads these masks, which ``register`` registers with transformers;
+            None for the model's own.
+        bit_exact: True if logits have the same bits in every layout.
+        max_depth: the largest depth of a tree; None for no limit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,17 +47,17 @@ class MaskCompiler(BaseModel, ABC):
         """Register ``attention`` with transformers; called by backends that run transformers' layers."""
 
     def refuses(self, dtype: torch.dtype) -> str:
-        """Return the reason why its attention doesn't serve a dtype, or "" where it does."""
+        """Return why the attention doesn't support a dtype, or ""."""
         return ""
 
     @abstractmethod
     def masks(
         self, trees: Sequence[DraftTree], lengths: Sequence[int], positions: np.ndarray, shapes: Shapes
     ) -> dict[str, torch.Tensor]:
-        """Return a mask per kind of attention layer, as in ``Layout.masks``; ``positions`` are (rows, width)."""
+        """Return a mask for each kind of attention layer, as in ``Layout.masks``; ``positions`` is (rows, width)."""
 
     def compile(self, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> Layout:
-        """Return the layout of one forward pass over a tree per row; called once a pass."""
+        """Return the layout of one forward pass over a tree per row; called once per pass."""
         width = shapes.padded(max(map(len, trees)))
         padded = [(tree, length, width - len(tree)) for tree, length in zip(trees, lengths, strict=True)]
         input_ids = torch.tensor([tree.tokens + [_PADDING_ID] * padding for tree, _, padding in padded])
@@ -77,5 +77,5 @@ class MaskCompiler(BaseModel, ABC):
 
 
 def _wanted(trees: Sequence[DraftTree]) -> tuple[int, ...]:
-    """Return the nodes of any row whose logits are read; only their logits are computed."""
+    """Return the nodes whose logits are read in any row; no other logits are computed."""
     return tuple(sorted(set().union(*(tree.nodes_wanted() for tree in trees))))

@@ -1,4 +1,4 @@
-"""One additive mask per kind of attention layer: the form every kernel takes, and the oracle of the others."""
+"""One additive mask per kind of attention layer, which every kernel accepts; the reference for other compilers."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A cache of masks: as the context grows, the mask of a tree shape is a view of the end of a longer one."""
+"""A cache of masks: a tree's mask is a view of the end of a longer one, so it stays valid as the context grows."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ _Shape = tuple[tuple[int, ...], int, Marks]
 
 
 class MaskCache:
-    """Recently used masks of single rows; all caches are equal, so that compilers compare by their options."""
+    """Recently used masks of single rows; all caches compare equal, so compilers are compared by their options."""
 
     def __init__(self) -> None:
         self._masks: OrderedDict[_Shape, torch.Tensor] = OrderedDict()
@@ -54,6 +54,6 @@ class MaskCache:
             self._masks[shape] = cached
             self._num_numbers += cached.numel()
             while self._num_numbers > _MOST_NUMBERS:
-                self._num_numbers -= self._masks.popitem(last=False)[1].numel()  # the one used longest ago
+                self._num_numbers -= self._masks.popitem(last=False)[1].numel()  # the least recently used
         end = cached[:, cached.shape[1] - length - width :]
-        return end if end.is_cpu else end.contiguous()  # kernels elsewhere take strides for where it begins
+        return end if end.is_cpu else end.contiguous()  # other kernels don't support the strides of such a view

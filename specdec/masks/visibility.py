@@ -1,4 +1,4 @@
-"""Visibility of slots to the nodes of a pass, as plain arrays: the rule that every compiler's masks express."""
+"""Which slots each node of a pass sees, as boolean arrays; the masks of all compilers follow from these."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def needs_no_mask(trees: Sequence[DraftTree], lengths: Sequence[int], width: int
 
 
 def visibility(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -> np.ndarray:
-    """Return which slots each node sees where no window limits it, (rows, width, slots); padding sees itself alone."""
+    """Return which slots each node sees without windows, ``(rows, width, slots)``; a padding node sees only itself."""
     visible = np.zeros((len(trees), width, max(lengths) + width), dtype=bool)
     for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
         visible[row, : len(tree), :length] = True
@@ -27,7 +27,10 @@ def visibility(trees: Sequence[DraftTree], lengths: Sequence[int], width: int) -
 
 
 def ancestors(tree: DraftTree, width: int) -> np.ndarray:
-    """Entry [i, j]: node j is an ancestor of node i, or i itself; shape (width, width), padding included."""
+    """Return the ancestor matrix: entry [i, j] is True if node j is an ancestor of node i, or i itself.
+
+    Shape ``(width, width)``, padding included.
+    """
     closure = np.eye(width, dtype=bool)
     for node in range(1, len(tree)):
         closure[node] |= closure[tree.parents[node]]
@@ -35,7 +38,7 @@ def ancestors(tree: DraftTree, width: int) -> np.ndarray:
 
 
 def within(window: Window, positions: np.ndarray, lengths: Sequence[int], slots: int) -> np.ndarray:
-    """Return which slots lie inside each node's window, shape (rows, width, slots); positions decide, not slots."""
+    """Return which slots are in each node's window, ``(rows, width, slots)``, by their positions."""
     slot_positions = np.tile(np.arange(slots), (len(lengths), 1))
     for row, length in enumerate(lengths):
         slot_positions[row, length : length + positions.shape[1]] = positions[row]
@@ -47,7 +50,7 @@ def within(window: Window, positions: np.ndarray, lengths: Sequence[int], slots:
 
 
 def first_seen(window: Window | None, positions: np.ndarray) -> np.ndarray:
-    """The position of the earliest token that each node sees, in the shape of ``positions``."""
+    """Return the position of the earliest token that each node sees, in the shape of ``positions``."""
     if window is None:
         return np.zeros_like(positions)
     first: np.ndarray = (

@@ -1,1 +1,1 @@
-"""Facts about a model: how it is loaded, what it computes now, and what its code allows."""
+"""Models: loading, fingerprints of what a model computes, and properties of its code."""

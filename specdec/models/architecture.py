@@ -1,4 +1,4 @@
-"""Facts that a model's configuration gives: positions, kinds of attention, and reasons that need no trying."""
+"""Facts from a model's configuration: positions, kinds of attention, and known reasons against it."""
 
 import inspect
 from typing import Any, Literal
@@ -15,19 +15,19 @@ _LEAST_POSITIONS = 11
 _WINDOWED: dict[str, Literal["sliding", "chunked"]] = {"sliding_attention": "sliding", "chunked_attention": "chunked"}
 _KEEP_NOTHING = {"moe", "mlp"}
 _COMPRESSED = (
-    "attention to blocks of tokens that are compressed as they fill, which a rejected draft can't be taken out of"
+    "attention to blocks of tokens that are compressed as they fill, from which a rejected draft can't be removed"
 )
-_SELECTED = "sparse attention: an indexer selects each query's keys in the pass, by keys that have no place for drafts"
+_SELECTED = "sparse attention: an indexer selects each query's keys in the pass, by keys that don't include drafts"
 _FOREIGN = {
-    "linear_attention": "a recurrent state, which a rejected draft can't be taken out of",
-    "hybrid": "a recurrent or convolutional state beside attention, which a rejected draft can't be taken out of",
-    "conv": "a convolution over the tokens in the order of the cache, where a tree's branches lie side by side",
+    "linear_attention": "a recurrent state, from which a rejected draft can't be removed",
+    "hybrid": "a recurrent or convolutional state besides attention, from which a rejected draft can't be removed",
+    "conv": "a convolution over the tokens in cache order, in which a tree's branches are mixed",
     "indexed_attention": _SELECTED,
     "minimax_m3_sparse": _SELECTED,
     "compressed_sparse_attention": _COMPRESSED,
     "heavily_compressed_attention": _COMPRESSED,
-    "reference_sliding_attention": "a window over generated tokens alone, which goes by where the prompt ended",
-    "window_attention": "attention inside separate windows in both directions, which isn't causal",
+    "reference_sliding_attention": "a window over generated tokens only, which depends on where the prompt ended",
+    "window_attention": "attention within separate windows in both directions, which isn't causal",
 }
 _FOREIGN["hybrid_sliding"] = _FOREIGN["hybrid"]
 # transformers has renamed it in 5.24; models whose code is in a hub's repository keep the older name.
@@ -35,20 +35,20 @@ CACHE_ARGUMENTS = "cache", "past_key_values"
 
 
 def cache_argument(model: PreTrainedModel) -> str:
-    """The argument that a model's forward takes its key-value cache by.
+    """Return the name of the forward's argument for the key-value cache.
 
     Raises:
-        ModelError: where it takes none.
+        ModelError: if the forward has none.
     """
     parameters = inspect.signature(model.forward).parameters
     for name in CACHE_ARGUMENTS:
         if name in parameters:
             return name
-    raise ModelError(f"{name_of(model)} takes no key-value cache in its forward: use a model that does")
+    raise ModelError(f"{name_of(model)} has a forward without a key-value cache: use another model")
 
 
 def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
-    """The shapes that a model's configuration gives, trees allowed.
+    """Return the shapes from a model's configuration, assuming that it supports trees.
 
     Raises:
         ModelError: for a model that can't be driven, with the reason.
@@ -57,7 +57,7 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
     if model.config.is_encoder_decoder:
         raise ModelError(f"{name} is an encoder-decoder model; specdec drives decoder-only models")
     if any(map(_drops_out, model.modules())):
-        raise ModelError(f"{name} is in training mode, where dropout changes its logits: call model.eval()")
+        raise ModelError(f"{name} is in training mode, in which dropout changes its logits: call model.eval()")
     attention = attention_kinds(config, name)
     cache_argument(model)  # refuses a model that has none
     head = model.get_output_embeddings()
@@ -87,17 +87,17 @@ def _num_outputs(head: torch.nn.Module) -> int:
 
 
 def _drops_out(module: torch.nn.Module) -> bool:
-    """True for a module in training mode that drops out, or may, by a function; a lone matrix, say, doesn't."""
+    """Return True for a module in training mode that may apply dropout, unlike a single matrix."""
     is_dropout = isinstance(module, torch.nn.modules.dropout._DropoutNd)
     return module.training and (is_dropout or any(True for _ in module.children()))
 
 
 def position_limit(config: Any) -> int | None:
-    """The number of positions that the model can be driven to; None where it names no limit.
+    """Return the largest number of positions at which the model can be driven; None if its configuration has no limit.
 
-    Rotary frequencies of the kind ``longrope`` switch with the longest position of a pass, so that beyond their
-    original length a token's logits depend on what else is in the pass: the limit is that length. So it is with the
-    dynamic masks of Doge beyond their ``keep_window_size``.
+    Rotary frequencies of the kind ``longrope`` depend on the longest position of a pass, so beyond their original
+    length a token's logits depend on the rest of the pass: the limit is that length. The same is true of Doge's dynamic
+    masks beyond their ``keep_window_size``.
     """
     names = ("max_position_embeddings", "max_seq_len", "n_positions")
     limits = [limit for name in names if (limit := getattr(config, name, None)) is not None][:1]
@@ -111,12 +111,12 @@ def position_limit(config: Any) -> int | None:
 
 
 def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
-    """The kinds of attention layer in a text configuration, each with its window.
+    """Return the kinds of attention layer in a text configuration, each with its window or None.
 
-    Layers that look at one token at a time and keep nothing, such as Nemotron-H's experts, are none.
+    Layers without state that see one token at a time, such as Nemotron-H's experts, aren't listed.
 
     Raises:
-        ModelError: for layers that keep or read something other than keys and values.
+        ModelError: for layers with another state than keys and values.
     """
     sizes = {
         "sliding": getattr(config, "sliding_window", None),
@@ -130,17 +130,17 @@ def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
     if foreign:
         reasons = "; ".join(f"{kind} ({_FOREIGN.get(kind, 'unknown to specdec')})" for kind in foreign)
         raise ModelError(
-            f"{name} can't be driven for its layers of kind {reasons}: use a model with attention throughout"
+            f"{name} is unsupported because of its layers of kind {reasons}: use a model with attention layers only"
         )
     windows: dict[str, Window | None] = {"full_attention": None} if "full_attention" in kinds else {}
     for kind in sorted(kinds - {"full_attention"}):
         size = sizes[_WINDOWED[kind]]
         if size is None:
-            raise ModelError(f"{name} has {kind} layers but its configuration gives no size for their window")
+            raise ModelError(f"{name} has {kind} layers, but its configuration has no size of their window")
         windows[kind] = Window(_WINDOWED[kind], size)
     return windows
 
 
 def name_of(model: PreTrainedModel) -> str:
-    """The model's class and family, as messages name it."""
+    """Return the model's class and family, for messages."""
     return f"{type(model).__name__} ({model.config.model_type})"

@@ -1,7 +1,7 @@
-"""Exchanging a model's attention for a pass, and whether its code allows that.
+"""Switching a model's attention for a pass, and a test whether its code allows that.
 
-Configuration says nothing reliable: some modelling code doesn't call transformers' ``AttentionInterface``, and accepts
-any name for its own attention. So one token is run under another attention, and the calls are watched.
+The configuration isn't reliable: some modelling code doesn't call transformers' ``AttentionInterface`` and accepts any
+name for its own attention. So one token is run with another attention, and its calls are recorded.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _NAME = "specdec_watched"
 
 @contextmanager
 def switched(config: Any, name: str) -> Iterator[None]:
-    """Temporarily set the attention of a text configuration by name; the former one is restored after an error too."""
+    """Temporarily set the attention of a text configuration by name; it is restored after an error as well."""
     before, config._attn_implementation = config._attn_implementation, name
     try:
         yield
@@ -50,12 +50,12 @@ def without_cudnn(device: torch.device) -> Iterator[None]:
 
 
 def why_fixed(model: PreTrainedModel) -> str:
-    """Return why another attention can't replace the model's own, "" where it can; tried once for a model."""
+    """Return why another attention can't replace the model's own, or ""; tested once per model."""
     return remembered(model, "attention switch", lambda: why_not_switchable(model))
 
 
 class _WatchedCache(DynamicCache):  # type: ignore[misc]  # transformers is untyped here
-    """An ordinary cache that notes each write in ``events``."""
+    """An ordinary cache that records each write in ``events``."""
 
     def __init__(self, events: list[str]) -> None:
         super().__init__()
@@ -68,22 +68,22 @@ class _WatchedCache(DynamicCache):  # type: ignore[misc]  # transformers is unty
 
 
 def why_not_switchable(model: PreTrainedModel) -> str:
-    """Return why some layer's attention can't be exchanged, or ""; runs the model once for one token."""
+    """Return why some layer's attention can't be switched, or ""; runs the model once for one token."""
     events: list[str] = []
 
     def watched(
         module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, None]:
-        """A lone token attends to itself alone, so the result is its value, for each head of a group."""
+        """Return the token's value for each head of a group: a single token attends only to itself."""
         events.append("attended")
         return value.repeat_interleave(query.shape[1] // value.shape[1], 1).transpose(1, 2).contiguous(), None
 
     fault = _forward(model, watched, _WatchedCache(events))
-    # Layers that share another's keys attend without having written any.
+    # Layers that share another layer's keys attend without writing any.
     followers = [after for event, after in pairwise([*events, ""]) if event == "written"]
     if "attended" not in events or any(after != "attended" for after in followers):
         return "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
-    return f"its attention can't be switched: with another its forward raised {fault}" if fault else ""
+    return f"its attention can't be switched: with another one, its forward raised {fault}" if fault else ""
 
 
 def _forward(model: PreTrainedModel, attention: Any, cache: DynamicCache) -> str:

@@ -1,15 +1,15 @@
-"""A short value for what a model computes now: the only notion of "the same model".
+"""Model fingerprints: two models are "the same" if and only if their fingerprints are equal.
 
-Everything cached that a model computed, such as keys and values, a converted graph or a probe's findings, is cached
-with a fingerprint, and used only while the model has the same one. A fingerprint has three parts; any change to what a
-model computes changes one:
+All cached results of a model, such as keys and values, a converted graph or a probe's findings, are stored with its
+fingerprint, and used only while the fingerprint is the same. It has three parts, and any change to what the model
+computes changes one of them:
 
-- its structure: classes and attributes of all modules, names, shapes and dtypes of all tensors;
-- its numbers: a checksum of each tensor's bits;
-- its answers: the bits of its own forward's logits for a fixed text. They change with everything outside its modules:
-  a hook's closure, a patched function, a library or a number of threads that rounds otherwise.
+- structure: classes and attributes of all modules; names, shapes and dtypes of all tensors;
+- numbers: a checksum of each tensor's bits;
+- answers: the bits of the logits of the model's own forward for a fixed text. They also change with anything outside
+  the modules: a hook's closure, a patched function, or a library or number of threads with different rounding.
 
-It costs about as much as one or two plain decoding steps.
+It takes about as long as one or two plain decoding steps.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
@@ -36,9 +36,9 @@ _SEED = 1203  # of dropout, for a model in training mode
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Digests of a model's structure, numbers and answers; equal fingerprints mean that it computes the same.
+    """Digests of a model's structure, numbers and answers; models with equal fingerprints compute the same.
 
-    A sharded model has no answers, as all of its processes would have to run the pass.
+    A sharded model's ``answers`` are empty, since all of its processes would have to run the pass.
     """
 
     structure: str
@@ -47,14 +47,14 @@ class Fingerprint:
 
     @property
     def is_known(self) -> bool:
-        """False for an object without a fingerprint, about which nothing is cached on disk."""
+        """False for an object without a fingerprint: nothing about it is cached on disk."""
         return bool(self.structure)
 
 
 def fingerprint_of(model: object) -> Fingerprint:
     """Return a model's present fingerprint; while the model is ``unchanging``, computed once for each state.
 
-    An object that is no torch module can't change; its fingerprint is the text in its attribute ``fingerprint``, such
+    An object that isn't a torch module can't change; its fingerprint is the text in its attribute ``fingerprint``, such
     as a digest of a checkpoint's files.
     """
     if not isinstance(model, torch.nn.Module):
@@ -100,7 +100,7 @@ def _names(model: torch.nn.Module) -> Iterator[str]:
 
 
 def _numbers(model: torch.nn.Module, facts: Sequence[object]) -> Iterator[str]:
-    """Yield the checksum of each tensor, including attributes that are no buffers."""
+    """Yield the checksum of each tensor, including attributes that aren't buffers."""
     others = (fact for fact in facts if isinstance(fact, torch.Tensor))
     for tensor in chain(model.parameters(), model.buffers(), others):
         yield from _checksums(tensor)
@@ -111,7 +111,7 @@ def _checksums(tensor: torch.Tensor) -> Iterator[str]:
         yield tensor.checksum()
     elif is_sharded_tensor(tensor):
         yield checksum_of(tensor.to_local())
-    elif hasattr(tensor, "__tensor_flatten__"):  # a subclass that is made of plain tensors
+    elif hasattr(tensor, "__tensor_flatten__"):  # a subclass that wraps plain tensors
         inner: Any = tensor
         for name in inner.__tensor_flatten__()[0]:
             yield from _checksums(getattr(tensor, name))
@@ -128,7 +128,7 @@ def _answers(model: Any) -> str:
                 torch.manual_seed(_SEED)
             vocab_size = model.get_output_embeddings().weight.shape[0]
             logits = own_logits(model, [[token % vocab_size for token in _TEXT]])
-    except Exception as error:  # third-party modelling code, which the self-test refuses
+    except Exception as error:  # third-party modelling code; the self-test refuses it later
         return f"{type(error).__name__}: {error}"
     return checksum_of(logits)
 

@@ -1,4 +1,4 @@
-"""Running a model in its own dtype without gradients: in inference mode, unless a quantised layer forbids that."""
+"""Running a model in its own dtype without gradients, in inference mode if all of its layers support it."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Compute in the tensors' own dtypes, also where the caller has entered ``torch.autocast``."""
+    """Compute in the tensors' own dtypes, even within the caller's ``torch.autocast``."""
     with ExitStack() as disabled:
         for device in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
             disabled.enter_context(torch.autocast(device, enabled=False))
@@ -30,7 +30,7 @@ def without_gradients(is_inference: bool = True) -> Iterator[None]:
 
 
 def runs_in_inference_mode(model: "PreTrainedModel") -> bool:
-    """Return True where each kind of quantised layer in the model runs in inference mode; tried once for a model."""
+    """Return True if each kind of quantised layer in the model runs in inference mode; tested once per model."""
     return remembered(model, "inference mode", lambda: _runs_in_inference_mode(model))
 
 

@@ -1,4 +1,4 @@
-"""Functions that torch's function modes see as one call, like torch's own functions."""
+"""Functions that torch's function modes see as a single call, like torch's own."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,17 +10,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def one_call(function: Function) -> Function:
-    """Make a function, of a module or layer and tensors, one that a recorder of calls takes as it is."""
+    """Decorate a function of a module or layer and tensors, so that function modes see it as one call."""
     wrapped: Function = wrap_torch_function(_first_tensor)(function)  # type: ignore[assignment]  # the same signature
     wrapped.is_one_call = True  # type: ignore[attr-defined]  # it has now
     return wrapped
 
 
 def is_one_call(function: Any) -> bool:
-    """Return True for a function that ``one_call`` has made one."""
+    """Return True for a function decorated by ``one_call``."""
     return getattr(function, "is_one_call", False)
 
 
 def _first_tensor(module: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor]:
-    """Return one tensor for torch to inspect: a function mode is called for any class."""
+    """Return a tensor for torch to inspect; a function mode is called for any class."""
     return (tensor,)

@@ -1,4 +1,4 @@
-"""Loading of a model's weights and tokenizer from a folder or hub."""
+"""Loading a model's weights and tokenizer from a folder or the hub."""
 
 import os
 import re
@@ -21,7 +21,7 @@ _FOR_GGUF = "gguf", "accelerate"  # what transformers reads such files with
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model given by name, and how it is to be loaded; made by ``of``, which checks it.
+    """A model given by name, with the device and dtype to load it in; made by ``of``, which checks them.
 
     Attributes:
         name: a folder, a GGUF file, or a hub name.
@@ -35,11 +35,11 @@ class ModelSource:
 
     @classmethod
     def of(cls, name: str, device: object = None, dtype: object = None) -> Self:
-        """The source of a model, with a device and dtype as a user gives them: by name, as torch's objects, or not.
+        """Return the source of a model; device and dtype may be names, torch objects or None.
 
         Raises:
-            RequestError: for a device that torch doesn't have here, or a dtype that isn't one.
-            ModelError: for a path that holds no model.
+            RequestError: for a device that torch doesn't have here, or an unknown dtype.
+            ModelError: for a path without a model.
         """
         source = cls(name, checked_device(device), checked_dtype(dtype))
         return cls(checked_name(name), source.device, source.dtype)
@@ -53,7 +53,7 @@ class ModelSource:
 
 
 def refuse_for_loaded(model: object, device: object, dtype: object) -> None:
-    """Refuse a device and a dtype for a model that is loaded already.
+    """Raise an error if a device or dtype is given for a model that is loaded already.
 
     Raises:
         RequestError: with the remedy.
@@ -71,10 +71,10 @@ def refuse_for_loaded(model: object, device: object, dtype: object) -> None:
 
 
 def checked_dtype(given: object) -> str:
-    """Return the name of a dtype that was given by name or as torch's; "auto" for none.
+    """Return the name of a dtype, given by name or as a torch dtype; "auto" for None.
 
     Raises:
-        RequestError: for one that models aren't loaded in.
+        RequestError: for a dtype in which models can't be loaded.
     """
     name = str(given).removeprefix("torch.")
     if given is None or name == "auto":
@@ -87,10 +87,10 @@ def checked_dtype(given: object) -> str:
 
 
 def checked_device(given: object) -> str:
-    """Return the name of a device that was given by name or as torch's; "" for none.
+    """Return the name of a device, given by name or as a torch device; "" for None.
 
     Raises:
-        RequestError: for one that torch doesn't have here.
+        RequestError: for a device that torch doesn't have here.
     """
     import torch
 
@@ -105,17 +105,16 @@ def checked_device(given: object) -> str:
 
 
 def checked_name(name: str) -> str:
-    """A path, or a hub name, that may well be a model's; ``~`` is the user's folder.
+    """Return a model's path or hub name, with ``~`` expanded.
 
     Raises:
-        ModelError: for a path where there is neither a folder nor a GGUF file, and for such a file without the
-            libraries that read it.
+        ModelError: if a path is neither a folder nor a GGUF file, or the libraries that read GGUF files are missing.
     """
     name = os.path.expanduser(name)
     path = Path(name)
     if is_gguf(name):
         if not path.is_file():
-            raise ModelError(f"can't load {name!r}: there is no such file. Give the path of a GGUF file that is here")
+            raise ModelError(f"can't load {name!r}: there is no such file. Give the path of an existing GGUF file")
         if missing := [library for library in _FOR_GGUF if find_spec(library) is None]:
             raise ModelError(
                 f"can't load {name!r}: a GGUF file is read with {' and '.join(_FOR_GGUF)}: pip install "
@@ -139,12 +138,12 @@ def is_gguf(name: str) -> bool:
 
 
 def must_be_cached(name: str) -> bool:
-    """Return True for a hub's name whose files have to come from the hub's cache, as the hub doesn't answer.
+    """Return True if a model must be loaded from the hub's cache because the hub can't be reached.
 
-    Called first, since transformers would try again for half a minute.
+    Called before loading, since transformers would retry for half a minute.
 
     Raises:
-        ModelError: for one that isn't there, either.
+        ModelError: if the model isn't in the cache either.
     """
     if Path(name).exists():
         return False
@@ -170,12 +169,12 @@ def must_be_cached(name: str) -> bool:
 def load_pretrained(
     name: str, tokenizer: Any | None = None, dtype: str = "auto", device: str = "", **others: Any
 ) -> tuple[Any, Any]:
-    """A model and its tokenizer from a path or hub name: safetensors or a GGUF file, no remote code.
+    """Load a model and its tokenizer from a path or hub name: safetensors or a GGUF file, without remote code.
 
-    A GGUF file's weights are written out in the dtype: the model is the one that they stand for.
+    A GGUF file's quantised weights are converted to the dtype.
 
     Args:
-        tokenizer: in place of the model's own.
+        tokenizer: used instead of the model's own.
         dtype: the name of a torch dtype; "auto" for the checkpoint's own.
         device: a torch device; "" leaves the model where transformers puts it.
         others: further arguments of transformers' ``from_pretrained``.
@@ -200,7 +199,7 @@ def load_pretrained(
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
         raise ModelError(f"can't load {name!r}: {here}{_reason(error)}. {_remedy(name)}") from error
     missing = sorted(report["missing_keys"])
-    if missing:  # transformers would go on with random numbers in their place
+    if missing:  # transformers would continue with random numbers instead
         saved_as = ", ".join(model.config.architectures or ["a model of no name"])
         raise ModelError(
             f"can't load {name!r} as a causal language model: it was saved as {saved_as}, and of the weights of "
@@ -210,7 +209,7 @@ def load_pretrained(
 
 
 def load_pretrained_tokenizer(name: str) -> Any:
-    """A tokenizer from a path or hub name, without remote code.
+    """Load a tokenizer from a path or hub name, without remote code.
 
     Raises:
         ModelError: with what went wrong.
@@ -239,10 +238,10 @@ def _read_tokenizer(name: str) -> Any:
 
 
 def _place(name: str) -> tuple[str, Mapping[str, Any]]:
-    """What transformers takes for a name, and with which arguments.
+    """Return the path or name to pass to transformers, and its arguments.
 
     Raises:
-        ModelError: for a hub's name that can't be had.
+        ModelError: for a hub name that is unavailable.
     """
     if is_gguf(name):
         return str(Path(name).absolute().parent), {"gguf_file": Path(name).name}
@@ -250,7 +249,7 @@ def _place(name: str) -> tuple[str, Mapping[str, Any]]:
 
 
 def _moved(model: Any, name: str, device: str) -> Any:
-    """The model on a device, where transformers may have put it already."""
+    """Return the model on a device; transformers may have placed it there already."""
     import torch
 
     wanted = torch.device(device) if device else model.device
@@ -258,7 +257,7 @@ def _moved(model: Any, name: str, device: str) -> Any:
         return model
     try:
         return model.to(device)
-    except (RuntimeError, ValueError, AssertionError) as error:  # such as for want of memory
+    except (RuntimeError, ValueError, AssertionError) as error:  # such as too little memory
         raise ModelError(f"{name!r} can't be moved to {device}: {_reason(error)}. Give device='cpu'") from error
 
 
@@ -267,7 +266,7 @@ def _reason(error: Exception) -> str:
 
 
 def _remedy(name: str) -> str:
-    """What to give in place of a name that couldn't be loaded: a folder may have a GGUF file alone."""
+    """Return what to give instead of a name that couldn't be loaded, such as a GGUF file in the folder."""
     files = sorted(file for file in Path(name).glob("*") if is_gguf(file.name)) if Path(name).is_dir() else []
     return f"It has a GGUF file: give {str(files[0])!r}" if files else _REMEDY
 
@@ -277,7 +276,7 @@ def _is_adapter(folder: Path) -> bool:
 
 
 def check_tokenizer(tokenizer: Any | None, vocab_size: int) -> None:
-    """Raises ModelError for what is no tokenizer, or another model's."""
+    """Raise ModelError if an object isn't a tokenizer, or is another model's."""
     if tokenizer is None:
         return
     if not callable(tokenizer) or not hasattr(tokenizer, "decode") or not hasattr(tokenizer, "__len__"):

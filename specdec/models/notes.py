@@ -1,4 +1,4 @@
-"""Notes on a model object: cheap facts, cached for its last few states, and the lock under which it runs."""
+"""Notes on a model object: facts cached for its last few states, and the lock to hold while it runs."""
 
 import threading
 from collections import OrderedDict
@@ -15,14 +15,14 @@ from specdec.weights.tensor import PackedWeight
 
 Finding = TypeVar("Finding")
 _WHERE = "_specdec_notes"
-_MOST_STATES = 8  # the self-test hides layers and switches attention, which are states of their own
+_MOST_STATES = 8  # the self-test removes layers and switches attention, which are other states
 
 
 class Notes:
     """Facts about one model object in its last few states, and the lock that a thread holds while it runs the model.
 
-    A pass switches the model's attention and restores it, so two threads must not run one model at once. A deep copy of
-    the model starts without facts and with its own lock.
+    A pass switches the model's attention and restores it, so two threads must not run one model at the same time. A
+    deep copy of the model has no facts and its own lock.
     """
 
     def __init__(self, lock: AbstractContextManager[Any] | None = None) -> None:
@@ -33,7 +33,7 @@ class Notes:
         self._facts: OrderedDict[Hashable, dict[Hashable, Any]] = OrderedDict()
 
     def facts_in(self, state: Hashable) -> dict[Hashable, Any]:
-        """Return the cached facts of a state, a dictionary to add to."""
+        """Return the cached facts about a state, as a dictionary that callers may add to."""
         facts = self._facts.setdefault(state, {})
         self._facts.move_to_end(state)
         while len(self._facts) > _MOST_STATES:
@@ -45,14 +45,14 @@ class Notes:
 
 
 def notes_of(model: object) -> Notes:
-    """Return the model's notes, made at the first call; an object without attributes gets new ones at each call."""
+    """Return the model's notes, made at the first call; for an object without attributes, at each call."""
     held = getattr(model, "__dict__", None)
     notes: Notes = Notes() if held is None else held.setdefault(_WHERE, Notes())
     return notes
 
 
 def share_lock(model: object, view: object) -> None:
-    """Give a shallow copy of a model, which runs the same layers, its own facts under the model's lock."""
+    """Give a shallow copy of a model, which runs the same layers, facts of its own and the model's lock."""
     vars(view)[_WHERE] = Notes(lock_of(model))
 
 
@@ -64,8 +64,8 @@ def lock_of(model: object) -> AbstractContextManager[Any]:
 def state_of(model: object) -> Hashable:
     """Return what a model's passes depend on: modules, modes, dtypes, devices, shapes, kernels, configuration.
 
-    Equal states mean that a generator's parts still fit the model. Its numbers may have changed all the same:
-    ``fingerprint_of`` compares those. Waits for the model's lock, since passes switch the configured attention.
+    While the state is equal, a generator's parts fit the model. Its numbers may still have changed, which
+    ``fingerprint_of`` finds out. Waits for the model's lock, since passes switch the configured attention.
     """
     if not isinstance(model, torch.nn.Module):
         return ()
@@ -96,7 +96,7 @@ def first_time(model: object, message: str) -> bool:
 def remembered(model: object, question: Hashable, find: Callable[[], Finding]) -> Finding:
     """Return a fact about a model; ``find`` is called once for the model's state and torch's number of threads.
 
-    ``probes.recall.recalled`` is for facts that take seconds to find, and depend on the model's numbers.
+    For facts that take seconds to find or depend on the model's numbers, use ``probes.findings.recalled``.
     """
     notes = notes_of(model)
     with notes.lock:

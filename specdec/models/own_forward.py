@@ -1,4 +1,4 @@
-"""The model's own forward without a cache: the reference of self-tests and audits, in which specdec takes no part."""
+"""The model's own forward without a cache and without specdec: the reference of self-tests and audits."""
 
 from collections.abc import Sequence
 from inspect import signature
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 def own_logits(
     model: "PreTrainedModel", texts: Sequence[Sequence[int]], last: int = 0, **inputs: torch.Tensor
 ) -> torch.Tensor:
-    """Return the model's own logits for texts of one length, (texts, tokens, vocab), float32.
+    """Return the model's own logits for texts of one length, ``(texts, tokens, vocab)``, float32.
 
-    ``last`` leaves those of the last few tokens; 0 is all of them. ``inputs`` are further ones of the model's forward.
+    Args:
+        last: return logits of this many last tokens; 0 for all tokens.
+        inputs: further arguments of the model's forward.
     """
     keeps = {"logits_to_keep": last} if "logits_to_keep" in signature(model.forward).parameters else {}
     given: dict[str, Any] = {"use_cache": False, **keeps, **inputs}

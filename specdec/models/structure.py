@@ -1,8 +1,8 @@
-"""Everything in a model's modules, besides the numbers in its tensors, that its forward may depend on.
+"""The structure of a model: all that its forward may depend on, except the numbers in its tensors.
 
-That is each module's class and attributes, with what is in containers and plain objects such as configurations, and the
-functions of its modelling code. No list of the ways in which a model can change is needed: adapters that are switched
-or rescaled, layers that are replaced, settings that are edited and functions that are patched all show in some fact.
+It consists of each module's class and attributes, including the contents of containers and plain objects such as
+configurations, and the functions of its modelling code. So any change shows in some fact: an adapter that is switched
+or rescaled, a replaced layer, an edited setting, a patched function.
 """
 
 import sys
@@ -16,21 +16,21 @@ _SIMPLE = bool, int, float, complex, str, bytes, torch.device, torch.dtype, type
 _CODE = FunctionType, BuiltinFunctionType, MethodType, ModuleType, type, partial
 _UNPATCHED = "torch.", "builtins", "abc", "typing"
 _OF_TORCH = set(vars(torch.nn.Module())) - {"training"}
-_DEEPEST = 3  # containers in containers that are looked into
-_PRIVATE = "_specdec"  # how specdec's own attributes begin
-# Parameters, buffers and modules are looked at apart, and no forward reads settings of generation.
+_DEEPEST = 3  # nesting depth up to which containers are read
+_PRIVATE = "_specdec"  # prefix of specdec's own attributes
+# Parameters, buffers and modules are read separately, and no forward reads generation settings.
 _NAMED_APART = {"_parameters", "_buffers", "_modules", "generation_config"}
 
 
 def facts_of(modules: Sequence[torch.nn.Module]) -> list[object]:
-    """Return what the modules' forward may depend on: their code, attributes, and what is in containers among these."""
+    """Return all that the modules' forward may depend on: their code, their attributes, and containers' contents."""
     seen: set[int] = set()
     attributes = [fact for module in modules for fact in (type(module), *_attributes(module, _DEEPEST, seen))]
     return [*attributes, *_code_of({type(module): None for module in modules})]
 
 
 def _code_of(classes: Iterable[type]) -> Iterator[object]:
-    """Yield the functions of classes and of the files that these come from, which kernel libraries replace."""
+    """Yield the functions of classes and of their source files, which kernel libraries may replace."""
     bases = {base: None for cls in classes for base in cls.__mro__ if not base.__module__.startswith(_UNPATCHED)}
     files = {base.__module__: sys.modules.get(base.__module__) for base in bases}
     for owner in (*bases, *filter(None, files.values())):
@@ -50,13 +50,13 @@ def _attributes(owner: object, depth: int, seen: set[int]) -> Iterator[object]:
 
 
 def _facts(value: object, depth: int, seen: set[int]) -> Iterator[object]:
-    """Yield a value and what is in it, so that a container or an object that was written to gives other facts."""
+    """Yield a value and its contents, so that a modified container or object has other facts."""
     if isinstance(value, _SIMPLE):
         yield value
     elif isinstance(value, dict | list | tuple | set | frozenset):
         yield len(value)
         if depth:
-            # A set's order is another in each process.
+            # A set's order differs between processes.
             for each in sorted(value, key=described) if isinstance(value, set | frozenset) else value:
                 yield from _facts(each, depth - 1, seen)
                 if isinstance(value, dict):
@@ -70,7 +70,7 @@ def _facts(value: object, depth: int, seen: set[int]) -> Iterator[object]:
 
 
 def are_same(facts: Sequence[object], others: Sequence[object]) -> bool:
-    """Return True for equal numbers and texts, and otherwise the very same objects."""
+    """Return True if all numbers and texts are equal, and all other facts are identical objects."""
     return len(facts) == len(others) and all(
         one is other or (type(one) is type(other) and isinstance(one, _SIMPLE) and one == other)
         for one, other in zip(facts, others, strict=True)
@@ -78,7 +78,7 @@ def are_same(facts: Sequence[object], others: Sequence[object]) -> bool:
 
 
 def described(fact: object) -> str:
-    """Return a text of a fact that is the same in any process: a value, or an object's kind and name."""
+    """Return a text for a fact that is the same in any process: a value, or an object's kind and name."""
     if isinstance(fact, _SIMPLE):
         return repr(fact)
     if isinstance(fact, torch.Tensor):

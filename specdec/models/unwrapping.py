@@ -1,4 +1,4 @@
-"""The transformers model inside what other libraries wrap around one: adapters, compilers, data parallelism."""
+"""Unwraps the transformers model inside objects of other libraries: adapters, compilers, data parallelism."""
 
 from typing import Any
 
@@ -6,20 +6,20 @@ import torch
 
 from specdec.errors import ModelError, in_one_line
 
-_PROBE = 5  # tokens that a wrapper and its model are compared on
+_PROBE = 5  # tokens on which a wrapper and its model are compared
 _OWN_GENERATE = "decode with its own generate()"
-# Wrappers whose forward does nothing but call the model that they hold as ``module``.
+# Wrappers whose forward only calls the model in their attribute ``module``.
 _FORWARDING = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel, torch.optim.swa_utils.AveragedModel)
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the model that computes what a wrapper says: the same layers, active adapters included.
+    """Return the transformers model inside a wrapper, with its active adapters.
 
-    Models of compilers, of data parallelism and of PEFT are unwrapped, however they are nested; anything else is
-    returned as it is.
+    Wrappers of ``torch.compile``, data parallelism and PEFT are removed, however they are nested; any other object is
+    returned unchanged.
 
     Raises:
-        ModelError: for a wrapper whose text isn't that of the model inside, with the remedy.
+        ModelError: if the wrapper computes something else than the model inside, with the remedy.
     """
     while True:
         if isinstance(model, _FORWARDING):
@@ -34,11 +34,11 @@ def unwrapped(model: Any) -> Any:
 
 
 def remedy_for(model: Any) -> str:
-    """Return what to give in place of an object that no backend drives, as far as it holds a model; else ""."""
+    """Return what to give instead of an object that no backend supports, if it contains a model; else ""."""
     if type(model).__name__ == "FullyShardedDataParallel":
-        return "its weights are sharded and flattened: save its full state dict, and give the model loaded from that"
+        return "its weights are sharded and flattened: save its full state dict, and pass the model loaded from that"
     if isinstance(model, torch.jit.ScriptModule):
-        return "a traced model has no cache: give the model that it was traced from"
+        return "a traced model has no cache: pass the model that it was traced from"
     held = {name: each for name, each in _attributes(model).items() if hasattr(each, "get_output_embeddings")}
     if not held:
         return ""
@@ -49,7 +49,7 @@ def remedy_for(model: Any) -> str:
 
 
 def _refuse_without_memory(model: Any) -> None:
-    """Raise ModelError for a model all of whose weights accelerate's hooks bring into memory in each pass."""
+    """Raise ModelError for a model whose weights are offloaded and loaded by accelerate's hooks in each pass."""
     if isinstance(model, torch.nn.Module) and getattr(getattr(model, "device", None), "type", "") == "meta":
         raise ModelError(
             f"the weights of this {type(model).__name__} are offloaded: load it without a device_map that offloads, or "
@@ -66,10 +66,10 @@ def _is_peft(model: Any) -> bool:
 
 
 def _without_peft(model: Any) -> Any:
-    """The transformers model with PEFT's adapters in its layers.
+    """Return the transformers model with PEFT's adapters in its layers.
 
     Raises:
-        ModelError: for adapters that are outside of the layers, or go by the prompt.
+        ModelError: for adapters outside of the layers, or that depend on the prompt.
     """
     kinds = sorted({type(config).__name__ for config in model.peft_config.values()})
     name = f"{type(model).__name__} with {' and '.join(kinds)}"
@@ -78,7 +78,7 @@ def _without_peft(model: Any) -> Any:
         if getattr(config, "is_prompt_learning", False):
             raise ModelError(f"{name}: its virtual tokens are outside of the transformers model; {_OWN_GENERATE}")
         if getattr(config, "alora_invocation_tokens", None):
-            raise ModelError(f"{name}: it is active after its invocation tokens alone; {_OWN_GENERATE}")
+            raise ModelError(f"{name}: it is active only after its invocation tokens; {_OWN_GENERATE}")
     inner = tuner.model
     if why := _why_other(model, inner):
         raise ModelError(f"{name}: {why}; {_OWN_GENERATE}")
@@ -86,7 +86,7 @@ def _without_peft(model: Any) -> Any:
 
 
 def _why_other(wrapper: torch.nn.Module, inner: torch.nn.Module) -> str:
-    """Return why a wrapper doesn't compute what the model inside does, or ""; not compared in training mode."""
+    """Return how a wrapper differs from the model inside, or ""; not compared in training mode."""
     if wrapper.training:
         return ""
     ids = torch.arange(1, 1 + _PROBE, device=next(inner.parameters()).device)[None]
@@ -95,4 +95,4 @@ def _why_other(wrapper: torch.nn.Module, inner: torch.nn.Module) -> str:
             theirs, own = wrapper(input_ids=ids).logits, inner(input_ids=ids).logits
     except Exception as error:  # a library's code
         return f"its forward needs more than tokens ({in_one_line(error)})"
-    return "" if torch.equal(theirs, own) else "it computes something else than the transformers model inside"
+    return "" if torch.equal(theirs, own) else "its logits differ from those of the transformers model inside"

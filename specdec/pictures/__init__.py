@@ -1,1 +1,1 @@
-"""Pictures of decoding: the steps of a generation, the attention mask of one step, and two strategies side by side."""
+"""Pictures of decoding: traces of a generation, the attention mask of a step, and races of two strategies."""

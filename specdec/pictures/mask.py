@@ -14,16 +14,16 @@ from specdec.pictures.trace import Trace, TraceStep, role_names
 from specdec.tree import DraftTree, Role
 
 SUFFIXES = (".svg", ".png")
-COLOURS = {  # Okabe and Ito's, which people with any of the usual colour vision deficiencies can tell apart
+COLOURS = {  # Okabe and Ito's palette, distinguishable with all common colour vision deficiencies
     "prefix": "#999999",
     "root": "#000000",
     "candidate": "#009E73",
     "probe": "#D55E00",
     "support": "#56B4E9",
 }
-_SETTLED = 8  # steps after which lookahead's window holds iterates only, for every usual N
+_SETTLED = 8  # steps after which lookahead's window has iterates only, for every usual N
 _CELL, _SMALL_CELL, _MANY = 0.19, 0.115, 60  # inches, and from how many nodes on cells are small
-_ABOVE, _BELOW = 0.95, 1.55  # inches round the cells, for title and legend
+_ABOVE, _BELOW = 0.95, 1.55  # inches around the cells, for title and legend
 _LABEL = 14  # characters of a token's text
 _FONT = "DejaVu Sans Mono"  # matplotlib brings it along
 
@@ -35,7 +35,7 @@ class MaskPicture:
     Attributes:
         prefix: the share of the prefix that each node sees, ``(nodes,)``.
         visible: entry [i, j]: node i sees node j; ``(nodes, nodes)``.
-        layers: the kind of attention layer that it is of, "" where all layers see alike.
+        layers: the kind of attention layer; "" if all layers have the same mask.
     """
 
     title: str
@@ -46,10 +46,10 @@ class MaskPicture:
 
     @classmethod
     def of(cls, trace: Trace, number: int, shapes: Shapes) -> "MaskPicture":
-        """The mask of step ``number``, counted from 1, as the mask compiler lays it out for a backend's shapes.
+        """Return the mask of step ``number``, counted from 1, as compiled for a backend's shapes.
 
         Raises:
-            RequestError: where there is no such step.
+            RequestError: if there is no such step.
         """
         if not 1 <= number <= len(trace.steps):
             count = f"{plural(len(trace.steps), 'step')}"
@@ -64,13 +64,13 @@ class MaskPicture:
 
     @property
     def present(self) -> frozenset[str]:
-        """Every role that a node has."""
+        """All roles of the nodes."""
         tree = self.step.tree
         return frozenset(name for node in range(len(tree)) for name in role_names(tree, node))
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The colour of each node: of several roles the first, in the order of ``COLOURS``."""
+        """Each node's role for its colour: the first of its roles in the order of ``COLOURS``."""
         return tuple(role_names(self.step.tree, node)[0] for node in range(len(self.step.tree)))
 
 
@@ -84,7 +84,7 @@ def visibility(tree: DraftTree, prefix_length: int, shapes: Shapes, kind: str) -
 
 
 def telling_step(trace: Trace) -> int:
-    """The number of a step worth a look: a late one that has nodes of each role alone, accepts drafts, and is large."""
+    """Return the number of an instructive step: late, large, with nodes of each single role, and accepted drafts."""
     numbers = range(min(_SETTLED, len(trace.steps)), len(trace.steps) + 1)
 
     def rank(number: int) -> tuple[int, int, int]:
@@ -95,10 +95,10 @@ def telling_step(trace: Trace) -> int:
 
 
 def check_path(path: Path) -> None:
-    """Find out before anything runs whether a figure can be drawn.
+    """Check that a figure can be drawn; called before decoding.
 
     Raises:
-        RequestError: for an unknown suffix, and where matplotlib isn't installed.
+        RequestError: for an unknown suffix, or if matplotlib isn't installed.
     """
     if path.suffix not in SUFFIXES:
         raise RequestError(f"{path}: a figure's name ends in {' or '.join(SUFFIXES)}")
@@ -109,7 +109,7 @@ def save(picture: MaskPicture, path: Path) -> None:
     """Draw the mask as SVG or PNG, by the file's suffix.
 
     Raises:
-        RequestError: for an unknown suffix, where matplotlib isn't installed, and where the file can't be written.
+        RequestError: for an unknown suffix, or if matplotlib isn't installed or the file can't be written.
     """
     check_path(path)
     matplotlib = needs("matplotlib", "compare", "a picture")
@@ -125,10 +125,10 @@ def save(picture: MaskPicture, path: Path) -> None:
 
 
 def draw(picture: MaskPicture) -> Any:
-    """The mask as a matplotlib figure: a row for each node, and a column for the prefix and for each node."""
+    """Draw the mask as a matplotlib figure: a row for each node, a column for the prefix and one for each node."""
     num_nodes, labels = len(picture.visible), row_labels(picture)
     cell = _CELL if num_nodes < _MANY else _SMALL_CELL
-    size = cell * 50  # points: a label fills its row
+    size = cell * 50  # points; a label fills its row
     left = max(map(len, labels)) * size * 0.61 / 72 + 0.4  # inches; a character is 0.6 of its size wide
     across, down = cell * (num_nodes + 2.5), cell * num_nodes
     width = max(left + across + 0.2, len(picture.title) * 0.088 + 0.3)
@@ -154,7 +154,7 @@ def draw(picture: MaskPicture) -> Any:
 
 
 def _draw_cells(picture: MaskPicture, axes: Any) -> None:
-    """One rectangle for every entry: a node's colour where it sees, and nearly white where it doesn't."""
+    """Draw a rectangle for every entry: in the node's colour if visible, else nearly white."""
     num_nodes, names = len(picture.visible), list(COLOURS)
     palette = needs("matplotlib.colors", "compare", "a picture").ListedColormap(["#F2F2F2", *COLOURS.values()])
     own = np.array([names.index(role) + 1 for role in picture.roles])
@@ -170,7 +170,10 @@ def _add_legend(picture: MaskPicture, figure: Any) -> None:
     patch = needs("matplotlib.patches", "compare", "a picture").Patch
     shown = ["prefix", *(role for role in COLOURS if role in picture.present)]
     texts = {"prefix": "prefix", "root": "root: the last committed token", "candidate": "candidate: may be accepted"}
-    texts |= {"probe": "probe: its prediction is wanted", "support": "support: only there to be seen"}
+    texts |= {
+        "probe": "probe: its prediction is returned to the strategy",
+        "support": "support: other nodes attend to it",
+    }
     handles = [patch(facecolor=COLOURS[role], label=texts[role]) for role in shown]
     handles.append(patch(facecolor="none", label="✓ bold: accepted in this step"))
     place = (0.1 / figure.get_figwidth(), 0.08 / figure.get_figheight())
@@ -178,7 +181,7 @@ def _add_legend(picture: MaskPicture, figure: Any) -> None:
 
 
 def row_labels(picture: MaskPicture) -> list[str]:
-    """Each node's token, roles, depth and number, in columns."""
+    """Return each node's token, roles, depth and number, in columns."""
     font_manager = needs("matplotlib.font_manager", "compare", "a picture")
     glyphs = font_manager.get_font(font_manager.findfont(_FONT)).get_charmap()
     tree, rows = picture.step.tree, []

@@ -1,4 +1,4 @@
-"""A trace as one HTML file, which opens offline, on a telephone as well."""
+"""A trace as a single HTML file, which works offline and on phones."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from specdec.pictures.trace import Trace
 
 
 def check_page() -> None:
-    """Find out before anything runs whether a page can be made.
+    """Check that a page can be made; called before decoding.
 
     Raises:
-        RequestError: where jinja2 isn't installed.
+        RequestError: if jinja2 isn't installed.
     """
     needs("jinja2", "compare", "a page")
 
@@ -22,7 +22,7 @@ def save_page(trace: Trace, path: Path) -> None:
     """Write the trace as a page.
 
     Raises:
-        RequestError: where jinja2 isn't installed, and where the file can't be written.
+        RequestError: if jinja2 isn't installed, or the file can't be written.
     """
     environment = page_environment("specdec.pictures")
     environment.filters["shown"] = repr

@@ -1,4 +1,4 @@
-"""Two strategies side by side on one machine, each as if it had the machine for itself."""
+"""A race of two strategies on one machine; each is timed as if it ran alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from specdec.record import StepRecord
 
 @dataclass(slots=True)
 class Lane:
-    """One strategy's progress; ``seconds`` are those of its own decoding."""
+    """One strategy's progress; ``seconds`` count its own passes only."""
 
     name: str
     generator: Generator
@@ -23,13 +23,13 @@ class Lane:
     result: Result | None = None
 
     def note(self, record: StepRecord) -> None:
-        """Count a pass and its time."""
+        """Add a pass and its time."""
         self.num_steps += record.kind != "chunk"
         self.seconds += record.total_seconds
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens over the lane's own seconds."""
+        """New tokens per second of the lane's own passes."""
         return len(self.token_ids) / self.seconds if self.seconds else 0.0
 
     @property
@@ -39,9 +39,9 @@ class Lane:
 
 
 def race(lanes: Sequence[Lane], prompt: Any, **settings: Any) -> Iterator[Lane]:
-    """Decode one prompt in every lane; yields the lane that has just advanced.
+    """Decode one prompt in every lane; yield the lane that has just advanced.
 
-    The lane whose own seconds are fewest takes the next step, so the lanes keep abreast in time, not in steps.
+    The lane with the fewest seconds takes the next step, so all lanes are at about the same time.
     """
     streams: list[Any] = [lane.generator.stream(prompt, on_step=lane.note, **settings) for lane in lanes]
     try:
@@ -59,6 +59,6 @@ def race(lanes: Sequence[Lane], prompt: Any, **settings: Any) -> Iterator[Lane]:
 
 
 def first_difference(lanes: Sequence[Lane]) -> int | None:
-    """The place of the first new token, from 0, in which two lanes' texts differ; None where they are identical."""
+    """Return the index of the first new token in which two lanes' texts differ; None if they are identical."""
     first, second = lanes
     return differences.first_difference(first.token_ids, second.token_ids)

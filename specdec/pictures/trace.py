@@ -1,4 +1,4 @@
-"""One generation, step by step: the trees that were drafted, the paths that were accepted, and the text."""
+"""The trace of a generation: the draft trees, the accepted paths and the text of each step."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from specdec.tree import ROOT, DraftTree, Role
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A run of nodes without a split, nearest the root first, and what it splits into."""
+    """A chain of nodes up to the next fork, the shallowest first, and the branches at the fork."""
 
     nodes: tuple[int, ...]
     children: tuple["Branch", ...]
@@ -29,7 +29,7 @@ class TraceStep:
         labels: each node's token as text.
         prefix_length: the tokens before the root, which every node sees.
         path: the accepted nodes, root first.
-        tokens: what was committed: the accepted tokens, then the model's own next one, unless the text ends before it.
+        tokens: the committed tokens: the accepted ones and, unless the text ends before it, the bonus token.
         token_labels: the committed tokens as text.
         text: what the step added to the text; it may lag the tokens if a character takes several.
     """
@@ -48,11 +48,11 @@ class TraceStep:
         return len(self.path) - 1
 
     def named_by(self, node: int) -> tuple[str, ...]:
-        """The strategies of a merge that named a node, each once; none where the draft isn't merged."""
+        """Return the strategies of a merge that proposed a node, each once; none if the draft isn't merged."""
         return tuple(dict.fromkeys(self.tree.proposed_by.get(node, ())))
 
     def branches(self, role: Role = Role.CANDIDATE) -> tuple[Branch, ...]:
-        """The tree below the root, as far as each node on the way carries any of the given roles."""
+        """Return the tree below the root, of nodes with any of the given roles that are connected to it."""
         children: dict[int, list[int]] = {}
         for node in self.tree.nodes_with(role):
             children.setdefault(self.tree.parents[node], []).append(node)
@@ -69,7 +69,7 @@ class TraceStep:
         return len(self.tree) - 1 - num_shown
 
     def to_json(self) -> dict[str, Any]:
-        """The step as plain data."""
+        """Return the step as plain data."""
         nodes = [
             {
                 "token_id": token,
@@ -93,7 +93,7 @@ class TraceStep:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A generation: its strategy as it was given, its prompt, its steps and its result."""
+    """A generation: the strategy as the caller named it, the prompt, the steps and the result."""
 
     proposer: str
     prompt: str
@@ -103,7 +103,7 @@ class Trace:
 
     @property
     def letters(self) -> dict[str, str]:
-        """A letter for each strategy of a merge that named a node: one of its own name's that no other has."""
+        """A unique letter for each strategy of a merge that proposed a node, from its name if possible."""
         found: dict[str, str] = {}
         for step in self.steps:
             for names in step.tree.proposed_by.values():
@@ -114,7 +114,7 @@ class Trace:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """The trace as plain data; a node's parent is its place in the step's list of nodes, -1 for the root."""
+        """Return the trace as plain data; a node's parent is its index in the step's list of nodes, -1 for the root."""
         return {
             "proposer": self.proposer,
             "prompt": self.prompt,
@@ -128,11 +128,11 @@ class Trace:
 
 
 class Recorder:
-    """A generator whose steps are kept; ``stages`` are what else ``Generator`` takes, such as its numerics.
+    """A generator that records traces; ``stages`` are further arguments of ``Generator``, such as ``numerics``.
 
     Raises:
-        ModelError: when the model or tokenizer can't be driven.
-        PluginError: for a strategy that is unknown or misconfigured.
+        ModelError: if the model or tokenizer can't be driven.
+        PluginError: for an unknown or misconfigured strategy.
     """
 
     def __init__(self, model: Any, tokenizer: Any | None, proposer: Proposer | str, **stages: Any) -> None:
@@ -140,10 +140,10 @@ class Recorder:
         self.generator = Generator(model, tokenizer, proposer=proposer, **stages)
 
     def trace(self, prompt: Any, **settings: Any) -> Trace:
-        """Decode one prompt, as ``Generator.generate`` does, and keep every step.
+        """Decode one prompt as ``Generator.generate`` does, and return the trace of all steps.
 
         Raises:
-            SpecdecError: for a prompt or settings that are refused, and where decoding fails.
+            SpecdecError: for a refused prompt or refused settings, or if decoding fails.
         """
         tokenizer = self.generator.tokenizer
         tokens = encode(prompt, tokenizer, self.generator.vocab_size)
@@ -164,18 +164,18 @@ class Recorder:
 
 
 def role_names(tree: DraftTree, node: int) -> tuple[str, ...]:
-    """Return the names of a node's roles; the root, which is committed already, is "root" and no candidate."""
+    """Return the names of a node's roles; the root, which is already committed, is "root" instead of a candidate."""
     roles = tree.roles[node] & ~Role.CANDIDATE if node == ROOT else tree.roles[node]
     return (*(("root",) if node == ROOT else ()), *(role.name.lower() for role in Role if role & roles and role.name))
 
 
 def _step(outcome: Outcome, tokens: Sequence[int], chunk: Chunk, tokenizer: Any | None) -> TraceStep:
-    """The step that led from ``tokens`` to them and the chunk's."""
+    """Return the step that appended the chunk's tokens to ``tokens``."""
     tree = outcome.tree
     assert tree is not None, "a step that verified nothing is left out"
     path = list(outcome.path)
     if len(outcome.tokens) == len(path) and (last := tree.child(path[-1], outcome.tokens[-1])) is not None:
-        path.append(last)  # its token was committed as well, as the bonus or where the text ends
+        path.append(last)  # its token was committed as well, as the bonus token or the last of the text
     root = _label(tokens[-1], tokens[-2] if len(tokens) > 1 else None, tokenizer)
     drafted = [
         _label(token, tree.tokens[parent], tokenizer)

@@ -1,4 +1,4 @@
-"""The plug-ins that come with specdec, registered as a third party's would be."""
+"""The plug-ins that come with specdec, registered in the same way as third-party ones."""
 
 from collections.abc import Mapping
 
@@ -66,7 +66,7 @@ def specdec_kernels() -> Mapping[str, type[Kernel]]:
 
 @hookimpl
 def specdec_backends() -> Mapping[str, type[Backend]]:
-    # Here and not above, since transformers' model code takes seconds to import; a registry calls this last.
+    # Imported here because transformers' model code takes seconds to import; a registry calls this last.
     from specdec.backends.hf import HFBackend
     from specdec.backends.static import StaticBackend
     from specdec.backends.toy import ToyBackend

@@ -32,9 +32,10 @@ def specdec_masks() -> Mapping[str, type[MaskCompiler]]:  # type: ignore[empty-b
 
 @hookspec
 def specdec_backends() -> Mapping[str, type[Backend]]:  # type: ignore[empty-body]  # as above
-    """Backends by name; ``backend="auto"`` takes the first that accepts a model object.
+    """Backends by name.
 
-    Of a model's name, it takes the first that ``is_preferred`` and doesn't decline.
+    For a model object, ``backend="auto"`` selects the first that accepts it; for a model given by name, the first
+    that ``is_preferred`` and doesn't decline it.
     """
 
 

@@ -25,8 +25,8 @@ from specdec.verifiers.base import Verifier
 from specdec.weights.base import Kernel
 
 Configured = TypeVar("Configured", bound=BaseModel)
-_NAME = re.compile(r"[\w.-]+")  # what fits in front of the colon of "name:key=value"
-# Plug-ins of this repository, by kind and name, with the command that installs them in a copy of it.
+_NAME = re.compile(r"[\w.-]+")  # names allowed before the colon in "name:key=value"
+# Plug-ins in this repository, by kind and name, with the command that installs them from a copy of it.
 _INSTALLED_BY = {
     ("backends", "openvino"): "pip install ./plugins/specdec-openvino",
     ("proposers", "successor"): "pip install ./plugins/specdec-example",
@@ -42,7 +42,7 @@ KINDS: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One implementation: what it is, what it is called and where it comes from."""
+    """One implementation: its kind, name, class and distribution."""
 
     kind: str
     name: str
@@ -51,7 +51,7 @@ class Plugin:
 
     @property
     def full_name(self) -> str:
-        """The name that no other distribution's plug-in has."""
+        """``distribution/name``, which is unique."""
         return f"{self.distribution}/{self.name}"
 
 
@@ -64,12 +64,12 @@ class Broken:
 
     @classmethod
     def by(cls, error: Exception, distribution: str) -> Self:
-        """A distribution that failed by an error."""
+        """Return the record of a distribution that failed with an error."""
         return cls(distribution, str(error) if isinstance(error, PluginError) else in_one_line(error))
 
 
 class Registry:
-    """The implementations that are installed. Made by ``load_plugins``; there is no module-level one."""
+    """The installed implementations; made by ``load_plugins``."""
 
     def __init__(self) -> None:
         self.broken: list[Broken] = []
@@ -78,17 +78,17 @@ class Registry:
 
     @property
     def plugins(self) -> list[Plugin]:
-        """All implementations, a distribution's after another's, in the order of registration."""
+        """All implementations, distribution by distribution, in the order of registration."""
         self._ask_for_backends()
         distributions = list(dict.fromkeys(plugin.distribution for plugin in self._plugins))
         return sorted(self._plugins, key=lambda plugin: distributions.index(plugin.distribution))
 
     def register(self, module: object, distribution: str) -> None:
-        """Take a module's hook implementations; the hook for backends is called when one is needed.
+        """Register a module's hook implementations; the hook for backends is called only when one is needed.
 
         Raises:
-            PluginError: for an unknown hook, a wrong signature, something that is no implementation of its contract, or
-                a name that the distribution offers twice.
+            PluginError: for an unknown hook, a wrong signature, a class that doesn't implement its contract, or a name
+                that the distribution offers twice.
         """
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
@@ -139,7 +139,7 @@ class Registry:
         return [plugin for plugin in self._plugins if plugin.kind == kind]
 
     def name_of(self, plugin: Plugin) -> str:
-        """The shortest name that finds it: ``distribution/name`` where its own is a built-in's, or ambiguous."""
+        """Return the shortest unique name: ``distribution/name`` if the name alone is a built-in's or ambiguous."""
         rivals = [other for other in self.of_kind(plugin.kind) if other.name == plugin.name]
         is_found = plugin.distribution == hookspecs.PROJECT or rivals == [plugin]
         return plugin.name if is_found else plugin.full_name
@@ -148,7 +148,7 @@ class Registry:
         """Return the class of a name, or of ``distribution/name``.
 
         Raises:
-            PluginError: with the nearest names, where there is none; with the longer names, where there are several.
+            PluginError: if there is none, with the nearest names; if there are several, with their full names.
         """
         plugins = self.of_kind(kind)
         names = {self.name_of(plugin): plugin for plugin in plugins}
@@ -156,7 +156,7 @@ class Registry:
         if found is not None:
             return found.cls
         if several := [plugin.full_name for plugin in plugins if plugin.name == name]:
-            raise PluginError(f"{kind[:-1]} {name!r} is ambiguous: say {' or '.join(several)}")
+            raise PluginError(f"{kind[:-1]} {name!r} is ambiguous: use {' or '.join(several)}")
         known = [*names, *(missing for of, missing in _INSTALLED_BY if of == kind)]
         near = nearest(name, known, most=3, likeness=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near and near != [name] else ""
@@ -171,15 +171,15 @@ class Registry:
         return f"{name} is a plug-in that isn't installed: {command}, in a copy of specdec's repository; "
 
     def _kinds_of(self, name: str) -> list[str]:
-        """The kinds of plug-in that are called so, backends aside: their libraries take seconds."""
+        """Return the kinds of plug-in with this name, except backends, whose libraries take seconds to import."""
         return [plugin.kind[:-1] for plugin in self._plugins if plugin.name == name]
 
     def faults(self) -> str:
-        """A further line of a message for each broken distribution: it may have what wasn't found."""
+        """Return a further line of an error message for each broken distribution, which may be the reason."""
         return "".join(f"\n{fault.distribution} is installed but broken: {fault.reason}" for fault in self.broken)
 
     def make(self, kind: str, given: object) -> Any:
-        """An implementation from an object of the contract or a string ``"name:key=value,…"``.
+        """Return an implementation from an object of the contract or a string ``"name:key=value,…"``.
 
         Proposers joined by ``+`` are merged into one draft.
 
@@ -206,7 +206,7 @@ class Registry:
         return {self.name_of(each): each.cls() for each in self.of_kind("kernels")}
 
     def backend(self, given: str) -> tuple[type[Backend], BackendOptions]:
-        """A backend's class and its options from a string ``"name:key=value,…"``.
+        """Return a backend's class and its options from a string ``"name:key=value,…"``.
 
         Raises:
             PluginError: for an unknown name, or an option that fails the plug-in's own validation.
@@ -216,7 +216,7 @@ class Registry:
         return cls, _configured(cls.Options, "backends", given)
 
     def _parts(self, given: str) -> list[str]:
-        """The proposers that a string joins by ``+``; a part that is no name belongs to an option's value."""
+        """Split a string of proposers joined by ``+``; a part that isn't a name belongs to an option's value."""
         names = {plugin.name for plugin in self.of_kind("proposers")}
         first, *others = given.split("+")
         parts = [first]
@@ -229,19 +229,19 @@ class Registry:
 
 
 def _configured(cls: type[Configured], kind: str, given: str) -> Configured:
-    """An object of a configuration's class by the options in a string ``"name:key=value,…"``."""
+    """Return a configuration object with the options of a string ``"name:key=value,…"``."""
     name, _, options = given.partition(":")
     values = dict(_options(options, given))
     try:
         return cls.model_validate({key: read_value(value) for key, value in values.items()})
     except ValidationError as error:
-        with suppress(ValidationError):  # an option that is text may look like a number
+        with suppress(ValidationError):  # a text option may look like a number
             return cls.model_validate_strings(values)
         raise PluginError(f"options of {kind[:-1]} {name!r} refused: {describe(error, cls)}") from None
 
 
 def _sources(proposer: Proposer) -> Sequence[Proposer]:
-    """The sources that a merge within a merge stands for: each proposes candidates by itself."""
+    """Return the parts of a proposer that is itself a merge, or the proposer alone."""
     merged = proposer.merged() if isinstance(proposer, AutoProposer) else proposer
     return merged.proposers if isinstance(merged, MergedProposer) else [merged]
 
@@ -263,13 +263,13 @@ def load_plugins() -> Registry:
 
 
 def fields_of(cls: type) -> Mapping[str, FieldInfo]:
-    """Each option of a plug-in."""
+    """Return the options of a plug-in's class by name."""
     configuration = cls.Options if issubclass(cls, Backend) else cls
     return configuration.model_fields if issubclass(configuration, BaseModel) else {}
 
 
 def options_of(cls: type) -> dict[str, object]:
-    """Each option of a plug-in with its default."""
+    """Return the options of a plug-in's class with their defaults."""
     return {name: field.get_default(call_default_factory=True) for name, field in fields_of(cls).items()}
 
 
@@ -315,7 +315,7 @@ def _items(offered: Any, kind: str, distribution: str) -> Iterator[tuple[str, ty
 
 
 def _options(text: str, given: str) -> Iterator[tuple[str, str]]:
-    """``"N=5,pool=true"`` as pairs."""
+    """Yield the pairs of ``"N=5,pool=true"``."""
     seen = set[str]()
     for pair in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in pair.partition("="))
@@ -328,7 +328,7 @@ def _options(text: str, given: str) -> Iterator[tuple[str, str]]:
 
 
 def read_value(value: str) -> object:
-    """A value as JSON (or Python's True, False and None) where it is that, else as the string it is."""
+    """Return the value of a JSON text (or Python's True, False and None); any other text unchanged."""
     try:
         return json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
     except json.JSONDecodeError:

@@ -1,1 +1,1 @@
-"""Facts about a model that are found by running it at load: bounded in time, and cached with the model."""
+"""Tests of a model at load, bounded in time; their findings are cached."""

@@ -1,4 +1,4 @@
-"""Find out why a model fails the self-test, from its own forward without a cache: is that a decoder's at all?"""
+"""Finds out whether a model that fails the self-test is causal at all, by its own forward without a cache."""
 
 import inspect
 
@@ -12,11 +12,11 @@ _TOKENS = tuple(range(3, 11))
 
 
 def why_no_decoder(model: PreTrainedModel) -> str:
-    """Return the reason why no cache and no mask can make the model's forward a decoder's, or "" where it is one."""
+    """Return why the model's forward isn't that of a causal decoder, or ""."""
     try:
         return _fault(model)
     except Exception as error:  # third-party modelling code
-        return f"its forward over tokens alone raised {in_one_line(error)}"
+        return f"its forward raised {in_one_line(error)} for token ids without other inputs"
 
 
 def _fault(model: PreTrainedModel) -> str:
@@ -26,11 +26,11 @@ def _fault(model: PreTrainedModel) -> str:
     if "position_ids" in inspect.signature(model.forward).parameters:
         counted = torch.arange(len(_TOKENS), device=model.device)[None]
         if _distance(whole, own_logits(model, [tokens], position_ids=counted)[0]) > bound:
-            return "its positions don't count from 0, as specdec does: use another model"
+            return "its positions don't start at 0, as specdec's do: use another model"
     if _distance(whole[:-1], own_logits(model, [tokens[:-1]])[0]) > bound:
         is_encoder = getattr(model.config, "is_decoder", None) is False
         remedy = "load it with is_decoder=True" if is_encoder else "use a causal model"
-        return f"it isn't causal, as a later token changes the logits of earlier ones: {remedy}"
+        return f"it isn't causal: a later token changes the logits of earlier ones; {remedy}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""c(T), measured: what a pass over T nodes costs on this machine, for this model."""
+"""Measures c(T): what a pass over T nodes costs on this machine, for this model."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,14 +16,14 @@ from specdec.tree import ROOT, DraftTree
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 CONTEXT = 128  # tokens
-# A strategy that asks for costs while a generator is made gets few figures, soon, of sizes that have been fed by then.
+# If a strategy requests costs while a generator is made, only a few sizes are measured, to load quickly.
 SIZES_AT_LOAD, SECONDS_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD = (1, 6, 33), 0.6, 16, 6
-_MOST_ROUNDS = 8  # of passes until they are as fast as they will be
-_IN_A_ROW = 3  # passes of one size where passes are filled up: they are of one size mostly, and fastest then
-_SPREAD = 1, 8, 32, 128  # measured before the others, where there may not be time for all
+_MOST_ROUNDS = 8  # of passes before they count as warm
+_IN_A_ROW = 3  # passes of one size in a row, if passes are padded: most have the same size then, and are fastest
+_SPREAD = 1, 8, 32, 128  # measured first, since there may not be time for all
 _ORDINARY = 0  # the key of ordinary plain passes among those of sizes
-_LEAST_ROUNDS = 3  # undisturbed ones that serve
-_STRETCHES, _AGREEMENT = 3, 1.25  # of the rounds, and how far the largest of their ratios may exceed the least
+_LEAST_ROUNDS = 3  # undisturbed rounds that suffice
+_STRETCHES, _AGREEMENT = 3, 1.25  # stretches of rounds, and how far the largest of their ratios may exceed the smallest
 
 
 def measure_costs(
@@ -35,16 +35,18 @@ def measure_costs(
     plain: Target | None = None,
     seconds: float = math.inf,
 ) -> Costs:
-    """Time passes of several sizes after a context, in rounds of one pass of each size and an ordinary plain one.
+    """Time passes of several sizes after a context, in rounds of one pass of each size and an ordinary plain pass.
 
-    Half of a size's nodes are a chain and the others hang below the root, so that a mask is needed, as for most drafts.
-    A size costs what the plain pass of the same rounds does, times their ratio: other programs slow down both.
-    ``plain`` drives the model as ordinary plain decoding does, where ``target`` has other numerics.
+    Half of a tree's nodes are a chain and the others are children of the root, so a mask is needed, as for most drafts.
+    The cost of a size is the plain pass's cost times the ratio of the two in the same rounds, since other programs slow
+    down both.
 
-    First come passes that aren't timed, for ``seconds`` of each target at most, until they are as fast as they will be.
-    Then, when half of ``seconds`` are over no further size is tried, and when all are no round begins but the first
-    three, for which there is as much again. Beyond the largest that was tried, or that there was memory for, a pass
-    counts as many times as dear as it is larger.
+    Untimed passes come first, for at most ``seconds`` per target, until they are warm. After half of ``seconds``, no
+    further size is measured; after all of ``seconds``, no round begins except the first three, which may take as long
+    again. Costs of larger sizes than could be measured are extrapolated in proportion to their size.
+
+    Args:
+        plain: drives the model as ordinary plain decoding does, if ``target`` has other numerics.
     """
     rng, timer = np.random.default_rng(0), timer or Timer()
     shapes = target.shapes
@@ -85,7 +87,7 @@ class _Driver:
     @classmethod
     @contextmanager
     def opened(cls, target: Target, tokens: Sequence[int], timer: Timer) -> Iterator[Self]:
-        """Open a row that holds some tokens; it is closed afterwards."""
+        """Open a row with some tokens for the block."""
         row = target.open(2 * len(tokens))
         try:
             target.read_all(row, tokens)
@@ -107,7 +109,7 @@ class _Driver:
                     break
                 try:
                     planned = self._run(tree)
-                except RuntimeError:  # torch's, of memory too: the passes that are timed deal with it
+                except RuntimeError:  # torch raises it for lack of memory too, which the timed passes handle
                     break
                 pending += [] if self.target.is_warm else [tree]
             if not pending:
@@ -128,12 +130,12 @@ class _Driver:
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """The seconds of passes by size, of ordinary plain ones by the key ``_ORDINARY``.
+    """The seconds of passes by size; the key of ordinary plain passes is ``_ORDINARY``.
 
     Attributes:
-        first: of each one's first pass, which makes room and plans.
-        rounds: of those that followed, without sizes whose passes weren't as fast yet as they will be.
-        is_quiet: True if no round was disturbed; disturbed ones are left out where others suffice.
+        first: seconds of each size's first pass, which allocates memory and plans.
+        rounds: seconds of the later passes, without sizes that weren't warm yet.
+        is_quiet: True if no round was disturbed. Disturbed rounds are left out if there are enough others.
     """
 
     first: Mapping[int, float]
@@ -143,8 +145,8 @@ class _Passes:
     def costs(self) -> tuple[dict[int, float], float, bool]:
         """Return the seconds by size, those of a plain pass, and whether the rounds agree about them.
 
-        The rounds are cut into three stretches. In each, other programs are ruled out by the minima. Their ratio is
-        wrong where the machine's speed changes within the stretch, so the median of the stretches' ratios counts.
+        The rounds are divided into three stretches. In each, taking minima excludes the effect of other programs. Their
+        ratio is wrong if the machine's speed changes within the stretch, so the median of the three ratios is used.
         """
         sizes = sorted(size for size in self.first if size != _ORDINARY)
         base = _ORDINARY if _ORDINARY in self.first else sizes[0]
@@ -178,7 +180,7 @@ def _least(rounds: Iterable[Mapping[int, float]]) -> dict[int, float]:
 def _measured(
     drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver | None, repeats: int, seconds: float
 ) -> _Passes:
-    """Time a first pass of each size, and then rounds."""
+    """Time the first pass of each size, and then rounds."""
     clock, root = drafted.timer.clock, DraftTree(0)
     start = clock()
     first = dict[int, float]() if ordinary is None else {_ORDINARY: ordinary.time(root)[0]}
@@ -208,7 +210,7 @@ def _round(drafted: _Driver, trees: Mapping[int, DraftTree], ordinary: _Driver |
     if ordinary is not None:
         ordinary.time(root)
         taken[_ORDINARY], was_quiet = ordinary.time(root)
-    drafted.time(root)  # the last one, a large pass, has left caches in which the next is slower
+    drafted.time(root)  # the previous large pass has evicted caches, which makes the next pass slower
     in_a_row = _IN_A_ROW if drafted.target.shapes.filled_to else 1
     for size, tree in trees.items():
         passes = [(*drafted.time(tree), drafted.target.is_warm) for _ in range(in_a_row)]

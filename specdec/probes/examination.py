@@ -1,7 +1,7 @@
-"""The examination of a transformers model at load: is it driven with trees, with chains or not at all, and how exactly?
+"""The examination of a transformers model at load: does it support trees, chains or neither, and how exactly?
 
-Findings are cached for the same model on the same machine, also on disk: other weights, an adapter, a cast or another
-number of threads is examined anew.
+Findings are cached in memory and on disk for the same model on the same machine. After a change of weights, adapter,
+dtype or number of threads, the model is examined again.
 """
 
 import math
@@ -27,13 +27,13 @@ Loaded = TypeVar("Loaded", bound=Backend)
 
 
 def examine(backend: Loaded) -> Loaded:
-    """Find out how a loaded ``HFBackend`` can drive its model; call it once, before a row is opened.
+    """Find out how a loaded ``HFBackend`` can drive its model; called once, before a row is opened.
 
-    Sets ``shapes``, ``inexact``, ``deviation`` and ``reason``. Other backends, which know this of themselves, are
-    returned unchanged.
+    Sets ``shapes``, ``inexact``, ``deviation`` and ``reason``. Other backends, which set these themselves, are returned
+    unchanged.
 
     Raises:
-        ModelError: for a model that can't be driven losslessly, or not under the compiler's attention; the backend is
+        ModelError: if the model can't be driven losslessly, or not with the compiler's attention; the backend is then
             closed.
     """
     if isinstance(backend, HFBackend):
@@ -61,7 +61,7 @@ def _examine(backend: HFBackend) -> None:
     backend.reason = backend.reason or (tried.fault if tried is not None else "")
     if backend.reason:
         tried = _try_out_chains(backend)
-    assert tried is not None, "with trees or chains, it was tried"
+    assert tried is not None, "tested with trees or chains"
     backend.deviation = tried.deviation
 
 
@@ -75,10 +75,10 @@ def _set_products(backend: HFBackend) -> None:
 
 
 def _try_out_chains(backend: HFBackend) -> Tried:
-    """Set the backend to chains only, for its ``reason``, and try those out.
+    """Set the backend to chains only, because of its ``reason``, and test these.
 
     Raises:
-        ModelError: where the backend has no chains, or the model can't be driven with them.
+        ModelError: if the backend doesn't support chains, or the model can't be driven with them.
     """
     if backend.no_chains:
         raise ModelError(f"{backend.no_chains}: {backend.reason}; use backend='hf'")
@@ -87,18 +87,18 @@ def _try_out_chains(backend: HFBackend) -> Tried:
     if tried.fault:
         raise ModelError(_refusal(backend.model, backend.reason, tried.fault))
     if backend.compiler.bit_exact:
-        no_trees = f"it can't be given trees under exact attention ({backend.reason})"
+        no_trees = f"it doesn't support trees with exact attention ({backend.reason})"
         backend.inexact = backend.compiler.refuses(backend.model.dtype) or no_trees
     return tried
 
 
 def products_of(model: PreTrainedModel, seconds: float = _PROBE_SECONDS) -> Products:
-    """Return what is known of the rows of the model's matrix products."""
+    """Return the findings on row independence of the model's matrix products."""
     return recalled(model, "products", Products, lambda: probe_products(model, seconds), math.isinf(seconds))
 
 
 def _try_out(backend: HFBackend) -> Tried:
-    """Return the self-test's result, found out once for a model and all backends of this class."""
+    """Return the self-test's result; run once for a model and all backends of this class."""
     model, compiler, shapes = backend.model, backend.compiler, backend.shapes
     driven_by = type(backend).__qualname__, repr(compiler), shapes.takes_trees, shapes.row_multiple, shapes.chunk
     question = " ".join(map(str, ("self-test", *driven_by)))

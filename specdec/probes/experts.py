@@ -1,7 +1,8 @@
-"""Experts as batched products: what may help mixtures whose rows have other bits in other company, tried at once.
+"""Tests whether batched expert products make a mixture of experts bit-exact.
 
-The usual products give each expert the rows that chose it, often so few that libraries take another way; batched ones
-give each row products of its own. Modelling code that has neither, or rounds elsewhere too, isn't helped.
+Ordinary products pass each expert the rows that chose it, often so few that libraries compute them in another way.
+Batched products compute each row separately. They don't help if the modelling code supports neither or has other
+sources of rounding.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,14 +28,14 @@ def batched_experts(model: Any) -> Iterator[bool]:
 
 
 def remedy(model: object, is_exact: Callable[[], bool]) -> str:
-    """Return a remedy for a model whose bits deviate, as the end of a message; "" where batched experts deviate too."""
+    """Return a remedy for a model that isn't bit-exact, as the end of a message; "" if batched experts don't help."""
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "set_experts_implementation"):
         return ""
-    if is_sharded(model):  # other ranks' experts would stay as they are
+    if is_sharded(model):  # other ranks' experts wouldn't change
         return ""
     try:
         with batched_experts(model) as is_changed:
             helps = is_changed and is_exact()
-    except Exception:  # third-party modelling code: a model that batched experts break is not helped by them
+    except Exception:  # third-party modelling code, which may not run with batched experts
         return ""
     return f"; model.set_experts_implementation({_BATCHED!r}) helps" if helps else ""

@@ -1,9 +1,9 @@
-"""Findings about a model that take seconds to find: cached in memory and on disk, per fingerprint and machine.
+"""Findings about a model that take seconds, cached in memory and on disk by fingerprint and machine.
 
-Cheap facts are cached by ``models/state.py`` in memory alone; ``machine/cache_files.py`` is the format on disk. A file
-has the findings about one fingerprint, in the folder ``findings``. Its name changes with the machine, torch's threads,
-versions and specdec's own source files, and the fingerprint has the bits of the model's answers, so a finding is valid
-as long as its file is found.
+Cheap facts are cached in memory only, by ``models/notes.py``; ``machine/cache_files.py`` defines the format on disk. A
+file in the folder ``findings`` has the findings about one fingerprint. Its name changes with the machine, torch's
+threads, versions and specdec's own source files, and the fingerprint includes the bits of the model's answers, so a
+finding is valid as long as its file is found.
 """
 
 from collections.abc import Callable
@@ -43,10 +43,11 @@ def recalled(
     """Return a finding about the model as it is now: from memory, from the cache folder, or from ``find``.
 
     Args:
-        question: everything that the finding depends on besides the model, as text.
+        question: everything besides the model that the finding depends on, as text.
         kind: the finding's class, such as a frozen dataclass.
-        find: called where the finding isn't cached; the result is cached.
-        is_shared: other processes call ``find`` at the same time, and must run the same passes: the folder isn't read.
+        find: called if the finding isn't cached; the result is cached.
+        is_shared: True if other processes call ``find`` at the same time and must run the same passes: the folder isn't
+            read then.
         keeps: returns False for a finding that isn't written to the folder.
     """
     notes = notes_of(model)
@@ -65,7 +66,7 @@ def recalled(
 
 
 def _key_of(notes: Notes, fingerprint: Fingerprint) -> str:
-    """Return the key of the findings about a fingerprint; computed once for it while the model is ``unchanging``."""
+    """Return the key of the findings about a fingerprint; computed only once while the model is ``unchanging``."""
     known, question = notes.while_unchanging, (fingerprint, torch.get_num_threads())
     if known is None:
         return key_of(fingerprint, _source_files())
@@ -75,7 +76,7 @@ def _key_of(notes: Notes, fingerprint: Fingerprint) -> str:
 
 
 def _source_files() -> tuple[int, int, int]:
-    """Return the number, the size and the last change of specdec's files: an edited probe gets new findings."""
+    """Return the number, total size and last change of specdec's files, so that an edited probe runs again."""
     facts = [path.stat() for path in Path(specdec.__file__).parent.rglob("*.py")]
     return len(facts), sum(each.st_size for each in facts), max(each.st_mtime_ns for each in facts)
 
@@ -93,7 +94,7 @@ def _read(path: Path, question: str, kind: type[Finding]) -> Finding | None:
 
 
 def _keep(path: Path, question: str, answer: str) -> None:
-    """Add an answer to a file; if that can't be written, the next process finds it again."""
+    """Add a finding to a file; if the file can't be written, the next process runs the probe again."""
 
     def added(found: _Found | None) -> _Found:
         return _Found(answers={**(found.answers if found else {}), question: answer})
@@ -104,7 +105,7 @@ def _keep(path: Path, question: str, answer: str) -> None:
 
 
 def _make_room(folder: Path) -> None:
-    """Remove the oldest files: a model that is trained has another fingerprint at each generator."""
+    """Remove the oldest files, since a model in training has a new fingerprint for each generator."""
     with suppress(OSError):
         files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
         for path in files[: len(files) + 1 - _MOST_FILES]:

@@ -1,8 +1,9 @@
-"""The independence of rows: whether a row of a layer has the same bits with any number of other rows.
+"""Row independence: whether a row of a layer has the same bits with any number of other rows.
 
-Libraries choose other ways for few rows: on CPUs one to three rows of a float32 product commonly differ from the same
-rows among more, and with several threads up to eleven. Padding to a multiple helps there, and this finds the multiple.
-Activations are tried too: a tensor's last few numbers, and those where one thread's share ends, go another way.
+Libraries use other kernels for few rows: on CPUs, one to three rows of a float32 product commonly differ from the same
+rows among more, and with several threads up to eleven. Padding to a multiple helps, and this probe finds the multiple.
+Activations are tested too, because the last few numbers of a tensor, or of one thread's share, are computed in another
+way.
 """
 
 import time
@@ -29,9 +30,10 @@ _ACTIVATIONS = tuple(made[0] if isinstance(made, tuple) else made for made in AC
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """Rows that are independent in multiples of ``row_multiple``, tried up to ``most_rows`` of them.
+    """The multiple of rows in which all products are independent, tested up to ``most_rows`` rows.
 
-    ``inexact`` says why there is no such multiple, or is "".
+    Attributes:
+        inexact: why there is no such multiple, or "".
     """
 
     row_multiple: int
@@ -40,14 +42,14 @@ class Products:
 
 
 def probe_products(model: PreTrainedModel, seconds: float) -> Products:
-    """Try every shape of layer in the model; called at load for exact numerics. Few ``seconds`` mean fewer rows."""
+    """Test every shape of layer in the model; called at load for exact numerics. Few ``seconds`` mean fewer rows."""
     try:
         with without_gradients(runs_in_inference_mode(model)):
             return _probe(model, seconds)
     except Exception as error:  # a third party's layers
         if is_out_of_memory(error):
             raise
-        return Products(1, most_rows(False), f"its layers can't be tried one by one: {in_one_line(error)}")
+        return Products(1, most_rows(False), f"its layers can't be tested one by one: {in_one_line(error)}")
 
 
 def _probe(model: PreTrainedModel, seconds: float) -> Products:
@@ -57,13 +59,13 @@ def _probe(model: PreTrainedModel, seconds: float) -> Products:
     for name, layer in layers:
         found = layer.multiple(is_quick, multiple)
         if found is None:
-            return Products(1, most_rows(is_quick), f"a row of {name} depends on how many rows go with it")
+            return Products(1, most_rows(is_quick), f"a row of {name} depends on the number of rows")
         multiple = found
     return Products(multiple, most_rows(is_quick))
 
 
 def _distinct(model: PreTrainedModel) -> Iterator[tuple[str, RowFunction]]:
-    """One layer of each kind and shape, with a name for sentences; activations are as wide as the widest product."""
+    """Yield one layer of each kind and shape, with a name for messages; activations get the widest product's width."""
     seen = set[Hashable]()
     activations: dict[type, torch.nn.Module] = {}
     widest, common = 0, (model.dtype, model.device)
@@ -110,18 +112,18 @@ def _linear(module: Any, dtype: torch.dtype, device: torch.device) -> tuple[str,
 
 
 def _own(tensor: Any) -> Any:
-    """Return this process's part of a tensor, which is all of it where none is sharded."""
+    """Return this process's part of a sharded tensor, or the whole tensor if it isn't sharded."""
     return tensor.to_local() if is_sharded_tensor(tensor) else tensor
 
 
 def _as_in_a_model(layer: torch.nn.Module, rows: torch.Tensor) -> torch.Tensor:
-    """Return a layer's rows, given as a batch of one text: layers that round their input may go by its shape."""
+    """Return a layer's output for rows in the shape of one text, since layers that round inputs may depend on it."""
     product: torch.Tensor = layer(rows[None])[0]
     return product
 
 
 def _seconds_of_a_pass(layers: Sequence[RowFunction]) -> float:
-    """Return what a few rows of each layer cost, all together."""
+    """Return the seconds that a few rows of all layers take."""
     inputs = [layer.rows(4) for layer in layers]
     for layer, rows in zip(layers, inputs, strict=True):
         layer.run(rows)

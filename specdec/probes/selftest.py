@@ -1,15 +1,14 @@
-"""A test at load: do draft passes give what the model's own forward gives?
+"""The self-test at load: do draft passes return the same logits as the model's own forward?
 
-Layouts are checked as they are made (``walk.py``). Logits show what layouts don't: slots of the cache, and what the
-modelling code makes of masks and positions. The reference is the model's own forward without a cache, in which specdec
-takes no part.
+Layouts are checked when they are compiled (``walk.py``). Logits show what layouts can't: cache slots, and how the
+modelling code uses masks and positions. The reference is the model's own forward without a cache and without specdec.
 
-No fixed tolerance serves all models. The model itself sets the bound on a pass's error: a few times the change of its
-own logits when its embeddings are off by their last bit. So far does rounding reach through its layers, and where a
-mixture's choice between experts is a near one, it turns that, too. Errors of right passes were measured to be smaller.
+No fixed tolerance fits all models. The bound on a pass's error is a few times the change of the model's own logits when
+the last bit of its embeddings changes: this is how far rounding propagates through the layers, including a mixture of
+experts whose choice is nearly a tie. The measured errors of correct passes are smaller.
 
-In half precision a deep model's rounding reaches as far as mistakes do. There its first layers are tested as well, as a
-model of their own: each kind of layer, and little rounding.
+In half precision, rounding in a deep model is as large as the effect of mistakes. There the first layers are tested as
+well, as a model of their own, which has each kind of layer and little rounding.
 """
 
 import math
@@ -30,11 +29,11 @@ from specdec.target import Target
 from specdec.weights.layers import rounds_rows
 
 _REFERENCE = 12  # tokens
-_ROUNDINGS = 4  # tried
+_ROUNDINGS = 4  # ids tested
 _SEED = 2402
-_MOST_NOISE = 2.0  # right passes were seen to have up to 1.2 of it, mistakes from 1.4 on
+_MOST_NOISE = 2.0  # correct passes were seen to reach 1.2 of it, mistakes at least 1.4
 _COMMON = 0.75
-_LEAST_BOUND = 1e-3  # float32 products may be made of shorter numbers, and mistakes do more
+_LEAST_BOUND = 1e-3  # float32 products may be computed in lower precision, and mistakes cause more
 _FIRST_LAYERS = 2
 _FEW = 2  # positions, of which rounding may turn every second one
 
@@ -43,25 +42,25 @@ _Error = tuple[float, float, float]  # over its bound, over the logits' spread, 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """The reason why a model can't be driven, "" where it can, and how far its passes deviate from plain steps."""
+    """Why a model can't be driven, or "", and how far its passes deviate from plain steps."""
 
     fault: str
     deviation: Deviation
 
 
 def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = True, is_timed: bool = True) -> Tried:
-    """Walk a text, and compare the logits of every pass with the model's own forward; called at load.
+    """Decode a text in passes of every kind, and compare their logits with the model's own forward; called at load.
 
     Args:
-        tries_first_layers: the target's passes are those of the model as it is at the time, with fewer layers too.
-        is_timed: large trees are left out where the others have taken long.
+        tries_first_layers: test the model's first layers as well; the target's passes must follow such a change.
+        is_timed: leave out large trees if the other passes have taken long.
 
     Raises:
-        ModelError: where memory runs out.
+        ModelError: if memory runs out.
     """
     try:
         fault = ""
-        # First, as the whole model's passes are recorded while it is walked. A backend of fixed shapes captures them.
+        # The first layers come first, since the whole model's passes are recorded; fixed shapes would be captured.
         if tries_first_layers and torch.finfo(model.dtype).bits < 32 and not target.shapes.widths:
             with _first_layers(model) as is_shallow:
                 fault = _judge(model, _walk(target, model, is_timed)) if is_shallow else ""
@@ -69,10 +68,10 @@ def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = Tru
         return Tried(_judge(model, walked) or fault, walked.deviation())
     except WrongLayout as fault:
         return Tried(str(fault), Deviation("", 0.0))
-    except Exception as error:  # third-party modelling code: any error means that it can't be driven so
+    except Exception as error:  # third-party modelling code: after any error the model can't be driven in this way
         if is_out_of_memory(error):  # says nothing about the model, and mustn't be remembered
-            remedy = "free some, or load it in a shorter dtype"
-            raise ModelError(f"{name_of(model)} can't be tried out: memory ran out; {remedy}") from error
+            remedy = "free memory, or load the model in a smaller dtype"
+            raise ModelError(f"{name_of(model)} can't be tested: memory ran out; {remedy}") from error
         return Tried(f"its forward raised {in_one_line(error)}", Deviation("", 0.0))
 
 
@@ -109,13 +108,13 @@ def _first_layers(model: PreTrainedModel) -> Iterator[bool]:
 def _runs(model: PreTrainedModel) -> bool:
     try:
         return bool(own_logits(model, [[0, 1]]).isfinite().all())
-    except Exception:  # third-party modelling code that counts its layers
+    except Exception:  # third-party modelling code that depends on the number of layers
         return False
 
 
 @torch.inference_mode()
 def _judge(model: PreTrainedModel, walked: Walk) -> str:
-    """Return why the passes of a kind are wrong, or ""."""
+    """Return which kind of pass is wrong, and how, or ""."""
     tokens = walked.tokens[:_REFERENCE]
     reference = own_logits(model, [tokens])[0]
     bounds = _bounds(model, tokens, reference).tolist()
@@ -123,7 +122,7 @@ def _judge(model: PreTrainedModel, walked: Walk) -> str:
     far_logits = own_logits(model, [walked.tokens], len(walked.tokens) - far)[0]
     fault = _fault(walked, reference, bounds, far_logits, max(bounds))
     if fault and any(map(rounds_rows, model.modules())):
-        # Layers that round their input turn a number now and then, which reaches far: a few tokens may have none.
+        # Layers that round their input may round a number differently, with large effects; a few tokens may show none.
         bound = max(*bounds, *_bounds(model, walked.tokens, far_logits).tolist())
         fault = _fault(walked, reference, bounds, far_logits, bound)
     return fault
@@ -132,7 +131,7 @@ def _judge(model: PreTrainedModel, walked: Walk) -> str:
 def _fault(
     walked: Walk, reference: torch.Tensor, bounds: Sequence[float], far_logits: torch.Tensor, far_bound: float
 ) -> str:
-    """Return the first kind of pass that is off from the model's logits, of the first tokens and the last, or ""."""
+    """Return the first kind of pass whose logits deviate from the model's, at the first or the last tokens, or ""."""
     errors: dict[str, list[_Error]] = {}
     far, spread = len(walked.tokens) - len(far_logits), _spread(reference)
     for kind, position, logits in _passes(walked):
@@ -143,7 +142,7 @@ def _fault(
         where = kind if is_near else f"{kind} after a long context"
         errors.setdefault(where, []).append((error / bound if math.isfinite(error) else math.inf, error, bound))
     for where, found in errors.items():
-        # A mistake shows in half of the positions or more; rounding may turn the choice between experts at one or two.
+        # A mistake affects at least half of the positions; rounding may change the choice of experts at one or two.
         below = max(found) if max(found)[0] == math.inf else median_low(found)
         above = max(below, median_high(found)) if len(found) > _FEW else below
         if math.sqrt(below[0] * above[0]) > 1.0:
@@ -165,7 +164,7 @@ def _bounds(model: PreTrainedModel, tokens: Sequence[int], reference: torch.Tens
     with _rounded_otherwise(model):
         logits = own_logits(model, [tokens] * _ROUNDINGS, len(reference))
     noise = _distances(logits, reference).amax(0) / _spread(reference)
-    # What one position in four does, all may do; what fewer do, they do alone.
+    # Every position may deviate as much as a quarter of the positions do; larger deviations are allowed in place.
     return (_MOST_NOISE * noise.clamp_min(float(noise.quantile(_COMMON)))).clamp_min(_LEAST_BOUND)
 
 
@@ -186,7 +185,7 @@ def _rounded_otherwise(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _distances(logits: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Return the root mean square over the vocabulary, (…,), of logits, (…, vocab)."""
+    """Return the root mean square difference of logits, ``(…, vocab)``, over the vocabulary: ``(…,)``."""
     return (logits - expected).square().mean(-1).sqrt()
 
 

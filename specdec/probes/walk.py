@@ -1,8 +1,8 @@
-"""The same text walked in every way that decoding knows, on the very model that is to decode.
+"""Runs one text through every kind of pass that decoding uses, on the model that will decode.
 
-Plain steps, trees of several sizes that commit a path and continue, prompts followed by a tree, and ragged batches give
-the logits of the same positions. The self-test compares these with the model's own forward. Their differences from one
-another are the numerical noise of a mode: none where decoding is bit-exact.
+Plain steps, trees of several sizes that commit a path and continue, prompts followed by a tree, and ragged batches
+return logits at the same positions. The self-test compares these with the model's own forward. Their differences from
+each other are the numerical noise of a mode, which is zero if decoding is bit-exact.
 """
 
 import math
@@ -22,19 +22,19 @@ from specdec.target import CacheRow, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree, Role
 
 _SEED = 2402
-# Tokens of context: few, and enough that some later positions have closed regions, and a prefix apart from their tail.
+# Tokens of context: few, and enough that later positions have closed regions and a prefix separate from the tail.
 CONTEXTS = 6, 160
 _NUM_PLAIN = 6, 2  # positions after each context
 _SIZES = (6, 13), (33, 100)  # of the trees after each context
 _NUM_IDS = 256  # in the text and in other branches
 _LONGEST_PATH = 4
 _KEPT = 2
-_SECONDS = 0.1  # after which no larger trees are tried: large models on slow devices
+_SECONDS = 0.1  # after which no larger trees are run: for large models on slow devices
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One position's logits, ``(vocab,)``, and the kind of pass that gave them."""
+    """The logits at one position, ``(vocab,)``, and the kind of pass that computed them."""
 
     kind: str
     position: int
@@ -42,21 +42,21 @@ class Found:
 
 
 class WrongLayout(Exception):  # noqa: N818 - it is an answer
-    """A mask compiler broke a law of layouts."""
+    """Raised if a mask compiler breaks a law of layouts."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """A walk over ``tokens``: the logits of plain steps by position, and those of every other kind of pass."""
+    """The logits of ``tokens``: those of plain steps by position, and those of every other kind of pass."""
 
     tokens: list[int]
     plain: dict[int, torch.Tensor] = field(default_factory=dict)
     others: list[Found] = field(default_factory=list)
 
     def deviation(self) -> Deviation:
-        """Return the first kind of pass whose bits differ from plain steps', and the largest difference of a logit.
+        """Return the first kind of pass whose bits differ from plain steps, and the largest difference of a logit.
 
-        A logit that is not a number counts as different.
+        NaN counts as different.
         """
         where, noise = "", 0.0
         for found in self.others:
@@ -69,13 +69,16 @@ class Walk:
 
 
 def walk(target: Target, is_usable: Callable[[list[int]], Sequence[bool]] | None = None, is_timed: bool = True) -> Walk:
-    """Walk a random text and return all logits; the target has no open rows before or after.
+    """Run a random text through every kind of pass and return all logits.
 
-    Models of few positions are walked to their end. ``is_usable`` says which ids a text may have. One that
-    ``is_timed`` leaves out the largest trees where the others have taken long.
+    The target has no open rows before or after. For models with few positions, the text is as long as they allow.
+
+    Args:
+        is_usable: the ids that the text may have.
+        is_timed: leave out the largest trees if the other passes have taken long.
 
     Raises:
-        WrongLayout: for the first pass that the compiler lays out against the laws.
+        WrongLayout: for the first layout that breaks a law.
     """
     rng = np.random.default_rng(_SEED)
     most = CONTEXTS[1] + _NUM_PLAIN[1]
@@ -103,7 +106,7 @@ class _Walker:
     seconds: float
 
     def walk(self, context: int, num_plain: int, sizes: Sequence[int]) -> None:
-        """Walk the positions after a context in every way, in a row that is closed again."""
+        """Run the positions after a context through every kind of pass, in a row that is closed afterwards."""
         stop = context - 1 + num_plain
         row = self._begun(context - 1, sizes[0], stop, num_kept=0)
         self._plain(row, stop)
@@ -114,7 +117,7 @@ class _Walker:
             self.target.release(each)
 
     def _begun(self, length: int, size: int, stop: int, num_kept: int) -> CacheRow:
-        """Return a row of the text's first tokens; a tree is forwarded with the last, and part of its path is kept."""
+        """Open a row with the text's first tokens, the last of them with a tree in one pass; keep part of its path."""
         row = self.target.open(len(self.done.tokens))
         while chunk := self.target.chunk_after(row, self.done.tokens[: length + 1]):
             self.target.read(row, chunk)
@@ -126,7 +129,7 @@ class _Walker:
         return row
 
     def _plain(self, row: CacheRow, stop: int) -> None:
-        """Token by token; the row's length is as before."""
+        """Decode token by token, and restore the row's length."""
         start = row.length
         for position in range(start, stop):
             planned, answers = self._forward({row: DraftTree(self.done.tokens[position])})
@@ -135,7 +138,7 @@ class _Walker:
         self.target.rollback(row, start)
 
     def _trees(self, row: CacheRow, stop: int, sizes: Sequence[int]) -> None:
-        """Forward trees one after the other, each after the path that the previous one kept."""
+        """Forward one tree after another, each after the kept path of the previous one."""
         began = time.perf_counter()
         for size in sizes:
             if size > _SIZES[1][0] and time.perf_counter() - began > self.seconds:
@@ -146,7 +149,7 @@ class _Walker:
             self.target.keep(planned, {row: path[:_KEPT] if row.length + _KEPT < stop else ()})
 
     def _batch(self, first: CacheRow, stop: int) -> None:
-        """Forward a second, shorter row together with the first, with a tree of another size."""
+        """Forward a second, shorter row together with the first, with trees of different sizes."""
         end = CONTEXTS[0] - 1 + _NUM_PLAIN[0]
         second = self._begun(CONTEXTS[0] - 1, _SIZES[0][1], end, num_kept=_KEPT)
         grown = {
@@ -161,7 +164,7 @@ class _Walker:
         planned = self.target.compile(trees)
         lengths = [row.length for row in planned.rows]
         if fault := fault_of(planned.layout, list(trees.values()), lengths, self.target.shapes):
-            raise WrongLayout(f"{type(self.target.compiler).__name__} lays out a wrong pass: {fault}")
+            raise WrongLayout(f"{type(self.target.compiler).__name__} compiled a wrong layout: {fault}")
         return planned, self.target.forward(planned).rows
 
     def _note(self, kind: str, position: int, row: OutputRow, path: Sequence[int]) -> None:
@@ -170,7 +173,7 @@ class _Walker:
     def _tree(self, position: int, size: int, stop: int) -> tuple[DraftTree, list[int]]:
         """Return a tree of about ``size`` nodes that contains the text from a position on, and the text's path.
 
-        The path ends before ``stop``. Where the model takes chains only, the path is all there is.
+        The path ends before ``stop``. If the model supports chains only, the tree is the path.
         """
         text = self.done.tokens[position : min(stop, position + _LONGEST_PATH)]
         tree, path = DraftTree(text[0]), [ROOT]
@@ -182,7 +185,7 @@ class _Walker:
         return tree, path
 
     def _add_beside(self, tree: DraftTree, position: int) -> None:
-        """Add a random node somewhere in the tree, where the model takes trees."""
+        """Add a random node somewhere in the tree, if the model supports trees."""
         most_deep = min(len(self.done.tokens) - position, 2 * _LONGEST_PATH) - 1
         parents = [node for node in range(len(tree)) if tree.depths[node] < most_deep]
         if parents and self.target.shapes.takes_trees:
@@ -190,9 +193,9 @@ class _Walker:
 
 
 def fault_of(layout: Layout, trees: Sequence[DraftTree], lengths: Sequence[int], shapes: Shapes) -> str:
-    """Return the first law that a layout breaks, or "": ids, positions, and what each node sees."""
+    """Return the first law that a layout breaks, or ""; checks ids, positions, and what each node sees."""
     if layout.lengths != tuple(lengths) or layout.num_nodes != tuple(map(len, trees)):
-        return "its rows have other lengths or numbers of nodes than they should"
+        return "its rows have wrong lengths or numbers of nodes"
     masks = list(_masks(layout, shapes))
     for row, (tree, length) in enumerate(zip(trees, lengths, strict=True)):
         if not masks and not tree.is_chain:
@@ -220,12 +223,12 @@ def _fault_of_mask(seen: torch.Tensor, tree: DraftTree, length: int, window: Win
 
 
 def _masks(layout: Layout, shapes: Shapes) -> Iterator[tuple[Window | None, torch.Tensor]]:
-    """Yield each kind's window and what its nodes see, twice where regions say it as well."""
+    """Yield each kind's window and what its nodes see, by the mask and, if it has any, by its regions."""
     for kind, mask in layout.masks.items():
         yield shapes.attention[kind], layout.visible(kind).cpu()
         if hasattr(mask, "regions"):
             yield shapes.attention[kind], seen_in(mask.regions, mask[:, 0].shape)
 
 
-def _is_within(window: Window, query: int, key: int) -> bool:  # not the compilers' own function, which it checks
+def _is_within(window: Window, query: int, key: int) -> bool:  # not the compilers' own function, which is under test
     return query - key < window.size if window.kind == "sliding" else query // window.size == key // window.size

@@ -1,1 +1,1 @@
-"""From a caller's prompts and settings to checked requests."""
+"""Requests: a caller's prompts and settings, translated and checked."""

@@ -1,4 +1,4 @@
-"""From a caller's prompts and settings to checked requests."""
+"""Builds checked requests from a caller's prompts and settings."""
 
 import copy
 import secrets
@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class RequestBuilder:
-    """Makes requests for a model, checked against the model and its settings at that time."""
+    """Makes requests for a model, checked against the model and its generation config as they are at that time."""
 
     model: Any
     tokenizer: Any | None
@@ -53,7 +53,7 @@ class RequestBuilder:
         contexts = _one_for_each("contexts", request.contexts or [None], len(items))
         used = [id(context) for context in contexts if context is not None]
         if len(used) != len({*used}):
-            raise RequestError("a context was given for several prompts: each needs one of its own")
+            raise RequestError("a single context was given for several prompts: give one for each prompt")
         requests: list[RequestState | Exception] = []
         for index, item in enumerate(items):
             plan = RequestPlan(strategies[index], self.verifier, copies[index])
@@ -110,7 +110,9 @@ class RequestBuilder:
             RequestError: for a processor that can't be copied.
         """
         own = impure(settings)
-        remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give prompts one by one"
+        remedy = (
+            "give it is_path_pure = True if its scores follow from its arguments alone, or pass the prompts one by one"
+        )
         for processor in own:
             if isinstance(processor, FunctionType | BuiltinFunctionType | partial):
                 name = processor_name(processor)

@@ -1,6 +1,6 @@
-"""A request as the caller writes it, in the words of specdec or of transformers' ``generate``.
+"""A request as the caller writes it, with specdec's names or those of transformers' ``generate``.
 
-Names of transformers are translated here; later code knows one name for each thing.
+transformers' names are translated here; all later code uses specdec's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _TEMPLATE = "tools", "documents", "chat_template", "enable_thinking"  # and thos
 _SAMPLING_TOP_K = 50  # transformers' default when sampling
 _TRUNCATIONS = "top_k", "top_p", "min_p"
 _TOKEN_TYPES = "token_type_ids", "mm_token_type_ids"  # 0 for text
-# A tokenizer's or processor's output for text; models compute with ids and mask alone.
+# A tokenizer's or processor's output for text; models use the ids and the mask only.
 _ENCODED = (
     "input_ids", "attention_mask", *_TOKEN_TYPES, "special_tokens_mask", "offset_mapping", "length",
     "num_truncated_tokens", "overflowing_tokens", "overflow_to_sample_mapping",
@@ -69,7 +69,7 @@ class GenerationRequest:
         prompt = _prompt(prompt, settings)
         streamer = settings.pop("streamer", None)
         if streamer is not None and prompts.as_list(prompt)[1]:
-            raise RequestError("a streamer receives one text, and a list was given: use Generator.stream")
+            raise RequestError("a streamer receives one text, but a list was given: use Generator.stream")
         _rename(settings, "stop_strings", "stop")
         _sample(settings)
         prompt = _repeated(prompt, settings)
@@ -100,7 +100,7 @@ def _prompt(prompt: Any, settings: dict[str, Any]) -> Any:
             raise RequestError("no prompt was given: generate(prompt), or generate(**tokenizer(text))")
         return prompt
     if prompt is not None:
-        raise RequestError(f"a prompt and {', '.join(encoded)} were given: give one of them")
+        raise RequestError(f"both a prompt and {', '.join(encoded)} were given: give only one")
     _check_encoded(encoded)
     return _without_padding(encoded["input_ids"], encoded.get("attention_mask"))
 
@@ -111,7 +111,7 @@ def _check_encoded(encoded: Mapping[str, Any]) -> None:
         raise RequestError(f"{', '.join(encoded)} were given without input_ids")
     for name, value in encoded.items():
         if value is not None and (name not in _ENCODED or (name in _TOKEN_TYPES and _has_others_than_zero(value))):
-            raise RequestError(f"specdec reads text alone, and {name} was given with input_ids: leave it out")
+            raise RequestError(f"specdec supports text only, but {name} was given with input_ids: leave it out")
 
 
 def _without_padding(ids: Any, mask: Any) -> Any:
@@ -142,7 +142,7 @@ def _as_lists(values: Any) -> Any:
 def _rename(settings: dict[str, Any], name: str, own: str) -> None:
     if settings.get(name) is not None:
         if settings.get(own) is not None:
-            raise RequestError(f"{own} and {name} were given, which are the same: give one of them")
+            raise RequestError(f"{own} and {name} are the same setting: give only one")
         settings[own] = settings[name]
     settings.pop(name, None)
 

@@ -98,7 +98,7 @@ def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, An
     try:
         text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
     except Exception as error:  # templates run third-party code
-        raise RequestError(f"the tokenizer's chat template refused the messages: {error}") from error
+        raise RequestError(f"the tokenizer's chat template rejected the messages: {error}") from error
     return _text_ids(text, tokenizer, add_special_tokens=False)
 
 
@@ -110,7 +110,7 @@ def _plain(message: Any) -> Any:
     kinds = [part.get("type") if isinstance(part, Mapping) else type(part).__name__ for part in parts]
     if any(kind != "text" for kind in kinds):
         others = ", ".join(sorted({str(kind) for kind in kinds if kind != "text"}))
-        raise RequestError(f"a message has parts of other kinds than text: {others}")
+        raise RequestError(f"a message has parts that aren't text: {others}")
     return {**message, "content": "".join(part["text"] for part in parts)}
 
 
@@ -118,7 +118,7 @@ def _text_ids(text: str, tokenizer: Any, **options: bool) -> list[int]:
     try:
         return list(tokenizer(text, **options)["input_ids"])
     except Exception as error:  # such as a TypeError for half of a surrogate pair
-        raise RequestError(f"the tokenizer refused the text {text[:40]!r}: {error}") from error
+        raise RequestError(f"the tokenizer rejected the text {text[:40]!r}: {error}") from error
 
 
 def _needed(tokenizer: Any | None, purpose: str) -> Any:

@@ -1,4 +1,4 @@
-"""transformers' streamers receive a request's prompt, its tokens one by one, and its end."""
+"""Passes a request's prompt, tokens and end to a transformers streamer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,1 +1,1 @@
-"""A generator's parts: its binding to a model, the strategies, and open batches."""
+"""The parts of a generator: its binding to a model, the strategies, and open batches."""

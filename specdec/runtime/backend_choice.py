@@ -37,8 +37,8 @@ class Opened:
     """A model that was read by its name.
 
     Attributes:
-        engine: the name of the backend that reads and drives it in place of torch; "" for torch.
-        passed_over: the backends preferred to torch that don't drive it: names and reasons.
+        engine: the name of the backend that reads and drives it instead of torch; "" for torch.
+        passed_over: names and reasons of the preferred backends that don't drive it.
         failed: True if a preferred backend tried and failed.
     """
 
@@ -59,9 +59,9 @@ class Opened:
 def why_torch(weights: str, mask: object | None, strategies: Iterable[Proposer]) -> str:
     """Return why a generator needs a model whose layers torch runs, or ""."""
     if weights != "auto":
-        return f"weights={weights!r} is about torch's layers"
+        return f"weights={weights!r} applies to torch's layers"
     if mask is not None:
-        return "a mask is about torch's attention"
+        return "a mask applies to torch's attention"
     for strategy in strategies:
         if strategy.reads_layers:
             return f"{type(strategy).__name__} drafts with the model's own layers"
@@ -85,7 +85,7 @@ def read_model(
 
     Args:
         why: the reason against all preferred backends, or "".
-        failed: backends that read the model but failed to drive it: names and reasons.
+        failed: names and reasons of backends that read the model but failed to drive it.
 
     Raises:
         PluginError: for an unknown backend, or refused options.
@@ -141,6 +141,6 @@ def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:
         if plugin.cls.accepts(model):  # type: ignore[attr-defined]  # as above
             return ChosenBackend(plugin.cls, plugin.cls.Options())  # type: ignore[attr-defined]
     remedy = remedy_for(model) or (
-        "give a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
+        "pass a transformers causal language model (AutoModelForCausalLM), its path or hub name, or a ToyModel"
     )
     raise ModelError(f"no backend drives a {type(model).__name__}: {remedy}{registry.faults()}")

@@ -1,4 +1,4 @@
-"""A generator's binding to its model: all that decodes with the model, made anew when the model has changed."""
+"""A generator's binding to its model: all parts made for one model, renewed when the model has changed."""
 
 import threading
 import warnings
@@ -74,7 +74,9 @@ class Binding:
         self.model, self.tokenizer, self.choice = model, tokenizer, choice
         self._registry, self._lease, self._note = registry, lease, note
         self._has_noted = False
-        self._gate = threading.RLock()  # held to bind and to close, not to decode: any thread may close a stream
+        self._gate = (
+            threading.RLock()
+        )  # held while binding and closing, not while decoding: any thread may close a stream
         self._is_decoding = False
         self._is_closed = False  # by its owner, since it last decoded
         self._is_open = False  # the parts are made, and not closed
@@ -86,12 +88,12 @@ class Binding:
 
         Raises:
             RequestError: while the generator decodes.
-            ModelError: if the model has changed and can't be driven any more.
+            ModelError: if the model has changed and can no longer be driven.
         """
         with self._gate:
             if self._is_decoding:
                 raise RequestError(
-                    "this generator is decoding already: exhaust or close its stream, or wait for the other thread"
+                    "this generator is already decoding: exhaust or close its stream, or wait for the other thread"
                 )
             self._is_decoding = True
             self._is_closed = False
@@ -134,7 +136,7 @@ class Binding:
         return costs_of(self.target, self.model)
 
     def open_target(self) -> Target:
-        """Load the model once more under the same compiler, with a cache of its own."""
+        """Load the model once more with the same compiler and a cache of its own."""
         return Target(self._backend.load(self.model, self.target.compiler), self.target.compiler)
 
     def losses(self) -> list[str]:
@@ -165,7 +167,7 @@ class Binding:
                 self._release()
 
     def _renew(self) -> None:
-        """Bind anew if the parts are closed, or the model was cast, moved, resized, given an adapter, …"""
+        """Bind again if the parts are closed or the model was changed: cast, moved, resized, given an adapter, …"""
         self._lease.is_decoding = True  # from here on no other generator changes the layout of the weights
         if not self._is_open or not self.is_current():
             self._close_parts()
@@ -184,7 +186,7 @@ class Binding:
             self._lease.release_weights()
 
     def _bind(self) -> None:
-        """Lay out the weights, load a backend for them, and bind the proposer to both."""
+        """Pack the weights, load a backend for them, and bind the proposer to both."""
         with ExitStack() as failing:
             failing.callback(self._lease.release_weights)
             with unchanging(self.model):

@@ -1,4 +1,4 @@
-"""Drive a model exactly, or else as fast as possible: try weight layouts and mask compilers until one serves."""
+"""Drives a model, exactly if possible: tries weight layouts and mask compilers until one is suitable."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
@@ -33,16 +33,16 @@ _COMPILERS: Mapping[Mode, tuple[type[ExactCompiler | DenseCompiler], ...]] = {
 def drive(
     load: Load, model: Any, mode: Mode, mask: Compiler | None, layouts: Layouts
 ) -> tuple[Weights, Target, Numerics]:
-    """Return the first target that serves, with its weights and numerics.
+    """Return the first suitable target, with its weights and numerics.
 
-    Each compiler of the mode is tried with each layout of the weights, fastest first. Under an exact compiler, a layout
-    serves if a probe finds every pass bit-exact; under another compiler, or ``mask``, if the model can be driven.
+    Each compiler of the mode is tried with each layout of the weights, fastest first. With an exact compiler, a layout
+    is suitable if a probe finds every pass bit-exact; with another compiler, or ``mask``, if the model can be driven.
 
     Args:
-        layouts: lays out the weights in one way after another; receives the reasons against kernels tried so far.
+        layouts: yields one layout of the weights after another; receives the reasons against kernels tried so far.
 
     Raises:
-        ModelError: if nothing serves, with the reason.
+        ModelError: if nothing is suitable, with the reason.
     """
     fault, why_inexact = ModelError("no layout of the weights was tried"), ""
     for compiler in [kind() for kind in _COMPILERS[mode]] if mask is None else [mask]:
@@ -68,10 +68,10 @@ def drive(
 
 
 def layouts_of(model: Any, requested: str, lease: WeightsLease, failed: Mapping[str, str]) -> Iterator[Weights]:
-    """Lay out a model's weights by one kernel after another, the fastest first, without those that failed.
+    """Pack a model's weights by one kernel after another, the fastest first, without those that failed.
 
     Raises:
-        ModelError: if no kernel serves for "packed", or for a kernel by name.
+        ModelError: if "packed" or a kernel was requested and no kernel is suitable.
         RequestError: if another generator needs another layout.
     """
     while True:
@@ -88,13 +88,13 @@ def layouts_of(model: Any, requested: str, lease: WeightsLease, failed: Mapping[
 
 
 def stock_alone(requested: str, backend: str, failed: Mapping[str, str]) -> Iterator[Weights]:
-    """Leave the weights as they are, for a backend that runs no layers of torch.
+    """Leave the weights unchanged, for a backend that doesn't run torch's layers.
 
     Raises:
         ModelError: if packed weights were requested.
     """
     if not failed:
-        yield stock_or_refuse(requested, 0, f"{backend} runs no layers of torch")
+        yield stock_or_refuse(requested, 0, f"{backend} doesn't run torch's layers")
 
 
 def drive_with(load: Load, model: Any, compiler: Compiler) -> tuple[Target, Numerics]:
@@ -117,7 +117,7 @@ def _probed(load: Load, model: Any, target: Target) -> Numerics:
         except Exception as fault:  # a third-party backend: decoding may not need what this pass needs
             inexact, deviation = inexact or f"the probe's passes raised {in_one_line(fault)}", Deviation("", 0.0)
     if deviation.where and not inexact:
-        inexact = f"logits have other bits in {deviation.where} than in plain steps"
+        inexact = f"logits in {deviation.where} have other bits than in plain steps"
         if compiler.bit_exact:
             inexact += recalled(
                 model, f"remedy {question}", str, lambda: remedy(model, lambda: _is_exact(load, compiler))
@@ -128,7 +128,7 @@ def _probed(load: Load, model: Any, target: Target) -> Numerics:
 
 
 def _is_exact(load: Load, compiler: Compiler) -> bool:
-    """Return True if the model, loaded anew since backends may retain graphs, has the same bits in every pass."""
+    """Return True if the model has the same bits in every pass; it is loaded again, as backends may retain graphs."""
     backend = load(compiler)
     with closing(Target(backend, compiler)) as target:
         return not backend.inexact and not (backend.deviation or walk(target).deviation()).where
@@ -145,7 +145,7 @@ def costs_of(target: Target, model: Any) -> Costs:
 
     def measured() -> Costs:
         if target.is_decoding:
-            raise RequestError("costs can't be measured while a request decodes: bind the strategy before")
+            raise RequestError("costs can't be measured while a request decodes: bind the strategy earlier")
         return measure_costs(target, SIZES_AT_LOAD, CONTEXT_AT_LOAD, REPEATS_AT_LOAD, seconds=SECONDS_AT_LOAD)
 
     return recalled(model, f"costs {_key_of(target)}", Costs, measured, keeps=lambda costs: costs.is_clear)

@@ -19,7 +19,7 @@ _WHERE = "_specdec_packing"
 
 @dataclass(slots=True)
 class _Packing:
-    """A model's packing, stored on the model, and the leases on it."""
+    """The packing of a model's weights, stored on the model, and its leases."""
 
     weights: Weights
     holders: "WeakSet[WeightsLease]" = field(default_factory=WeakSet)
@@ -30,7 +30,7 @@ class _Packing:
 
 
 def kernel_of(model: object) -> str:
-    """Return the name of the kernel that a model's weights are packed by now; "" where they aren't packed."""
+    """Return the name of the kernel by which a model's weights are packed now; "" if they aren't packed."""
     packing: _Packing | None = getattr(model, "__dict__", {}).get(_WHERE)
     return "" if packing is None else packing.weights.kernel
 
@@ -58,11 +58,14 @@ class WeightsLease:
     ) -> Weights:
         """Pack a target's weights, or leave them stock, as requested; after an error the model is unpacked.
 
-        ``without``: kernels to exclude, and ``why``. ``requested``: overrides the lease's own request.
+        Args:
+            without: kernels to exclude.
+            why: the reason for excluding them.
+            requested: overrides the lease's own request.
 
         Raises:
-            ModelError: where "packed" or a kernel was requested and no kernel serves.
-            RequestError: where another generator needs the weights packed otherwise.
+            ModelError: if "packed" or a kernel was requested and no kernel is suitable.
+            RequestError: if another generator needs the weights in another form.
         """
         requested = requested or self._requested
         with _alone(model):
@@ -74,7 +77,7 @@ class WeightsLease:
                     return self._hold(model, packing)
                 if is_taken:
                     raise RequestError(
-                        f"weights={requested!r} can't be had while another generator of this model has them "
+                        f"weights={requested!r} is unavailable while another generator of this model has them "
                         f"{packing.weights}: close() that one, or give each a model of its own"
                     )
             _restore(model)
@@ -85,9 +88,9 @@ class WeightsLease:
             return self._hold(model, packing)
 
     def acquire_draft(self, model: torch.nn.Module) -> Callable[[], None]:
-        """Do the same for a draft model, unless it is packed already; returns the function that releases it.
+        """Pack a draft model's weights unless they are packed already; return a function that releases them.
 
-        A model made of the target's own layers shares the target's packing, and isn't changed.
+        A model made of the target's own layers shares the target's packing and isn't changed.
         """
         if not isinstance(model, torch.nn.Module):
             return lambda: None
@@ -104,7 +107,7 @@ class WeightsLease:
         return lambda: self._give_back(model)
 
     def is_shared(self, model: torch.nn.Module) -> bool:
-        """Return True where another generator has a lease on the model's weights."""
+        """Return True if another generator has a lease on the model's weights."""
         return bool(self._others(model))
 
     def release_weights(self) -> None:
@@ -113,7 +116,7 @@ class WeightsLease:
             self._give_back(self._models[-1])
 
     def _give_back(self, model: torch.nn.Module) -> None:
-        """Release a model once; it is released for good after as many releases as acquisitions."""
+        """Release a model once; the lease ends after as many releases as acquisitions."""
         number = next((number for number, held in enumerate(self._models) if held is model), None)
         if number is None:  # all were released
             return
@@ -140,13 +143,13 @@ class WeightsLease:
 
 @contextmanager
 def _alone(model: torch.nn.Module) -> Iterator[None]:
-    """Hold the model's lock, outside of inference mode, whose tensors can't be trained."""
+    """Hold the model's lock and leave inference mode, whose tensors can't be trained."""
     with notes_of(model).lock, torch.inference_mode(False), torch.no_grad():
         yield
 
 
 def _restore(model: torch.nn.Module) -> None:
-    """Make a model's weights ordinary parameters, those of a copy of a packed model as well."""
+    """Make a model's weights ordinary parameters again; also for a copy of a packed model."""
     unpack(model)
     vars(model).pop(_WHERE, None)
 
@@ -160,7 +163,7 @@ def _is_served_by(requested: str, weights: Weights) -> bool:
 
 
 def _is_intact(model: torch.nn.Module, weights: Weights) -> bool:
-    """True while no packed weight has been replaced, cast, moved or hooked; always for a stock model."""
+    """Return True if no packed weight has been replaced, cast, moved or hooked; always for a stock model."""
     if not weights.kernel:
         return True
     return len(packed_weights(model)) == weights.num_packed and not any(map(is_hooked_part, model.modules()))

@@ -20,11 +20,11 @@ from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
 _SHARE_OF_MEMORY = 0.7
-_MAX_POSITIONS = 1 << 24  # of a model that names no limit
+_MAX_POSITIONS = 1 << 24  # of a model without a limit
 
 
 class OpenBatch(Scheduler):
-    """A scheduler that takes prompts and returns text; made by ``Generator.open_batch``, and used by one thread.
+    """A scheduler for prompts and text; made by ``Generator.open_batch``, and used by one thread.
 
     Args:
         binding: used by this batch alone until the batch is closed.
@@ -75,15 +75,15 @@ class OpenBatch(Scheduler):
         wants_text: bool = False,
         **options: Unpack[RequestOptions],
     ) -> list[Handle | Exception]:
-        """Queue prompts; returns a handle for each, or the error of a prompt that can't be served.
+        """Queue prompts; return a handle for each, or the error of a prompt that can't be served.
 
         Args:
-            prompt: as ``Generator.generate`` takes it.
-            proposer: one for all prompts, or one for each; the generator's by default. A new one is bound now, which
-                may take seconds.
-            verifier: the generator's by default.
-            wants_text: ``chunk`` returns text.
-            options: settings, as ``Generator.generate`` takes them.
+            prompt: as for ``Generator.generate``.
+            proposer: one for all prompts, or one for each (default: the generator's). A new one is bound now, which may
+                take seconds.
+            verifier: default: the generator's.
+            wants_text: True if ``chunk`` is to return text.
+            options: settings, as for ``Generator.generate``.
 
         Raises:
             SpecdecError: for refused settings, or a strategy that can't be bound.
@@ -114,11 +114,11 @@ class OpenBatch(Scheduler):
             return
         self._binding.contexts.begin()
         if not self._is_fresh and not self._binding.is_current():
-            raise RequestError("the model has changed since this batch was opened: close it, and open another")
+            raise RequestError("the model has changed since this batch was opened: close the batch and open another")
         self._is_fresh = False
 
     def use_idle_time(self, seconds: float = 0.2) -> bool:
-        """Prepare the strategies for better drafts, unless requests decode or wait.
+        """Let the strategies prepare better drafts, unless requests decode or wait.
 
         Returns:
             True once no work is left.
@@ -153,7 +153,7 @@ class OpenBatch(Scheduler):
         )
 
     def check(self) -> None:
-        """Raise PluginError if the backend has failed to open or close a row: no request can be served then."""
+        """Raise PluginError if the backend failed to open or close a row, after which no request can be served."""
         self._binding.target.check_rows()
 
     def close(self) -> StepRecord | None:
@@ -171,13 +171,13 @@ class OpenBatch(Scheduler):
 
 
 def _share_of_free(target: Target, taken: int = 0) -> int | None:
-    """Return the bytes for keys and values, less those ``taken``; the rest of the memory is for activations."""
+    """Return the bytes available for keys and values, without those ``taken``; the rest is for activations."""
     free = free_bytes(target.shapes.device)
     return None if free is None else max(1, int((free + target.backend.cache_bytes(())) * _SHARE_OF_MEMORY) - taken)
 
 
 def _most_tokens(target: Target, max_bytes: int | None) -> int | None:
-    """Return the tokens of a lone row that fit in ``max_bytes``; None if unknown."""
+    """Return the tokens of a single row that fit in ``max_bytes``; None if unknown."""
     backend, positions = target.backend, target.shapes.max_positions or _MAX_POSITIONS
     if max_bytes is None or target.rows or not backend.cache_bytes([positions]):
         return None

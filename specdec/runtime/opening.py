@@ -1,4 +1,4 @@
-"""From a generator's arguments to its binding."""
+"""Opens a model: checks a generator's arguments, and makes its binding."""
 
 import os
 import warnings
@@ -25,7 +25,7 @@ _OPTIONS = (
     "tokenizer", "proposer", "verifier", "numerics", "weights", "mask", "backend", "device", "dtype", "max_batch_size",
     "max_cache_bytes",
 )  # fmt: skip
-_LOAD_IT = "load the model yourself, with AutoModelForCausalLM.from_pretrained, and give the object"
+_LOAD_IT = "load the model yourself with AutoModelForCausalLM.from_pretrained, and pass the object"
 # Arguments of other libraries, each with its name here or a remedy.
 _ELSEWHERE = {
     "torch_dtype": "dtype",
@@ -93,7 +93,7 @@ def choice_of(
 def open_model(
     registry: Registry, choice: Choice, model: Any, tokenizer: Any | None, device: Any = None, dtype: Any = None
 ) -> Binding:
-    """Bind a model, or read it by its name: with a backend that is preferred to torch, if one can drive it.
+    """Bind a model object, or a model given by name, with a backend that is preferred to torch if one can drive it.
 
     Raises:
         ModelError: if the model or tokenizer can't be driven, with the reason.
@@ -110,7 +110,7 @@ def open_model(
         return Binding(unwrapped(model), tokenizer, choice, registry, WeightsLease(choice.weights, registry.kernels()))
     source = ModelSource.of(os.fspath(model), device, dtype)
     why = why_torch(choice.weights, choice.compiler, [choice.proposer])
-    # A preferred backend without exact numerics loses to torch, which has them.
+    # If a preferred backend has no exact numerics but torch has, torch is used.
     preferred = replace(choice, numerics="exact" if choice.numerics == "auto" else choice.numerics)
     failed = dict[str, str]()
     while True:

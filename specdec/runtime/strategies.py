@@ -16,7 +16,7 @@ _MAX_WITH_MODELS = 2  # of those, with draft models
 
 
 class Strategies:
-    """Proposers bound to one target: each when first used; the last few stay bound.
+    """Proposers bound to one target, each when it is first used; the last few stay bound.
 
     Raises:
         ModelError, PluginError: if the generator's own proposer can't be bound.
@@ -28,7 +28,7 @@ class Strategies:
         self.own = self.of(own)
 
     def of(self, proposer: Proposer, verifier: Verifier | None = None) -> Strategy:
-        """Return the strategy of a proposer; an equal proposer has its own, since the state of either may change.
+        """Return the strategy of a proposer object; an equal proposer has another, since each has its own state.
 
         Args:
             verifier: verifies the strategy's drafts; the generator's by default.
@@ -48,7 +48,7 @@ class Strategies:
         return all(strategy.engine.prepare(on_progress, seconds) for *_, strategy in self._bound)
 
     def forget(self) -> None:
-        """Have every strategy forget the texts of earlier requests, while no request decodes."""
+        """Let every strategy forget the texts of earlier requests; called while no request decodes."""
         for *_, strategy in self._bound:
             strategy.engine.forget()
 

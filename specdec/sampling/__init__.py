@@ -1,1 +1,1 @@
-"""Sampling: logits, processors and temperature, distributions, tokens."""
+"""Sampling: from logits, by processors and temperature, to distributions and tokens."""

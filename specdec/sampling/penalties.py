@@ -1,4 +1,4 @@
-"""The OpenAI API's additions to scores: a bias by token, and penalties for repeated tokens.
+"""The OpenAI API's changes to scores: a bias by token, and penalties for repeated tokens.
 
 A token's score becomes mu[j] - c[j] * frequency_penalty - (c[j] > 0) * presence_penalty + logit_bias[j], where c[j]
 is the count of j among the new tokens of the path (OpenAI API reference, "Frequency and presence penalties").
@@ -10,7 +10,7 @@ import torch
 
 
 class Bias:
-    """Adds a constant to the score of each of some tokens."""
+    """Adds a constant to the scores of some tokens."""
 
     is_path_pure = True
 
@@ -24,7 +24,7 @@ class Bias:
 
 
 class CountPenalty:
-    """Lowers the scores of a path's new tokens, by their counts and by their presence."""
+    """Lowers the scores of tokens that occur among the path's new tokens, by count and by presence."""
 
     is_path_pure = True
 

@@ -27,7 +27,7 @@ def topk(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _topk_by_numpy(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same on one thread: waking torch's threads takes as long, and slows an engine with threads of its own."""
+    """Do the same on one thread: waking torch's threads takes as long, and slows an engine with threads of its own."""
     numbers: np.ndarray = values.detach().numpy()
     if k == 1:
         indices = numbers.argmax(-1, keepdims=True)

@@ -1,1 +1,1 @@
-"""The OpenAI-compatible server: HTTP on one thread, and one that decodes, which alone touches the model."""
+"""The OpenAI-compatible server: one thread serves HTTP; another one decodes, and only this thread uses the model."""

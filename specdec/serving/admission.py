@@ -1,31 +1,31 @@
-"""Admission: as many texts as the batch and the queue hold, and none once the server shuts down."""
+"""Admission control: limits the number of texts to the batch and the queue, and refuses all during shutdown."""
 
 import time
 from collections import deque
 
 from specdec.serving.errors import ApiError, busy
 
-_MOST_REMEMBERED = 32  # finished requests, by which the queue's pace is judged
-_LONGEST = 60.0  # seconds that anyone is told to wait
+_MOST_REMEMBERED = 32  # finished requests from which the queue's rate is estimated
+_LONGEST = 60.0  # largest Retry-After, in seconds
 
 
 class Place:
-    """A request's place, until it leaves."""
+    """An admitted request's place."""
 
     def __init__(self, admission: "Admission", num_texts: int) -> None:
         self._admission, self._num_texts = admission, num_texts
 
     def leave(self, has_finished: bool) -> None:
-        """Make room for others, once; a request that ``has_finished`` counts for the queue's pace."""
+        """Release the place, once; a request that ``has_finished`` counts for the queue's rate."""
         self._admission.take_back(self._num_texts, has_finished)
         self._num_texts = 0
 
 
 class Admission:
-    """Counts the texts that were let in and have not ended; used on the event loop alone.
+    """Counts the admitted texts that have not ended; used on the event loop only.
 
     Attributes:
-        is_closed: the server shuts down.
+        is_closed: True once the server shuts down.
     """
 
     def __init__(self, max_batch_size: int, max_queue: int) -> None:
@@ -36,19 +36,19 @@ class Admission:
 
     @property
     def num_texts(self) -> int:
-        """Texts that were let in and have not ended."""
+        """Admitted texts that have not ended."""
         return self._num_texts
 
     @property
     def num_waiting(self) -> int:
-        """Texts beyond those that the batch holds."""
+        """Admitted texts beyond the batch size."""
         return max(0, self._num_texts - self._max_batch_size)
 
     def enter(self, num_texts: int) -> Place:
-        """Let a request in.
+        """Admit a request; return its place.
 
         Raises:
-            ApiError: where it is to come later, or to go elsewhere.
+            ApiError: if the queue is full or the server shuts down.
         """
         if self.is_closed:
             raise ApiError(503, "The server is shutting down.", code="shutting_down", headers={"Retry-After": "10"})
@@ -61,13 +61,13 @@ class Admission:
         return Place(self, num_texts)
 
     def take_back(self, num_texts: int, has_finished: bool) -> None:
-        """Take a request's texts out."""
+        """Remove a request's texts from the count."""
         self._num_texts -= num_texts
         if has_finished and num_texts:
             self._finished.append((time.monotonic(), num_texts))
 
     def busy(self, message: str) -> ApiError:
-        """A refusal for now, with the time that the queue takes at its present pace."""
+        """Return a 'try again later' error, with the time that the queue takes at its current rate."""
         seconds = 1.0
         if len(self._finished) > 1:
             passed = self._finished[-1][0] - self._finished[0][0]

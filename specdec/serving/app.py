@@ -33,8 +33,8 @@ _PAGE = {
 _REFUSED: dict[int | str, dict[str, Any]] = {
     status: {"description": said}
     for status, said in {
-        400: "a field is wrong, and named", 401: "a key is missing or wrong", 404: "the model is unknown",
-        408: "the body did not come", 413: "the body is too large", 429: "the queue is full", 503: "shutting down",
+        400: "a field is invalid; the message names it", 401: "a key is missing or wrong", 404: "the model is unknown",
+        408: "the body is late", 413: "the body is too large", 429: "the queue is full", 503: "shutting down",
     }.items()
 }  # fmt: skip
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
@@ -42,7 +42,7 @@ _LOOPBACK = "localhost", "127.0.0.1", "::1"
 
 
 class _RawBody(APIRoute):
-    """A route whose body, which the API's description has, is parsed by the server itself."""
+    """A route whose body is documented in the API's description, but parsed by the server itself."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         if self.body_field is None:
@@ -56,12 +56,12 @@ class _RawBody(APIRoute):
 
 
 def application(server: Server, address: str) -> ASGIApp:
-    """The ASGI application of a server.
+    """Return the ASGI application of a server.
 
     Args:
-        server: answers.
-        address: that it listens on. On one of this machine's own, requests that call the server by any other name are
-            refused, as a foreign page may send them through a name of its own.
+        server: the server that answers.
+        address: the address that it listens on. On a loopback address, requests with any other host name are refused,
+            because a foreign page may send them by DNS rebinding.
     """
     app = FastAPI(
         title="specdec",
@@ -84,7 +84,7 @@ def application(server: Server, address: str) -> ASGIApp:
         hosts |= {address, *_LOOPBACK}
     gate: ASGIApp = Gate(app, server.options, server.metrics, hosts)
     if server.options.origins:
-        gate = CORSMiddleware(  # outside the gate, whose own answers a page may read as well
+        gate = CORSMiddleware(  # outside the middleware, so that pages may read its answers as well
             gate,
             allow_origins=[*server.options.origins],
             allow_methods=["*"],
@@ -95,7 +95,7 @@ def application(server: Server, address: str) -> ASGIApp:
 
 
 def _get(app: FastAPI, path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
-    """Answer GET, and HEAD likewise, whose body HTTP leaves out."""
+    """Register a route for GET and HEAD; HTTP omits the body for HEAD."""
 
     def add(endpoint: Endpoint) -> Endpoint:
         app.head(path, include_in_schema=False)(endpoint)
@@ -106,7 +106,7 @@ def _get(app: FastAPI, path: str, **options: Any) -> Callable[[Endpoint], Endpoi
 
 
 def _add_models(app: FastAPI, server: Server) -> None:
-    """OpenAI's paths."""
+    """Register OpenAI's paths."""
 
     @app.post("/v1/chat/completions", responses=_REFUSED)
     async def chat(body: ChatBody, request: Request) -> Response:
@@ -128,17 +128,17 @@ def _add_models(app: FastAPI, server: Server) -> None:
 
 
 def _add_health(app: FastAPI, server: Server) -> None:
-    """The paths for those who operate a server."""
+    """Register the paths for operators."""
 
     @_get(app, "/livez")
     async def livez() -> Response:
-        """Whether to leave the process alone: 503 means that only a restart helps."""
+        """Return 503 if the process must be restarted."""
         fault = server.engine.fault
         return Json({"status": "failed", "reason": fault}, 503) if fault else Json({"status": "ok"})
 
     @_get(app, "/readyz")
     async def readyz() -> Response:
-        """Whether to send requests here: 503 while the server shuts down, and when it has failed."""
+        """Return 503 if no requests should be sent: while the server shuts down, or after it has failed."""
         if not server.engine.fault and server.admission.is_closed:
             return Json({"status": "draining"}, 503)
         return await livez()

@@ -1,7 +1,7 @@
-"""Bodies of requests: from bytes to a checked object, off the event loop, and refused early where they are too large.
+"""Parses request bodies to checked objects, off the event loop, and refuses too large ones early.
 
-Time and memory follow from the number of values rather than from the number of bytes: Python's JSON parser holds the
-interpreter for two seconds on 900,000 lists of one number. So values are counted before anything is parsed.
+Time and memory depend on the number of values rather than bytes: Python's JSON parser blocks the interpreter for two
+seconds on 900,000 lists of one number. So values are counted before parsing.
 """
 
 import json
@@ -16,7 +16,7 @@ from specdec.serving.schemas import ChatBody, CompletionBody
 
 Body = TypeVar("Body", ChatBody, CompletionBody)
 
-_MOST_VALUES = 1 << 20  # token ids, above all
+_MOST_VALUES = 1 << 20  # mostly token ids
 _MOST_STRINGS = 1 << 16
 _MOST_CONTAINERS = 1 << 14
 
@@ -24,10 +24,10 @@ _MOST_CONTAINERS = 1 << 14
 def check_content_type(content_type: str | None, content_encoding: str | None) -> None:
     """Refuse a body that isn't declared as JSON.
 
-    A page of another origin can send any other type without asking the server first, so this isn't a formality.
+    This is a security check: a page of another origin can send other types without a CORS preflight request.
 
     Raises:
-        ApiError: with what was declared, and what is needed.
+        ApiError: with the declared and the required type.
     """
     kind = (content_type or "").partition(";")[0].strip().lower()
     main, _, sub = kind.partition("/")
@@ -41,10 +41,10 @@ def check_content_type(content_type: str | None, content_encoding: str | None) -
 
 
 def parse(content: bytes, kind: type[Body]) -> Body:
-    """The body of a request.
+    """Parse the body of a request.
 
     Raises:
-        ApiError: for what isn't JSON, has too many values, or isn't of this kind; the field at fault is named.
+        ApiError: if it isn't JSON, has too many values, or doesn't fit the schema ``kind``; names the invalid field.
     """
     fields = parse_object(content)
     neutral = CHAT_FIELDS if kind is ChatBody else COMPLETION_FIELDS
@@ -55,10 +55,10 @@ def parse(content: bytes, kind: type[Body]) -> Body:
 
 
 def parse_object(content: bytes) -> dict[str, Any]:
-    """A JSON object, once its values are counted.
+    """Parse a JSON object, after counting its values.
 
     Raises:
-        ApiError: for anything else, or too many values.
+        ApiError: for any other JSON, or too many values.
     """
     check_count(content)
     try:
@@ -71,12 +71,12 @@ def parse_object(content: bytes) -> dict[str, Any]:
 
 
 def check_count(content: bytes) -> None:
-    """Refuse JSON with more values than a request can need, in milliseconds.
+    """Refuse JSON with more values than a request can need; takes milliseconds.
 
     Raises:
         ApiError: with the number and the limit.
     """
-    # Escapes go first, so that every quote left begins or ends a string.
+    # Escapes are removed first, so that every remaining quote begins or ends a string.
     plain = content.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in content else content
     _check_at_most(plain.count(b'"') // 2, _MOST_STRINGS, "strings")
     if _num_containers(plain) <= _MOST_CONTAINERS and plain.count(b",") <= _MOST_VALUES:

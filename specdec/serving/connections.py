@@ -1,8 +1,8 @@
 """A server's connections: limited by file descriptors, each with a deadline for its next request.
 
-A client that opens connections and sends nothing, half a header, half a body, or never reads what it asked for, holds
-a descriptor. Once all are in use nothing can be accepted, health checks included. So a connection without a complete
-request has a deadline, and where there is no room for a new one, the one that has waited longest is closed.
+A client that sends nothing, half a header or half a body, or never reads its answer, occupies a file descriptor. Once
+all are in use, no connection is accepted, not even for health checks. So a connection without a complete request has a
+deadline, and if there is no room for a new connection, the one that has waited longest is closed.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-CONNECTION = "specdec.connection"  # in the state of an ASGI scope
-_RESERVED = 4  # connections that only short requests may have, such as health checks
+CONNECTION = "specdec.connection"  # key in the state of an ASGI scope
+_RESERVED = 4  # connections reserved for short requests, such as health checks
 _PAUSE = 0.1  # seconds before accepting again after a failure
 _TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class Connections:
-    """All open connections of a server; used on the event loop alone.
+    """All open connections of a server; used on the event loop only.
 
     Args:
-        most: connections that may be open at a time.
-        header_timeout: seconds in which a request's header must come, once it has begun.
+        most: the maximum number of open connections.
+        header_timeout: seconds within which a request's header must be complete, from its first byte.
         idle_timeout: seconds for which a connection stays open without a request.
     """
 
@@ -41,27 +41,27 @@ class Connections:
 
     @property
     def num_open(self) -> int:
-        """Connections that are open."""
+        """The number of open connections."""
         return len(self._waiting) + len(self._taken_up)
 
     @property
     def is_nearly_full(self) -> bool:
-        """True where no connection is left that a long request may have."""
+        """True if only the connections reserved for short requests are left."""
         return len(self._taken_up) >= max(1, self._most - _RESERVED)
 
     def wait(self, connection: "Connection") -> None:
-        """Note a connection that has no complete request."""
+        """Register a connection without a complete request."""
         self._taken_up.discard(connection)
         self._waiting[connection] = None
         self._has_changed.set()
 
     def take_up(self, connection: "Connection") -> None:
-        """Note a connection whose request is complete."""
+        """Register that a connection's request is complete."""
         self._waiting.pop(connection, None)
         self._taken_up.add(connection)
 
     def remove(self, connection: "Connection") -> None:
-        """Note that a connection has been closed."""
+        """Remove a closed connection."""
         self._waiting.pop(connection, None)
         self._taken_up.discard(connection)
         self._has_changed.set()
@@ -69,7 +69,7 @@ class Connections:
     async def accept(self, listening: socket.socket, make: "Callable[[], Connection]") -> None:
         """Accept connections until cancelled, each once there is room for it.
 
-        asyncio's own server accepts all that wait at once, and on running out of descriptors tries again at once.
+        asyncio's own server accepts all waiting connections at once, and retries at once when descriptors run out.
         """
         loop = asyncio.get_running_loop()
         listening.setblocking(False)
@@ -99,14 +99,14 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """uvicorn's connection, with deadlines; a request's ASGI scope has it in its state."""
+    """uvicorn's connection with deadlines; it is in the state of each request's ASGI scope."""
 
     def __init__(
         self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], connections: Connections
     ) -> None:
         super().__init__(config, server_state, {**app_state, CONNECTION: self})
         self._own = connections
-        self._num_requests = 0  # whose header has come, and whose answer hasn't ended
+        self._num_requests = 0  # complete header, and the answer hasn't ended
         self._has_begun = False  # a header
         self._unsent = 0  # bytes of answers, when the deadline was set
         self._deadline: asyncio.TimerHandle | None = None
@@ -123,27 +123,27 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._num_requests and not self._has_begun:
-            self._has_begun = True  # and what comes further doesn't move the deadline
+            self._has_begun = True  # later data doesn't move the deadline
             self._expect_request(self._own.header_timeout)
         super().data_received(data)
 
     @property
     def is_among_the_last(self) -> bool:
-        """True where a long request should leave its place to short ones."""
+        """True if only connections reserved for short requests are left, so that a long one should be refused."""
         return self._own.is_nearly_full
 
     def begin(self) -> None:
-        """Note that a request's header has come."""
+        """Called when a request's header is complete."""
         self._num_requests += 1
         self._cancel_deadline()
 
     def take_up(self) -> None:
-        """Note that the whole request has come: the connection stays open until it is answered."""
+        """Called when the whole request was received: the connection stays open until it is answered."""
         if self in self.connections:  # uvicorn's, of those that aren't lost
             self._own.take_up(self)
 
     def end(self) -> None:
-        """Note that a request has been answered, or refused."""
+        """Called when a request was answered or refused."""
         self._num_requests -= 1
         if not self._num_requests and self in self.connections:
             self._has_begun = False
@@ -151,7 +151,7 @@ class Connection(H11Protocol):
             self._expect_request(self._own.idle_timeout)
 
     def drop(self) -> None:
-        """Close at once, whatever is under way."""
+        """Close immediately, even during an answer."""
         self._own.remove(self)
         self.transport.abort()
 
@@ -178,10 +178,10 @@ class Connection(H11Protocol):
 
 
 class Watched:
-    """An application whose requests tell their connections when they begin and end.
+    """Wraps an application, and reports the start and end of each request to its connection.
 
     Args:
-        app: the application; the outermost one, since each layer may answer by itself.
+        app: the outermost application, since each layer may answer by itself.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -208,14 +208,14 @@ class Process(uvicorn.Server):
         self._accepting: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept on sockets that are bound."""
+        """Start accepting connections on bound sockets."""
         await super().startup(sockets=[])
         for listening in sockets or []:
             accepting = self._connections.accept(listening, self._connection)
             self._accepting.append(asyncio.create_task(accepting, name="specdec-accept"))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more, and wait for answers that are under way."""
+        """Stop accepting connections, and wait for running answers."""
         for task in self._accepting:
             task.cancel()
             with suppress(asyncio.CancelledError):

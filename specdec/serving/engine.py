@@ -1,7 +1,9 @@
-"""The engine: the one thread that decodes. Others leave it orders, and receive each step on their event loop.
+"""The engine: the thread that decodes. Other threads submit jobs, and receive the events of each step on their event
+loop.
 
-It had better be the thread that loaded the model. OpenMP keeps threads for each thread that computes, and once there
-are more of them than cores, they no longer wait actively for one another: on two cores a step takes 1.4 times as long.
+The engine should run on the thread that loaded the model. OpenMP keeps a thread pool for each computing thread, and
+once there are more threads than cores, they stop busy-waiting for each other: on two cores a step takes 1.4 times as
+long.
 """
 
 import asyncio
@@ -21,39 +23,39 @@ from specdec.runtime.open_batch import OpenBatch
 from specdec.serving.errors import ApiError
 from specdec.serving.logprobs import TokenLogprob, logprobs_of
 from specdec.serving.requests import Call
-from specdec.serving.step_events import StepTold, tell
+from specdec.serving.step_events import StepReport, report_of
 from specdec.serving.token_texts import TokenTexts
 from specdec.serving.usage import Figures
 
-_MOST_FAILURES = 3  # of the engine itself, one after another
-_IDLE_SECONDS = 0.5  # without an order, before idle time is used
+_MOST_FAILURES = 3  # consecutive failures of the engine itself
+_IDLE_SECONDS = 0.5  # seconds without an order before idle time is used
 
 Observer = Callable[[StepRecord, OpenBatch], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The part of a step that is one text's.
+    """A step's new tokens and text of one text.
 
     Attributes:
-        index: the text's place among the call's.
-        logprobs: of the tokens, where they are wanted.
-        step: the draft and what became of it, where that is wanted.
-        result, figures: with the last.
+        index: the text's index in the call.
+        logprobs: of the tokens, if requested.
+        step: the draft and its outcome, if requested.
+        result, figures: set in the last one.
     """
 
     index: int
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...] = ()
-    step: StepTold | None = None
+    step: StepReport | None = None
     result: Result | None = None
     figures: Figures | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One text of a job, while it is decoded."""
+    """One text of a job while it is decoded."""
 
     job: "Job"
     index: int
@@ -64,10 +66,10 @@ class Job:
     """A request in the engine, and its events, which are delivered on the sender's event loop.
 
     Args:
-        on_over: called once, when nothing more will be heard; True: all texts have ended.
+        on_over: called once when no further events follow, with True if all texts have ended.
 
     Attributes:
-        is_over: nothing more will be heard.
+        is_over: True if no further events follow.
     """
 
     def __init__(self, call: Call, on_over: Callable[[bool], object]) -> None:
@@ -84,13 +86,13 @@ class Job:
         return self._num_open == 0
 
     def give_up(self) -> None:
-        """Listen no more."""
+        """Stop receiving events."""
         if not self.is_over:
             self.is_over = True
             self._on_over(self.has_ended)
 
     def receive(self, event: Progress | Exception) -> None:
-        """Take an event; an error ends the job."""
+        """Add an event; an error ends the job."""
         if self.is_over:
             return
         self._events.append(event)
@@ -101,7 +103,7 @@ class Job:
             self.give_up()
 
     async def news(self) -> AsyncIterator[list[Progress]]:
-        """Lists of all that has come since the last, until all texts have ended; raises the error that ends it."""
+        """Yield lists of the events since the previous one until all texts have ended; raise the error that ends it."""
         while True:
             await self._has_news.wait()
             self._has_news.clear()
@@ -116,14 +118,14 @@ class Job:
                 return
 
 
-Order = tuple[Job, bool]  # a job, and True to take it up or False to give it up
+Order = tuple[Job, bool]  # a job, with True to start it or False to cancel it
 
 
 class Engine:
-    """Decodes the calls of a server, each whatever else is under way.
+    """Decodes the calls of a server together, in one batch.
 
     Args:
-        generator: the engine alone decodes with it.
+        generator: used by the engine only.
         max_batch_size, max_prefix_bytes: of the batch.
         observe: called on the engine's thread with each step's record.
     """
@@ -137,26 +139,26 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._log = logging.getLogger("specdec.serving")
         self._texts_of = TokenTexts(generator.tokenizer)
-        self._is_prepared = False  # nothing is left to be done in idle time
-        self._has_ended = False  # whatever is ordered is refused
-        self.fault = ""  # why it doesn't decode any more
+        self._is_prepared = False  # no idle-time work is left
+        self._has_ended = False  # all orders are refused
+        self.fault = ""  # why it no longer decodes
 
     def speak_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Deliver events on this loop."""
+        """Set the event loop on which events are delivered."""
         self._loop = loop
 
     def submit(self, job: Job) -> None:
-        """Have a job decoded."""
+        """Start decoding a job."""
         self._orders.put((job, True))
-        if self._has_ended:  # perhaps after the engine had refused the last one
+        if self._has_ended:  # possibly after the engine has refused the last one
             self._refuse_rest()
 
     def cancel(self, job: Job) -> None:
-        """End a job's texts before the next pass; its sender receives the end of those that have not ended."""
+        """End a job's texts before the next pass; its sender receives their last events."""
         self._orders.put((job, False))
 
     def stop(self) -> None:
-        """Have ``run`` end, and whatever is under way."""
+        """Stop ``run``, and end all running texts."""
         self._orders.put(None)
 
     def run(self) -> None:
@@ -172,7 +174,7 @@ class Engine:
                             self._tell(batch, record)
                             batch.check()
                             num_failures = 0
-            except Exception as error:  # nothing that a request does should come here; the next may fare better
+            except Exception as error:  # no request should cause this; the next attempt may succeed
                 num_failures += 1
                 self._log.exception("the engine failed", extra={"event": "engine_failed"})
                 self._fail(ApiError(500, f"the engine failed: {in_one_line(error)}", code="engine_failed"))
@@ -195,7 +197,7 @@ class Engine:
                     self._send([(order[0], self._refusal())])
 
     def _take_orders(self, batch: OpenBatch) -> bool:
-        """Carry out what was ordered, waiting for it where nothing is under way; False once the engine is to stop."""
+        """Carry out all orders, waiting for one if nothing is decoding; return False once the engine should stop."""
         is_idle = not self._texts
         while is_idle or not self._orders.empty():
             order = self._next_order(batch)
@@ -211,7 +213,7 @@ class Engine:
         return True
 
     def _next_order(self, batch: OpenBatch) -> Order | None:
-        """Wait for an order; while there is none, use the time for better drafts."""
+        """Wait for an order; use the idle time to prepare better drafts."""
         while not self._is_prepared:
             with suppress(queue.Empty):
                 return self._orders.get(timeout=_IDLE_SECONDS)
@@ -219,7 +221,7 @@ class Engine:
         return self._orders.get()
 
     def _begin(self, batch: OpenBatch, job: Job) -> None:
-        if job.is_over:  # its sender has gone
+        if job.is_over:  # its sender has disconnected
             return
         call = job.call
         settings = {**call.settings, "seed": [*call.seeds]}
@@ -240,7 +242,7 @@ class Engine:
                     batch.cancel(handle)
 
     def _tell(self, batch: OpenBatch, record: StepRecord) -> None:
-        """Tell each sender what the step brought."""
+        """Send each job its events of a step."""
         events: list[tuple[Job, Progress | Exception]] = []
         for outcome in record.outcomes:
             has_ended = outcome.finish_reason is not None
@@ -253,7 +255,7 @@ class Engine:
     def _progress(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
         try:
             return self._told(batch, record, outcome, text)
-        except Exception as error:  # a tokenizer's, of this text alone
+        except Exception as error:  # a tokenizer's error, for this text only
             return ApiError(500, f"the text can't be reported: {in_one_line(error)}", code="decoding_failed")
 
     def _told(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
@@ -265,7 +267,7 @@ class Engine:
             text=chunk.text,
             token_ids=chunk.token_ids,
             logprobs=logprobs_of(outcome, self._texts_of, call.num_logprobs),
-            step=tell(record, outcome, self._texts_of) if call.tells_steps else None,
+            step=report_of(record, outcome, self._texts_of) if call.reports_steps else None,
             result=chunk.result,
             figures=text.figures if chunk.result is not None else None,
         )
@@ -278,17 +280,17 @@ class Engine:
     def _send(self, events: "list[tuple[Job, Progress | Exception]]") -> None:
         """Deliver the events of a step, all at once."""
         if events and self._loop is not None:
-            with suppress(RuntimeError):  # the loop has closed, and nobody listens
+            with suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(_deliver, events)
 
 
 def _refusal_of(handle: Handle | Exception, batch: OpenBatch) -> ApiError | None:
-    """The refusal of a prompt that can't be served; None where it can."""
+    """Return the error for a prompt that can't be served, or None."""
     if not isinstance(handle, Handle):
         return ApiError(400, str(handle), "prompt", "invalid_value")
     if batch.most_tokens is not None and handle.capacity > batch.most_tokens:
         message = (
-            f"The prompt and its completion may come to {handle.capacity} tokens, and this server has memory for the "
+            f"The prompt and its completion may have {handle.capacity} tokens, but this server has memory for the "
             f"keys and values of {batch.most_tokens}."
         )
         return ApiError(400, message, "max_tokens", "context_length_exceeded")

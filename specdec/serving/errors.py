@@ -1,4 +1,4 @@
-"""Errors in the shape that OpenAI's clients read."""
+"""Errors in the format of OpenAI's API."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +12,9 @@ class ApiError(SpecdecError):
     """A request's refusal or failure: a status and a message.
 
     Attributes:
-        param: the field at fault, where it is one.
-        code: a word for programs.
-        headers: that go with the answer.
+        param: the invalid field, if it is one.
+        code: a machine-readable reason.
+        headers: additional headers of the answer.
     """
 
     def __init__(
@@ -30,18 +30,18 @@ class ApiError(SpecdecError):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The answer's body."""
+        """Return the answer's body."""
         kind = "server_error" if self.status >= 500 else _TYPES.get(self.status, "invalid_request_error")
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
 def busy(message: str, seconds: float) -> ApiError:
-    """A refusal for now, with the time after which to try again."""
+    """Return a 'try again later' error, with the seconds to wait."""
     return ApiError(429, message, code="queue_full", headers={"Retry-After": str(max(1, round(seconds)))})
 
 
 def of_validation(faults: Sequence[Mapping[str, Any]]) -> ApiError:
-    """The refusal of a body by what pydantic found wrong with it, the first fault's field named."""
+    """Return the error for a body that fails validation, with the field of the first fault."""
     fault = faults[0]
     places = [place for place in fault["loc"] if place != "body"]
     param = "".join(f"[{place}]" if isinstance(place, int) else f".{place}" for place in places).lstrip(".") or None
@@ -51,5 +51,5 @@ def of_validation(faults: Sequence[Mapping[str, Any]]) -> ApiError:
         return ApiError(400, f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
     message = str(fault["msg"]).removeprefix("Value error, ")
     if param is None:
-        return ApiError(400, f"The body is refused: {message}.", code="invalid_body")
+        return ApiError(400, f"Invalid body: {message}.", code="invalid_body")
     return ApiError(400, f"Invalid value for '{param}': {message}.", param, "invalid_value")

@@ -1,4 +1,4 @@
-"""A client's connection: work goes on while it holds, and an answer is streamed as server-sent events."""
+"""Runs work while the client is connected, and streams answers as server-sent events."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 Value = TypeVar("Value")
-_LONGEST_SEND = 30.0  # seconds in which a client must take a part of its answer
+_LONGEST_SEND = 30.0  # seconds within which a client must read a part of its answer
 
 
 class ClientGone(Exception):  # noqa: N818 - it isn't an error
@@ -18,7 +18,7 @@ class ClientGone(Exception):  # noqa: N818 - it isn't an error
 
 
 class Json(Response):
-    """Encode JSON as ASCII: a client may have sent half of a surrogate pair."""
+    """Encodes JSON as ASCII, because a client may have sent half of a surrogate pair."""
 
     media_type = "application/json"
 
@@ -27,15 +27,15 @@ class Json(Response):
 
 
 def as_json(content: Any) -> bytes:
-    """JSON without spaces."""
+    """Encode as JSON without spaces."""
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 async def while_connected(receive: Receive, work: Awaitable[Value]) -> Value:
-    """Do work whose client waits for it.
+    """Run work while its client is connected; return its result.
 
     Raises:
-        ClientGone: once the client has gone; the work is cancelled then.
+        ClientGone: if the client disconnects; the work is cancelled.
     """
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
     try:
@@ -57,11 +57,11 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events, sent as they come; the last says that it is the last, as OpenAI's does.
+    """A response of server-sent events; the last event is ``[DONE]``, as in OpenAI's API.
 
     Args:
-        events: each list of them goes out together.
-        close: called at the end, and when the client has gone.
+        events: the events of each list are sent together.
+        close: called at the end, also if the client disconnects.
     """
 
     def __init__(self, events: AsyncIterator[list[Mapping[str, Any]]], close: Callable[[], Awaitable[object]]) -> None:
@@ -89,7 +89,7 @@ async def sent(send: Send, message: Message) -> None:
     """Send a message.
 
     Raises:
-        ClientGone: for a client that doesn't read.
+        ClientGone: if the client doesn't read it in time.
     """
     try:
         async with asyncio.timeout(_LONGEST_SEND):

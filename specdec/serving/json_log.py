@@ -1,4 +1,4 @@
-"""The server's log: every logger's records as lines of JSON, those that repeat themselves only now and then."""
+"""The server's log: all loggers' records as lines of JSON, with a rate limit for repeated records."""
 
 import json
 import logging
@@ -13,7 +13,7 @@ _PERIOD = 10.0  # seconds
 
 
 class JsonLines(logging.Formatter):
-    """Log records as JSON, one a line; the names of ``extra`` are among its fields."""
+    """Formats log records as one line of JSON each, including the names in ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
@@ -26,9 +26,9 @@ class JsonLines(logging.Formatter):
 
 
 class FewRepeats(logging.Filter):
-    """Lets five records of one line of code pass in ten seconds; the next that passes says how many were left out.
+    """Passes five records per line of code in ten seconds; the next one reports how many were suppressed.
 
-    Requests, of which each has a line, all pass.
+    The lines of requests are never suppressed.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class FewRepeats(logging.Filter):
 
 
 def log_to(stream: Any, level: str) -> None:
-    """Write the log of the whole process to a stream: the server's from a level on, and every library's warnings."""
+    """Write the process's log to a stream: the server's from a level on, and warnings of libraries."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())
     handler.addFilter(FewRepeats())

@@ -1,21 +1,21 @@
-"""Two lanes for what is done with bodies, parsing and encoding: a small one never waits for a large one."""
+"""Two lanes for parsing and encoding bodies, so that a small body never waits for a large one."""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-_LARGE = 32 << 10  # bytes of a body, whose text takes about 50 ms to encode
+_LARGE = 32 << 10  # bytes of the largest small body, whose text takes about 50 ms to encode
 
 Worker = TypeVar("Worker")
 Value = TypeVar("Value")
 
 
 class Lanes(Generic[Worker]):
-    """Threads apart from the event loop, one for small bodies and one for large ones.
+    """Two threads besides the event loop, one for small bodies and one for large ones.
 
     Args:
-        small, large: what each lane works with, which no other thread uses meanwhile.
+        small, large: each lane's own object for its work, used by one thread at a time.
     """
 
     def __init__(self, small: Worker, large: Worker) -> None:
@@ -24,11 +24,11 @@ class Lanes(Generic[Worker]):
         ]
 
     def run(self, num_bytes: int, work: Callable[[Worker], Value]) -> asyncio.Future[Value]:
-        """Do work in the lane for a body of ``num_bytes``; call it on the event loop."""
+        """Run work in the lane for a body of ``num_bytes``; called on the event loop."""
         worker, executor = self._lanes[num_bytes > _LARGE]
         return asyncio.wrap_future(executor.submit(work, worker))
 
     def close(self) -> None:
-        """End both threads, once what they have begun is done."""
+        """End both threads after their current work."""
         for _, executor in self._lanes:
             executor.shutdown(cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Log-probabilities: of the model's own distribution at each emitted token, before any setting changes it."""
+"""Log-probabilities of emitted tokens in the model's own distribution, before any setting is applied."""
 
 from dataclasses import dataclass
 
@@ -12,12 +12,12 @@ from specdec.serving.token_texts import TokenTexts
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token, its log-probability, and the most likely ones in its place, the most likely first.
+    """A token, its log-probability, and the top tokens at its position, most likely first.
 
     Attributes:
-        text: the token's own; a part of a character is a replacement character.
-        coded: its bytes in UTF-8; None where the tokenizer doesn't show those of a part of a character.
-        offset: of an emitted token, the character of the answer at which its text starts.
+        text: the token's text; a replacement character for a part of a character.
+        coded: its UTF-8 bytes; None if the tokenizer doesn't provide those of a part of a character.
+        offset: for an emitted token, the index of the answer's character at which its text starts.
     """
 
     token: int
@@ -29,7 +29,7 @@ class TokenLogprob:
 
 
 def logprobs_of(outcome: Outcome, texts: TokenTexts, num_top: int | None) -> tuple[TokenLogprob, ...]:
-    """The log-probabilities of the tokens that a step emitted; none where None are wanted."""
+    """Return the log-probabilities of a step's emitted tokens; empty if ``num_top`` is None."""
     if num_top is None:
         return ()
     request = outcome.request

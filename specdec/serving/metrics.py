@@ -1,7 +1,7 @@
 """Metrics for Prometheus: requests, the queue, the batch, tokens, accepted lengths and latencies.
 
-What means the same as a metric of vLLM has its name, so that dashboards and autoscalers for vLLM read it; the others
-begin with ``specdec_``. Each has the label ``model_name``.
+A metric with the same meaning as one of vLLM has the same name, so dashboards and autoscalers for vLLM can use it; the
+names of the others begin with ``specdec_``. Each has the label ``model_name``.
 """
 
 import time
@@ -22,12 +22,12 @@ _SECONDS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5
 _LONG = (*_SECONDS, 120.0, 300.0, 600.0)
 _LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 _MOST_POSITIONS = 16  # with labels of their own
-_REASONS = {"cancelled": "abort", "time": "length"}  # vLLM's words for ours
+_REASONS = {"cancelled": "abort", "time": "length"}  # vLLM's names of finish reasons
 
 
 @dataclass(frozen=True, slots=True)
 class _Labelled(Collector):
-    """All metrics of a registry, with one more label."""
+    """All metrics of a registry, with an additional label."""
 
     registry: CollectorRegistry
     model_name: str
@@ -40,7 +40,7 @@ class _Labelled(Collector):
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own; ``model_name`` is the model's in requests."""
+    """The metrics of one server, in a registry of their own; ``model_name`` is the name that requests use."""
 
     def __init__(self, model_name: str) -> None:
         own = self._registry = CollectorRegistry()
@@ -49,9 +49,9 @@ class Metrics:
         self.build = Gauge("specdec_build_info", "1; its labels say what runs.", ["version", "numerics"], registry=own)
         self.requests = Counter("specdec_requests", "Requests answered.", ["path", "status"], registry=own)
         self.connections = Gauge("specdec_connections", "Connections that are open.", registry=own)
-        self.queue = Gauge("vllm:num_requests_waiting", "Texts that wait for their turn.", registry=own)
-        self.batch = Gauge("vllm:num_requests_running", "Texts that are being decoded.", registry=own)
-        self.finished = Counter("vllm:request_success", "Texts that have ended.", ["finished_reason"], registry=own)
+        self.queue = Gauge("vllm:num_requests_waiting", "Texts waiting in the queue.", registry=own)
+        self.batch = Gauge("vllm:num_requests_running", "Texts being decoded.", registry=own)
+        self.finished = Counter("vllm:request_success", "Finished texts.", ["finished_reason"], registry=own)
         self.passes = Counter("specdec_passes", "Forward passes.", ["kind"], registry=own)
         self.pass_seconds = Histogram(
             "specdec_pass_seconds", "Time of a pass.", ["kind"], buckets=_SECONDS, registry=own
@@ -66,17 +66,19 @@ class Metrics:
     def _add_tokens(self, own: CollectorRegistry) -> None:
         self.prompt_tokens = Counter("vllm:prompt_tokens", "Tokens of prompts.", registry=own)
         self.prefix_queries = Counter(
-            "vllm:prefix_cache_queries", "Tokens of prompts that were looked up in the prefix cache.", registry=own
+            "vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", registry=own
         )
-        self.prefix_hits = Counter(
-            "vllm:prefix_cache_hits", "Tokens of prompts that the prefix cache had.", registry=own
-        )
+        self.prefix_hits = Counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", registry=own)
         self.new_tokens = Counter("vllm:generation_tokens", "Tokens generated.", ["strategy"], registry=own)
 
     def _add_speculation(self, own: CollectorRegistry) -> None:
         labels = ["strategy", "position"]
         self.accepted_length = Histogram(
-            "specdec_accepted_length", "Tokens of a text's step.", ["strategy"], buckets=_LENGTHS, registry=own
+            "specdec_accepted_length",
+            "Tokens emitted per step of a text.",
+            ["strategy"],
+            buckets=_LENGTHS,
+            registry=own,
         )
         self.drafted = Counter(
             "specdec_drafted_per_pos", "Steps whose draft had a candidate at a position, from 0.", labels, registry=own
@@ -143,7 +145,7 @@ class Metrics:
             self.accepted_tokens.labels(name).inc(accepted)
 
     def page(self) -> bytes:
-        """All metrics, in Prometheus's text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self._labelled)
 
 
@@ -155,7 +157,7 @@ class Stopwatch:
         self.seconds_to_first: float | None = None
 
     def tick(self) -> None:
-        """Note that tokens have come."""
+        """Record that tokens were received."""
         now = time.perf_counter()
         if self.seconds_to_first is None:
             self.seconds_to_first = now - self._arrived

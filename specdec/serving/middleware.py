@@ -1,4 +1,4 @@
-"""The gate: what every request passes before a route sees it, and what is written of it afterwards."""
+"""The middleware that checks every request before its route, and logs and counts it afterwards."""
 
 import asyncio
 import hashlib
@@ -18,7 +18,7 @@ from specdec.serving.event_stream import ClientGone, Json, sent
 from specdec.serving.metrics import Metrics
 from specdec.serving.options import ServerOptions
 
-_OPEN = {"/", "/health", "/livez", "/readyz", "/playground.css", "/playground.js"}  # paths that need no key
+_OPEN = {"/", "/health", "/livez", "/readyz", "/playground.css", "/playground.js"}  # paths without an API key
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@~-]{1,128}")
 _SAFE = {
@@ -34,7 +34,7 @@ class Gate:
 
     Args:
         app: the next application.
-        hosts: names by which the server may be called; any where there are none.
+        hosts: allowed host names; if empty, all are allowed.
     """
 
     def __init__(self, app: ASGIApp, options: ServerOptions, metrics: Metrics, hosts: Iterable[str] = ()) -> None:
@@ -47,9 +47,9 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 499  # as of a client that closed the connection
-        told: MutableMapping[str, Any] = {"id": _id_of(scope)}
-        scope.setdefault("state", {})["told"] = told
+        began, status = time.perf_counter(), 499  # as for a client that closed the connection
+        log_fields: MutableMapping[str, Any] = {"id": _id_of(scope)}
+        scope.setdefault("state", {})["log_fields"] = log_fields
         scope["state"]["arrived"] = began
 
         async def sending(message: Message) -> None:
@@ -57,7 +57,7 @@ class Gate:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = message.setdefault("headers", [])
-                headers.append((b"x-request-id", told["id"].encode()))
+                headers.append((b"x-request-id", log_fields["id"].encode()))
                 headers += [(name.encode(), value.encode()) for name, value in _SAFE.items()]
             await sent(send, message)
 
@@ -74,17 +74,17 @@ class Gate:
             route = scope.get("route")
             path = getattr(route, "path", "other")
             self._metrics.requests.labels(path, str(status)).inc()
-            record = {"event": "request", "method": scope["method"], "path": path, "status": status, **told}
+            record = {"event": "request", "method": scope["method"], "path": path, "status": status, **log_fields}
             record["seconds"] = round(time.perf_counter() - began, 4)
             self._log.info("request", extra=record)
 
     def _check(self, scope: Scope) -> None:
         headers = dict(scope["headers"])
         host = _name_of(headers.get(b"host", b"").decode("latin-1"))
-        if _CONTROL.search(scope["path"]):  # a route's pattern would let a newline at the end pass
+        if _CONTROL.search(scope["path"]):  # a route's pattern would accept a newline at the end
             raise ApiError(404, f"{scope['method']} {scope['path']!r}: Not Found")
         if self._hosts and host not in self._hosts:
-            message = f"This server isn't known as {host!r}: call it by its address, or start it with --allowed-host."
+            message = f"Unknown host name {host!r}: use the server's address, or start it with --allowed-host."
             raise ApiError(403, message, code="unknown_host")
         if not self._keys or scope["path"] in _OPEN or scope["method"] == "OPTIONS":
             return
@@ -97,7 +97,7 @@ class Gate:
 
     @staticmethod
     def _take_up(scope: Scope) -> None:
-        """Have the connection stay open for the answer; it isn't known where another server runs the application."""
+        """Keep the connection open for the answer; without effect if another server runs the application."""
         connection = scope["state"].get(CONNECTION)
         if connection is None:
             return
@@ -106,11 +106,11 @@ class Gate:
         connection.take_up()
 
     async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
-        """Read the body within its bounds, and return what gives it again.
+        """Read the body within its limits; return a function that receives it again.
 
         Raises:
-            ApiError: for a body that is too large or too slow.
-            ClientGone: where it ends in its middle.
+            ApiError: if the body is too large or too slow.
+            ClientGone: if the client disconnects before its end.
         """
         body, most = bytearray(), self._options.max_body_bytes
         length = dict(scope["headers"]).get(b"content-length", b"0")
@@ -142,13 +142,13 @@ class Gate:
 
 
 def _id_of(scope: Scope) -> str:
-    """The id that the client gave its request, where it may go into headers and logs; one of our own otherwise."""
+    """Return the client's id of its request if it is allowed in headers and logs, else a new one."""
     given: bytes = dict(scope["headers"]).get(b"x-request-id", b"")
     return given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
 def _name_of(host: str) -> str:
-    """The name in a Host header, without a port and an IPv6 address's brackets."""
+    """Return the name in a Host header, without the port and the brackets of an IPv6 address."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.rsplit(":", 1)[0].lower()

@@ -1,4 +1,4 @@
-"""Known fields whose value asks for what the server does anyway: they are accepted, and any other value is refused."""
+"""Known fields that are accepted only at values without effect; any other value is refused."""
 
 import json
 from collections.abc import Mapping
@@ -6,11 +6,11 @@ from typing import Any
 
 from specdec.serving.errors import ApiError
 
-# Fields of OpenAI, vLLM, SGLang and llama.cpp, with the values that leave an answer as it is. null always does.
+# Fields of OpenAI, vLLM, SGLang and llama.cpp, with the values that have no effect. null never has.
 _SHARED: Mapping[str, tuple[object, ...]] = {
     "allowed_token_ids": ([],),
     "bad_words": ([],),
-    "cache_prompt": (True, False),  # reuse of prefixes never changes an answer
+    "cache_prompt": (True, False),  # prefix reuse never changes an answer
     "cache_salt": (),
     "custom_logit_processor": (),
     "detokenize": (True,),
@@ -79,14 +79,14 @@ CHAT_FIELDS = {**_SHARED, **_CHAT}
 def without_neutral_fields(
     fields: Mapping[str, Any], neutral: Mapping[str, tuple[object, ...]], accepted: Mapping[str, object]
 ) -> dict[str, Any]:
-    """A request's fields without those that ask for nothing.
+    """Return a request's fields without those that have no effect.
 
     Args:
-        neutral: values that leave an answer as it is, by field.
+        neutral: by field, the values without effect.
         accepted: the fields of the endpoint's schema, which checks their other values.
 
     Raises:
-        ApiError: for a known field whose value would change the answer, and can't be honoured.
+        ApiError: for a known field with an unsupported value.
     """
     left = {}
     for name, value in fields.items():
@@ -102,5 +102,5 @@ def without_neutral_fields(
 
 
 def _is_same(value: object, neutral: object) -> bool:
-    """Equal as JSON values: 1 and 1.0 are one number, but true isn't 1."""
+    """Compare as JSON values: 1 equals 1.0, but true doesn't equal 1."""
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

@@ -5,13 +5,13 @@ from contextlib import suppress
 
 from specdec.errors import RequestError
 
-_WANTED = 1 << 16  # no more: some libraries go through all descriptors that there may be
-_SPARE = 16  # for what is opened while the server runs, such as files of strategies
-_LEAST = 8  # connections without which it is no server
+_WANTED = 1 << 16  # no more, because some libraries iterate over all possible descriptors
+_SPARE = 16  # for files opened while the server runs, such as those of strategies
+_LEAST = 8  # fewest connections of a usable server
 
 
 def raise_limit() -> None:
-    """Raise this process's soft limit of open files as far as the hard one lets it, or to 65,536."""
+    """Raise this process's soft limit of open files to the hard limit, or to 65,536 if that is lower."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -24,10 +24,10 @@ def raise_limit() -> None:
 
 
 def connections_that_fit(most: int) -> int:
-    """The connections that may be open at a time, at most ``most``: fewer where the limit of open files is low.
+    """Return the number of connections that may be open, at most ``most``; fewer if the limit of open files is low.
 
     Raises:
-        RequestError: for a limit that leaves next to none.
+        RequestError: if the limit of open files is too low.
     """
     try:
         import resource
@@ -39,7 +39,7 @@ def connections_that_fit(most: int) -> int:
     room = limit - _num_open() - _SPARE
     if room < min(most, _LEAST):
         raise RequestError(
-            f"the limit of open files is {limit}, of which {limit - room} are needed for more than connections: raise "
+            f"the limit of open files is {limit}, of which {limit - room} are needed for other files: raise "
             f"it to {limit - room + _LEAST} at least (ulimit -n, or LimitNOFILE of systemd's unit)"
         )
     return min(most, room)
@@ -48,4 +48,4 @@ def connections_that_fit(most: int) -> int:
 def _num_open() -> int:
     with suppress(OSError):
         return len(os.listdir("/dev/fd"))
-    return 32  # where the system doesn't list them
+    return 32  # the system doesn't list them

@@ -1,4 +1,4 @@
-"""The server's options: what it answers to, and the bounds that no request gets past."""
+"""The server's options: names, keys and limits."""
 
 from collections.abc import Mapping
 
@@ -9,24 +9,24 @@ class ServerOptions(BaseModel):
     """A server's settings, besides the generator that it serves.
 
     Attributes:
-        name: the model's, as requests call it.
-        api_keys: any of which a request must have; with none, all are served.
-        origins: whose pages may read answers (CORS).
-        hosts: names by which requests may call the server, besides its own address; where it listens beyond this
-            machine, any name will do unless some are given.
-        offered: strategies under names of the operator's, which may name files and models, as requests can't.
-        max_batch_size: texts decoded side by side.
-        max_queue: texts that wait; more are refused.
-        max_prefix_bytes: of keys and values kept for requests that begin alike.
-        max_body_bytes, max_n, max_texts: of one request; texts are its prompts times its ``n``.
-        max_prompt_tokens: of one prompt; None for what the model takes.
-        default_max_tokens: new tokens of a chat answer that names no number.
-        timeout: seconds from a request's arrival, after which it ends with what it has.
-        body_timeout: seconds in which a body must have come.
-        header_timeout: seconds in which a request's header must have come, once it has begun.
+        name: the model's name in requests.
+        api_keys: a request must have one of these; if empty, no key is needed.
+        origins: origins whose pages may read answers (CORS).
+        hosts: allowed host names besides the server's own address. If it listens on other than loopback addresses, all
+            are allowed unless some are given.
+        offered: the operator's strategies by name; unlike those of requests, they may use files and models.
+        max_batch_size: texts decoded together.
+        max_queue: waiting texts; further ones are refused.
+        max_prefix_bytes: keys and values cached for requests with a common prefix.
+        max_body_bytes, max_n, max_texts: limits of one request; texts are its prompts times its ``n``.
+        max_prompt_tokens: longest prompt accepted; None for the model's limit.
+        default_max_tokens: new tokens of a chat answer if the request sets no number.
+        timeout: seconds from a request's arrival, after which its texts end early.
+        body_timeout: seconds within which the whole body must be received.
+        header_timeout: seconds within which a request's header must be received, from its first byte.
         idle_timeout: seconds for which a connection stays open without a request.
-        max_connections: open at a time; where another one comes, the one that has waited longest is closed.
-        logs_prompts: prompts and answers go to the log as well.
+        max_connections: open connections; for another one, the one that has waited longest is closed.
+        logs_prompts: also log prompts and answers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -1,4 +1,4 @@
-"""A server's process: HTTP until a signal, then what was accepted to its end, and no more."""
+"""A server's process: serves HTTP until a signal, then finishes the accepted requests and ends."""
 
 import logging
 import math
@@ -20,18 +20,18 @@ from specdec.serving.options import ServerOptions
 from specdec.serving.server import Server
 from specdec.serving.strategy_aliases import OFF
 
-_LONGEST_READING = 60  # seconds for clients to take what was written, once the server ends
+_LONGEST_READING = 60  # seconds for clients to read the rest of their answers at shutdown
 
 
 class DrainingProcess(Process):
-    """A server's process, which ends once what was accepted is done."""
+    """A server's process, which finishes accepted requests before it ends."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections, server: Server) -> None:
         super().__init__(config, connections)
         self._server = server
 
     def drain(self, sig: int, frame: FrameType | None) -> None:
-        """Refuse what comes from now on, and end once nothing is under way; called again, end at once."""
+        """Refuse new requests, and end after the running ones; at the second call, end immediately."""
         admission = self._server.admission
         if admission.is_closed:
             self.should_exit = self.force_exit = True
@@ -40,37 +40,39 @@ class DrainingProcess(Process):
         logging.getLogger("specdec.serving").info("draining", extra={"event": "draining", "signal": sig})
 
     async def on_tick(self, counter: int) -> bool:
-        """uvicorn's own housekeeping, ten times a second; True to end."""
+        """Called by uvicorn ten times a second; return True to end."""
         if self._server.admission.is_closed and not self._server.admission.num_texts:
             self.should_exit = True
         return await super().on_tick(counter)
 
 
 def prepared(generator: Generator, options: ServerOptions, strategy: str) -> Server:
-    """A server whose usual strategies are ready.
+    """Return a server whose usual strategies are bound.
 
-    What strategies load and measure can't be done while anything is decoded, or would keep everybody waiting.
+    Strategies are bound now because their loading and measuring can't run while requests decode, or would delay them.
 
     Args:
-        strategy: the text that named the generator's own.
+        strategy: the name of the generator's own strategy, with its options.
 
     Raises:
-        RequestError: where the memory for keys and values doesn't hold a single answer.
+        RequestError: if the memory for keys and values is too small for a single answer.
     """
     server = Server(generator, options, strategy)
     generator.costs()
-    generator.generate([0, 0], proposer=server.offers.proposer(OFF), max_new_tokens=2)  # shows what a token takes
+    generator.generate(
+        [0, 0], proposer=server.aliases.proposer(OFF), max_new_tokens=2
+    )  # shows how much memory a token takes
     check_memory(generator, options)
-    for proposer in server.offers.usual:
+    for proposer in server.aliases.usual:
         generator.generate([0, 0], proposer=proposer, max_new_tokens=2)
     return server
 
 
 def check_memory(generator: Generator, options: ServerOptions) -> None:
-    """Refuse to start a server that has to refuse answers of the default length for want of memory.
+    """Refuse to start a server without memory for an answer of the default length.
 
     Raises:
-        RequestError: with the tokens that have room, and the least memory that works.
+        RequestError: with the number of tokens that fit, and the memory needed.
     """
     needed = min(options.default_max_tokens, generator.shapes.max_positions or options.default_max_tokens)
     with generator.open_batch(max_prefix_bytes=options.max_prefix_bytes) as batch:
@@ -85,29 +87,27 @@ def check_memory(generator: Generator, options: ServerOptions) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address, and doesn't listen yet.
+    """Return a socket that is bound to an address, and doesn't listen yet.
 
     Raises:
-        RequestError: for an address that can't be had.
+        RequestError: if the address is unavailable.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # asyncio has each part of a stream sent at once only where TCP is named; else some wait for 40 ms.
+        # asyncio sends each part of a stream at once only if TCP is given; otherwise some parts wait for 40 ms.
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except OSError as error:
-        raise RequestError(
-            f"{host}:{port} can't be listened on ({error.strerror}): give another --host or --port"
-        ) from None
+        raise RequestError(f"can't listen on {host}:{port} ({error.strerror}): give another --host or --port") from None
     return bound
 
 
 def http_process(server: Server, bound: socket.socket) -> DrainingProcess:
-    """The HTTP side of a server that is to serve on a bound socket.
+    """Return the HTTP process of a server for a bound socket.
 
     Raises:
-        RequestError: where the limit of open files leaves too few for connections.
+        RequestError: if the limit of open files is too low.
     """
     options = server.options
     connections = Connections(
@@ -128,10 +128,10 @@ def http_process(server: Server, bound: socket.socket) -> DrainingProcess:
 
 
 def serve(server: Server, bound: socket.socket, log_level: str) -> str:
-    """Serve on a bound socket until a signal comes; this thread decodes, and HTTP has one of its own.
+    """Serve on a bound socket until a signal; this thread decodes, and another one serves HTTP.
 
     Returns:
-        The fault that has ended it, or "".
+        The error that ended the server, or "".
     """
     log_to(sys.stderr, log_level)
     process = http_process(server, bound)
@@ -152,4 +152,4 @@ def serve(server: Server, bound: socket.socket, log_level: str) -> str:
         speaking.join()
         for each, before in handled.items():
             signal.signal(each, before)
-    return server.engine.fault or ("" if process.started else "HTTP can't be served: the log has the reason")
+    return server.engine.fault or ("" if process.started else "the HTTP thread failed: the log has the reason")

@@ -1,4 +1,4 @@
-"""From a request's body to a call: prompts as token ids, and settings, checked against the model and the bounds."""
+"""Turns request bodies into calls: prompts as token ids, and settings, checked against the model and the limits."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ from specdec.requests.special_tokens import special_tokens
 from specdec.serving.errors import ApiError
 from specdec.serving.options import ServerOptions
 from specdec.serving.schemas import ChatBody, CompletionBody, Sampling
-from specdec.serving.strategy_aliases import Offers
+from specdec.serving.strategy_aliases import StrategyAliases
 from specdec.serving.text_ends import TextEnds
 from specdec.serving.tool_arguments import with_parsed_arguments
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 
-_COMPLETION_TOKENS = 16  # OpenAI's, where nothing is said
-_HINTS = "reasoning_effort", "verbosity"  # by which templates that know them write
-_ROLES = {"developer": "system"}  # of which templates don't know
+_COMPLETION_TOKENS = 16  # OpenAI's default
+_HINTS = "reasoning_effort", "verbosity"  # that templates may read
+_ROLES = {"developer": "system"}  # that templates don't read
 # Options of transformers' apply_chat_template that aren't the template's own.
 _NOT_THE_TEMPLATES = {
     "chat_template", "conversation", "tokenize", "tools", "documents", "add_generation_prompt",
@@ -35,13 +35,13 @@ class Call:
     """A request, ready to be decoded.
 
     Attributes:
-        prompts: token ids, each ``num_samples`` times in a row.
-        settings: of all of them, by their names in ``Settings``.
-        seeds: one for each.
-        strategy: the strategy as the request, or the server's operator, named it.
+        prompts: token ids; each prompt occurs ``num_samples`` times in a row.
+        settings: the settings of all prompts, by their names in ``Settings``.
+        seeds: one for each prompt.
+        strategy: the strategy's name as given by the request or the server's operator.
         proposer, verifier: None for the server's own.
-        num_logprobs: top tokens to report with each; None for no log-probabilities.
-        tells_steps: each step's draft is wanted as well.
+        num_logprobs: top tokens to report with each token; None for no log-probabilities.
+        reports_steps: report each step's draft as well.
     """
 
     prompts: Sequence[list[int]]
@@ -52,39 +52,39 @@ class Call:
     proposer: Proposer | None
     verifier: Verifier | None
     num_logprobs: int | None
-    tells_steps: bool
+    reports_steps: bool
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompts, each counted once."""
+        """Tokens of all prompts, each prompt counted once."""
         return sum(map(len, self.prompts[:: self.num_samples]))
 
 
-class Intake:
+class RequestParser:
     """Turns bodies into calls.
 
     Args:
         generator: whose model and strategy serve.
-        tokenizer: one that no other thread uses.
-        offers: the strategies that a request may name.
-        options: the server's bounds.
-        own_strategy: the name of the generator's.
+        tokenizer: used by no other thread.
+        aliases: the strategies that a request may name.
+        options: the server's limits.
+        own_strategy: the name of the generator's strategy.
     """
 
     def __init__(
-        self, generator: Generator, tokenizer: Any, offers: Offers, options: ServerOptions, own_strategy: str
+        self, generator: Generator, tokenizer: Any, aliases: StrategyAliases, options: ServerOptions, own_strategy: str
     ) -> None:
         self._generator, self._tokenizer = generator, tokenizer
-        self._offers, self._options, self._own_strategy = offers, options, own_strategy
+        self._aliases, self._options, self._own_strategy = aliases, options, own_strategy
         self._shapes = generator.shapes
         self._longest_piece = max(map(len, tokenizer.get_vocab()))
         self._special = special_tokens(tokenizer)
 
     def check(self, body: Sampling) -> None:
-        """Refuse what is wrong at first sight, before anything is spent on it.
+        """Check everything that needs no tokenizer or model.
 
         Raises:
-            ApiError: with the field.
+            ApiError: with the invalid field.
         """
         self._check_bounds(body)
         self._ends(body).check()
@@ -94,13 +94,13 @@ class Intake:
             _check_chat(body)
 
     def completion(self, body: CompletionBody) -> Call:
-        """The call of a completion that was checked; raises ApiError where it is refused."""
+        """Return the call of a checked completion body; raises ApiError if it is refused."""
         prompts = [self._encoded(prompt, "prompt") for prompt in body.prompt]
         most = body.max_tokens or _COMPLETION_TOKENS
         return self._call(body, prompts, most, body.logprobs, "max_tokens" if body.max_tokens else "prompt")
 
     def chat(self, body: ChatBody) -> Call:
-        """The call of a chat answer that was checked; raises ApiError where it is refused."""
+        """Return the call of a checked chat body; raises ApiError if it is refused."""
         messages = [
             with_parsed_arguments(message.model_dump(exclude_none=True), index)
             | {"content": message.content or "", "role": _ROLES.get(message.role, message.role)}
@@ -143,7 +143,7 @@ class Intake:
 
     def _ends(self, body: Sampling) -> TextEnds:
         own = ModelDefaults.of(self._generator.model, self._shapes.vocab_size).eos_token_ids
-        # Where special tokens show in the text, one that is to stop it is a string like others.
+        # If special tokens are part of the text, a special token in stop is an ordinary stop string.
         special = {} if body.skip_special_tokens is False else self._special
         return TextEnds.of(body, own, special, self._shapes.vocab_size)
 
@@ -164,7 +164,7 @@ class Intake:
         return ids
 
     def _is_taken_bare(self, messages: Any) -> bool:
-        """True where the template takes messages without options."""
+        """Return True if the template accepts the messages without options."""
         try:
             encode(messages, self._tokenizer, self._shapes.vocab_size)
         except RequestError:
@@ -198,14 +198,14 @@ class Intake:
             settings=settings,
             seeds=[seed + number for number in range(len(repeated))],
             strategy=body.proposer or self._own_strategy,
-            proposer=None if body.proposer is None else self._offers.proposer(body.proposer),
-            verifier=None if body.verifier is None else self._offers.verifier(body.verifier),
+            proposer=None if body.proposer is None else self._aliases.proposer(body.proposer),
+            verifier=None if body.verifier is None else self._aliases.verifier(body.verifier),
             num_logprobs=num_logprobs,
-            tells_steps=bool(body.include_steps),
+            reports_steps=bool(body.include_steps),
         )
 
     def _settings(self, body: Sampling) -> dict[str, Any]:
-        temperature = 1.0 if body.temperature is None else body.temperature  # OpenAI's, where nothing is said
+        temperature = 1.0 if body.temperature is None else body.temperature  # OpenAI's default
         settings: dict[str, Any] = {
             "temperature": temperature,
             "skip_special_tokens": body.skip_special_tokens is not False,
@@ -215,7 +215,7 @@ class Intake:
             "presence_penalty": body.presence_penalty or 0.0,
             "repetition_penalty": body.repetition_penalty or 1.0,
         }
-        if temperature < 1e-6 or body.top_p == 0:  # what is left is the likeliest token
+        if temperature < 1e-6 or body.top_p == 0:  # only the most likely token is left
             return settings | {"temperature": 0.0}
         if body.top_k is not None and body.top_k > 0:
             settings["top_k"] = body.top_k
@@ -223,20 +223,20 @@ class Intake:
 
 
 def _template_options(body: ChatBody) -> dict[str, Any]:
-    """What the chat template is given besides the messages."""
+    """Return the chat template's options besides the messages."""
     options: dict[str, Any] = {name: value for name in _HINTS if (value := getattr(body, name)) is not None}
     options |= body.chat_template_kwargs or {}
     if body.tools and body.tool_choice != "none":
         options["tools"] = body.tools
     begins, goes_on = body.add_generation_prompt, body.continue_final_message
-    if begins is not None or goes_on is not None:  # the last message's role decides no more
+    if begins is not None or goes_on is not None:  # the last message's role no longer decides
         options["add_generation_prompt"] = not goes_on if begins is None else begins
         options["continue_final_message"] = bool(goes_on)
     return options
 
 
 def _template_field(options: Mapping[str, Any]) -> str:
-    """The field of a request whose options the template has refused."""
+    """Return the request's field whose options the template has rejected."""
     known = {*_HINTS, "tools", "add_generation_prompt", "continue_final_message"}
     return next(iter(options)) if options.keys() <= known else "chat_template_kwargs"
 
@@ -262,7 +262,7 @@ def _check_chat(body: ChatBody) -> None:
 
 
 def _size_of(prompt: Any) -> int:
-    """Characters of a text, or of all messages; 0 for token ids."""
+    """Return the number of characters of a text or of all messages; 0 for token ids."""
     if isinstance(prompt, str):
         return len(prompt)
     return sum(len(each["content"]) for each in prompt if isinstance(each, Mapping))

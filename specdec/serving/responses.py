@@ -1,4 +1,4 @@
-"""The shapes of answers, as OpenAI's API reference gives them, for completions and for chat."""
+"""Response bodies in the format of OpenAI's API reference, for completions and for chat."""
 
 import time
 import uuid
@@ -14,15 +14,15 @@ from specdec.serving.usage import Figures
 _FINISHED = {"stop": "stop", "length": "length", "time": "length", "cancelled": "length"}
 
 
-class Shape(ABC):
-    """The shape of one answer; ``name`` is the model's.
+class ResponseBuilder(ABC):
+    """Builds the response of one call; ``name`` is the model's.
 
-    Where it ``keeps_texts`` it can give the whole answer at the end.
+    If it ``keeps_texts``, the whole answer is available at the end.
     """
 
     prefix: ClassVar[str]
-    whole: ClassVar[str]  # the kind of object that an answer is
-    part: ClassVar[str]  # … and a part of a streamed one
+    whole: ClassVar[str]  # the "object" field of an answer
+    part: ClassVar[str]  # … and of a part of a streamed one
 
     def __init__(self, call: Call, name: str, fingerprint: str, keeps_texts: bool) -> None:
         self._call, self._keeps_texts = call, keeps_texts
@@ -44,7 +44,7 @@ class Shape(ABC):
         return self._texts
 
     def note(self, progress: Progress) -> None:
-        """Take what a step brought."""
+        """Add a step's progress."""
         if self._keeps_texts:
             self._texts[progress.index] += progress.text
             self._logprobs[progress.index] += progress.logprobs
@@ -55,7 +55,7 @@ class Shape(ABC):
             self._figures[progress.index] = progress.figures
 
     def usage(self) -> dict[str, Any]:
-        """The tokens, and the figures of speculation."""
+        """Return the numbers of tokens, and the figures of speculation."""
         figures, every = Figures.of(self._figures.values()), self._call.num_samples
         num_prompt = self._call.num_prompt_tokens
         num_copied = sum(each.num_copied for index, each in self._figures.items() if index % every == 0)
@@ -73,7 +73,7 @@ class Shape(ABC):
         }
 
     def answer(self) -> dict[str, Any]:
-        """The whole answer."""
+        """Return the whole answer."""
         choices = [
             {"index": index, **self._whole_choice(text, logprobs), "finish_reason": _FINISHED[reason or "length"]}
             for index, (text, logprobs, reason) in enumerate(
@@ -83,18 +83,18 @@ class Shape(ABC):
         return {**self._head, "object": self.whole, "choices": choices, "usage": self.usage()}
 
     def beginning(self) -> list[dict[str, Any]]:
-        """The parts before the first text."""
+        """Return the parts before the first text."""
         return []
 
     def chunk(self, progress: Progress) -> dict[str, Any]:
-        """The part of a streamed answer that a step brought."""
+        """Return a step's part of a streamed answer."""
         reason = None if progress.result is None else _FINISHED[progress.result.finish_reason]
         choice = {"index": progress.index, **self._part(progress), "finish_reason": reason}
         part = self._chunk([choice])
         return part if progress.step is None else part | {"step": progress.step.as_dict()}
 
     def end(self) -> dict[str, Any]:
-        """The part with the usage."""
+        """Return the part with the usage."""
         return self._chunk([]) | {"usage": self.usage()}
 
     def _chunk(self, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -102,15 +102,15 @@ class Shape(ABC):
 
     @abstractmethod
     def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        """A choice, without its index and end."""
+        """Return a choice, without its index and finish reason."""
 
     @abstractmethod
     def _part(self, progress: Progress) -> dict[str, Any]:
-        """A choice of a part, likewise."""
+        """Return a choice of a part, without its index and finish reason."""
 
 
-class ChatShape(Shape):
-    """Of /v1/chat/completions."""
+class ChatResponse(ResponseBuilder):
+    """Responses of /v1/chat/completions."""
 
     prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
@@ -135,8 +135,8 @@ class ChatShape(Shape):
         return {"content": content, "refusal": None}
 
 
-class CompletionShape(Shape):
-    """Of /v1/completions."""
+class CompletionResponse(ResponseBuilder):
+    """Responses of /v1/completions."""
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
@@ -158,13 +158,13 @@ class CompletionShape(Shape):
 
 
 def _entry(found: TokenLogprob) -> dict[str, Any]:
-    """A token as chat completions report it."""
+    """Return a token as chat completions report it."""
     coded = None if found.coded is None else [*found.coded]
     return {"token": found.text, "logprob": _finite(found.logprob), "bytes": coded}
 
 
 def _by_text(emitted: TokenLogprob) -> dict[str, float]:
-    """Return the top tokens and the emitted one; a token whose text another one has goes by its id."""
+    """Return the top tokens and the emitted one by text; if another token has the same text, by id."""
     found: dict[str, float] = {}
     others = () if emitted.token in {other.token for other in emitted.top} else (emitted,)
     for other in (*emitted.top, *others):
@@ -174,5 +174,5 @@ def _by_text(emitted: TokenLogprob) -> dict[str, float]:
 
 
 def _finite(logprob: float) -> float:
-    """A log-probability that JSON can say; OpenAI's own word for next to none is -9999."""
+    """Return a log-probability as a finite number for JSON; like OpenAI, -9999 for minus infinity."""
     return max(logprob, -9999.0)

@@ -1,6 +1,6 @@
-"""The bodies of requests: OpenAI's fields, specdec's own, and those of other servers that can be honoured.
+"""The schemas of request bodies: OpenAI's fields, specdec's own, and supported ones of other servers.
 
-Fields that ask for what is done anyway are taken out before (``neutral_fields``); every other name is refused.
+Fields without effect are removed before (``neutral_fields``); any other unknown name is refused.
 """
 
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-_MOST_STOPS = 32  # special tokens among them go by their ids, and what is left has a limit of its own
+_MOST_STOPS = 32  # special tokens become ids, and the rest has a limit of its own
 _MOST_MESSAGES = 2048  # OpenAI's
 _MOST_SEED = 2**63
 _MOST_TOKENS = 2**31
-_MOST_NAMES = 256  # of an object's: each one at fault is told of, which takes time and memory
+_MOST_NAMES = 256  # of an object; each invalid one is reported, which takes time and memory
 _MOST_BIASES = 4096
 _MOST_STOP_TOKENS = 256
 
@@ -45,7 +45,7 @@ Biases = Annotated[
 
 
 class Body(BaseModel):
-    """A JSON object: types aren't converted, names are known."""
+    """A JSON object without type conversions or unknown names."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -60,7 +60,7 @@ class Body(BaseModel):
 
 
 class StreamOptions(Body):
-    """The parts that a stream has besides text."""
+    """Options of a stream."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = Field(default=False, description="each part has the usage so far, as vLLM's does")
@@ -68,7 +68,7 @@ class StreamOptions(Body):
 
 
 class Sampling(Body):
-    """The fields that completions and chat share."""
+    """The common fields of completions and chat."""
 
     model: str
     stream: bool | None = None
@@ -87,14 +87,14 @@ class Sampling(Body):
     # specdec's own, which OpenAI's clients send as ``extra_body``
     proposer: str | None = Field(default=None, min_length=1, max_length=1024, description='a strategy, or "off"')
     verifier: str | None = Field(default=None, min_length=1, max_length=256, description="an acceptance rule")
-    top_k: int | None = Field(default=None, ge=-1, lt=2**31, description="0 and -1 keep all tokens")
+    top_k: int | None = Field(default=None, ge=-1, lt=2**31, description="0 and -1: no limit")
     min_p: float | None = Field(default=None, ge=0, le=1)
-    include_steps: bool | None = Field(default=None, description="tell of each step's draft, in streams")
+    include_steps: bool | None = Field(default=None, description="report each step's draft, in streams")
 
     # vLLM's
     repetition_penalty: float | None = Field(default=None, gt=0, le=100, description="as in transformers")
-    min_tokens: int | None = Field(default=None, ge=0, lt=_MOST_TOKENS, description="no end of text before")
-    ignore_eos: bool | None = Field(default=None, description="go on after the model's own end of text")
+    min_tokens: int | None = Field(default=None, ge=0, lt=_MOST_TOKENS, description="minimum number of new tokens")
+    ignore_eos: bool | None = Field(default=None, description="continue after the model's own end of text")
     stop_token_ids: StopTokens | None = Field(
         default=None, description="token ids that end the text, besides the model's own"
     )
@@ -115,7 +115,7 @@ class Sampling(Body):
 
     @property
     def num_texts(self) -> int:
-        """Texts that are asked for."""
+        """The number of requested texts."""
         return self.num_prompts * (self.n or 1)
 
 
@@ -154,7 +154,7 @@ class CompletionBody(Sampling):
 
 
 class Message(Body):
-    """One message of a conversation; what it has besides goes to the chat template."""
+    """One message of a conversation; further fields are passed to the chat template."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -177,7 +177,7 @@ class Message(Body):
 
 
 class ResponseFormat(Body):
-    """The form of an answer; text, the only one, is a neutral value."""
+    """The format of an answer; ``text`` is the only one."""
 
     type: Literal["text"]
 
@@ -190,7 +190,7 @@ class ChatBody(Sampling):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = Field(
-        None, description="for the chat template, which writes them out"
+        None, description="passed to the chat template, which formats them"
     )
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
@@ -198,7 +198,7 @@ class ChatBody(Sampling):
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
 
-    # for the chat template: one that has no use for them writes the same
+    # for the chat template; templates that don't read them write the same
     reasoning_effort: str | None = Field(default=None, min_length=1, max_length=32)
     verbosity: Literal["low", "medium", "high"] | None = None
     add_generation_prompt: bool | None = None

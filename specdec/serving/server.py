@@ -1,4 +1,4 @@
-"""A model's server: what lies between a request's body and its answer."""
+"""A model's server: from a request's body to its answer."""
 
 import asyncio
 import copy
@@ -22,12 +22,12 @@ from specdec.serving.event_stream import ClientGone, EventStream, Json, while_co
 from specdec.serving.lanes import Lanes
 from specdec.serving.metrics import Metrics, Stopwatch
 from specdec.serving.options import ServerOptions
-from specdec.serving.requests import Call, Intake
-from specdec.serving.responses import ChatShape, CompletionShape, Shape
+from specdec.serving.requests import Call, RequestParser
+from specdec.serving.responses import ChatResponse, CompletionResponse, ResponseBuilder
 from specdec.serving.schemas import ChatBody, CompletionBody, StreamOptions
-from specdec.serving.strategy_aliases import Offers
+from specdec.serving.strategy_aliases import StrategyAliases
 
-_GONE = 499  # nginx's, for a client that has closed the connection: nobody reads it but the log
+_GONE = 499  # nginx's status for a client that has closed the connection; only for the log
 Body = TypeVar("Body", ChatBody, CompletionBody)
 Parts = AsyncGenerator[list[Progress], None]
 
@@ -36,14 +36,14 @@ class Server:
     """A model's server: the parts that routes share, from start to shutdown.
 
     Args:
-        generator: the server alone decodes with it.
+        generator: used by the server only.
         strategy: the name of the generator's strategy.
     """
 
     def __init__(self, generator: Generator, options: ServerOptions, strategy: str) -> None:
         self.options, self.strategy = options, strategy
         self.metrics = Metrics(options.name)
-        self.offers = Offers(load_plugins(), options.offered, {strategy: generator.proposer})
+        self.aliases = StrategyAliases(load_plugins(), options.offered, {strategy: generator.proposer})
         self.admission = Admission(options.max_batch_size, options.max_queue)
         self.engine = Engine(
             generator,
@@ -51,11 +51,12 @@ class Server:
             max_prefix_bytes=options.max_prefix_bytes,
             observe=self.metrics.observe,
         )
-        # The engine decodes tokens while prompts are encoded, and a tokenizer may serve one thread only.
+        # The engine decodes tokens while prompts are encoded, and only one thread may use a tokenizer.
         small, large = (
-            Intake(generator, copy.deepcopy(generator.tokenizer), self.offers, options, strategy) for _ in range(2)
+            RequestParser(generator, copy.deepcopy(generator.tokenizer), self.aliases, options, strategy)
+            for _ in range(2)
         )
-        self._intake, self._lanes = small, Lanes(small, large)
+        self._parser, self._lanes = small, Lanes(small, large)
         self._has_chat_template = bool(getattr(generator.tokenizer, "chat_template", None))
         self._fingerprint = f"specdec-{specdec.__version__}-{generator.numerics.mode}"
         self._created = int(time.time())
@@ -63,7 +64,7 @@ class Server:
 
     @asynccontextmanager
     async def running(self, app: object) -> AsyncIterator[None]:
-        """Connect the engine, which another thread runs, to the event loop, and stop it at the end."""
+        """Connect the engine, which another thread runs, to the event loop; stop it at the end."""
         self.engine.speak_on(asyncio.get_running_loop())
         try:
             yield
@@ -72,12 +73,12 @@ class Server:
             self._lanes.close()
 
     async def chat(self, request: Request) -> Response:
-        """Answer a conversation; raises ApiError where that is refused, or fails before its first token."""
-        return await self._answer(request, ChatBody, Intake.chat, ChatShape)
+        """Answer a conversation; raises ApiError if it is refused or fails before its first token."""
+        return await self._answer(request, ChatBody, RequestParser.chat, ChatResponse)
 
     async def completion(self, request: Request) -> Response:
-        """Go on with prompts; raises as ``chat`` does."""
-        return await self._answer(request, CompletionBody, Intake.completion, CompletionShape)
+        """Complete prompts; raises as ``chat`` does."""
+        return await self._answer(request, CompletionBody, RequestParser.completion, CompletionResponse)
 
     def model(self) -> dict[str, Any]:
         """Return the model's entry in /v1/models."""
@@ -87,21 +88,25 @@ class Server:
             "created": self._created,
             "owned_by": "specdec",
             "strategy": self.strategy,
-            "strategies": self.offers.names,
+            "strategies": self.aliases.names,
             "has_chat_template": self._has_chat_template,
         }
 
     async def _answer(
-        self, request: Request, kind: type[Body], make: Callable[[Intake, Body], Call], shape: type[Shape]
+        self,
+        request: Request,
+        kind: type[Body],
+        make: Callable[[RequestParser, Body], Call],
+        shape: type[ResponseBuilder],
     ) -> Response:
         try:
             body, call, place = await self._taken_up(request, kind, make)
         except ClientGone:
             return Response(status_code=_GONE)
-        told = request.state.told
-        told |= {"prompt_tokens": call.num_prompt_tokens, "texts": len(call.prompts), "strategy": call.strategy}
+        log_fields = request.state.log_fields
+        log_fields |= {"prompt_tokens": call.num_prompt_tokens, "texts": len(call.prompts), "strategy": call.strategy}
         if self.options.logs_prompts:
-            told["body"] = body.model_dump(exclude_none=True)
+            log_fields["body"] = body.model_dump(exclude_none=True)
         answer = shape(call, self.options.name, self._fingerprint, not body.stream or self.options.logs_prompts)
         running = self._running(Job(call, place.leave), answer, request)
         try:
@@ -109,7 +114,7 @@ class Server:
                 await while_connected(request.receive, _exhaust(running.parts))
                 await running.close()
                 return Json(answer.answer())
-            # The status is known once the first token is: until then, a refusal has one of its own.
+            # The status is sent with the first token, since until then a refusal may need another one.
             first = await while_connected(request.receive, anext(running.parts))
         except BaseException as error:
             await running.close()
@@ -119,28 +124,28 @@ class Server:
         return EventStream(_streamed(first, running.parts, answer, body.stream_options), running.close)
 
     async def _taken_up(
-        self, request: Request, kind: type[Body], make: Callable[[Intake, Body], Call]
+        self, request: Request, kind: type[Body], make: Callable[[RequestParser, Body], Call]
     ) -> tuple[Body, Call, Place]:
-        """A request's body and call, and its place, which is left again where the request is refused.
+        """Return a request's body, call and place, which is released if the request is refused.
 
         Raises:
-            ApiError: for a refusal.
-            ClientGone: once the client has gone.
+            ApiError: if the request is refused.
+            ClientGone: if the client disconnects.
         """
         check_content_type(request.headers.get("content-type"), request.headers.get("content-encoding"))
         content = await request.body()
         body = await while_connected(request.receive, self._lanes.run(len(content), lambda _: parse(content, kind)))
-        self._intake.check(body)
+        self._parser.check(body)
         place = self.admission.enter(body.num_texts)
         try:
-            encoding = self._lanes.run(len(content), lambda intake: make(intake, body))
+            encoding = self._lanes.run(len(content), lambda parser: make(parser, body))
             return body, await while_connected(request.receive, encoding), place
         except BaseException:
             place.leave(has_finished=False)
             raise
 
-    def _running(self, job: Job, answer: Shape, request: Request) -> "_Running":
-        """A job under way, which ends with what it has once its time is over."""
+    def _running(self, job: Job, answer: ResponseBuilder, request: Request) -> "_Running":
+        """Run a job; its texts end early when its time is over."""
         watch = Stopwatch(self.metrics, request.state.arrived)
         left = self.options.timeout - (time.perf_counter() - request.state.arrived)
         timer = asyncio.get_running_loop().call_later(max(0.0, left), self.engine.cancel, job)
@@ -157,8 +162,8 @@ class Server:
         parts = self._parts(job, answer, watch)
         return _Running(parts, close)
 
-    async def _parts(self, job: Job, answer: Shape, watch: Stopwatch) -> Parts:
-        """A job's progress, noted as it comes."""
+    async def _parts(self, job: Job, answer: ResponseBuilder, watch: Stopwatch) -> Parts:
+        """Yield a job's progress, and add it to the answer and the latencies."""
         async for progress in job.news():
             if any(each.token_ids for each in progress):
                 watch.tick()
@@ -168,19 +173,19 @@ class Server:
                 answer.note(each)
             yield progress
 
-    def _note_end(self, answer: Shape, watch: Stopwatch, request: Request) -> None:
-        usage, told = answer.usage(), request.state.told
+    def _note_end(self, answer: ResponseBuilder, watch: Stopwatch, request: Request) -> None:
+        usage, log_fields = answer.usage(), request.state.log_fields
         self.metrics.whole.labels(request.url.path).observe(time.perf_counter() - request.state.arrived)
-        told |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
+        log_fields |= {"completion_tokens": usage["completion_tokens"], "steps": usage["speculation"]["steps"]}
         if watch.seconds_to_first is not None:
-            told["first_token_seconds"] = round(watch.seconds_to_first, 4)
+            log_fields["first_token_seconds"] = round(watch.seconds_to_first, 4)
         if self.options.logs_prompts:
-            told["texts_written"] = answer.texts
+            log_fields["texts_written"] = answer.texts
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """An answer under way: its parts, and what is called at its end."""
+    """A running answer: its parts, and the function to call at its end."""
 
     parts: Parts
     close: Callable[[], Awaitable[None]]
@@ -192,9 +197,9 @@ async def _exhaust(parts: Parts) -> None:
 
 
 async def _streamed(
-    first: list[Progress], parts: Parts, answer: Shape, options: StreamOptions | None
+    first: list[Progress], parts: Parts, answer: ResponseBuilder, options: StreamOptions | None
 ) -> AsyncIterator[list[Mapping[str, Any]]]:
-    """The events of a streamed answer, those of a step together."""
+    """Yield the events of a streamed answer, one list per step."""
     options = options or StreamOptions()
 
     def chunks(progress: list[Progress]) -> list[Mapping[str, Any]]:
@@ -202,7 +207,7 @@ async def _streamed(
         if not options.continuous_usage_stats:
             return found
         usage = answer.usage()
-        del usage["speculation"]  # whole at the end only
+        del usage["speculation"]  # complete only at the end
         return [{**each, "usage": usage} for each in found]
 
     try:

@@ -1,4 +1,4 @@
-"""A step as a page shows it: the draft tree by its texts, who proposed each node, and what was accepted."""
+"""A step's report for the playground: the draft tree as text, each node's strategies, and the accepted tokens."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,11 +9,11 @@ from specdec.tree import ROOT, DraftTree, Role
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTold:
+class NodeReport:
     """A candidate of a draft.
 
     Attributes:
-        parent: its place among the nodes; None for the root, the token before the draft.
+        parent: the parent's index among the nodes; None for the root, the token before the draft.
         by: the strategies that proposed it.
     """
 
@@ -24,35 +24,35 @@ class NodeTold:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTold:
+class StepReport:
     """A step of one text.
 
     Attributes:
-        tokens: the texts of the tokens that it brought; the last is the model's own.
-        num_texts: that shared the pass.
+        tokens: the texts of the emitted tokens; the last is the bonus token.
+        num_texts: the number of texts that shared the pass.
         nodes: the draft's candidates, the root first.
-        num_others: nodes that were forwarded for the strategy alone, such as a lookahead window's.
+        num_others: nodes that can't be accepted, such as a lookahead window's.
     """
 
     tokens: tuple[str, ...]
     seconds: float
     num_texts: int
-    nodes: tuple[NodeTold, ...]
+    nodes: tuple[NodeReport, ...]
     num_others: int
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields, for JSON."""
+        """Return the fields, for JSON."""
         return asdict(self)
 
 
-def tell(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepTold:
-    """A step's record for one of its texts."""
+def report_of(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepReport:
+    """Return the report of a step for one of its texts."""
     tree = outcome.tree or DraftTree(outcome.request.tokens[-1])
     candidates = [ROOT, *(node for node in tree.nodes_with(Role.CANDIDATE) if node != ROOT)]
     place, accepted = {node: number for number, node in enumerate(candidates)}, {*outcome.path}
     strategy = outcome.request.strategy_name
     nodes = tuple(
-        NodeTold(
+        NodeReport(
             text=texts.of(tree.tokens[node]),
             parent=None if node == ROOT else place[tree.parents[node]],
             by=() if node == ROOT else tree.proposed_by.get(node, (strategy,)),
@@ -60,7 +60,7 @@ def tell(record: StepRecord, outcome: Outcome, texts: TokenTexts) -> StepTold:
         )
         for node in candidates
     )
-    return StepTold(
+    return StepReport(
         tokens=tuple(map(texts.of, outcome.tokens)),
         seconds=record.total_seconds,
         num_texts=record.num_rows,

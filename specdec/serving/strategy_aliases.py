@@ -1,7 +1,7 @@
-"""The strategies and rules that requests may ask for: by name with numbers and choices, or by a name of the operator's.
+"""The strategies and rules that requests may use: by name with numeric options and choices, or by an operator's alias.
 
-An option that is text may name a file or a model, so a request can't give one. Numbers are bounded, since some say how
-much memory a strategy takes.
+A text option may name a file or a model, so requests can't set it. Numbers are bounded, because some determine how much
+memory a strategy takes.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 
 _MOST_KEPT = 64
-_MOST = 1024  # of a number that is given, unless the strategy's own default is more
+_MOST = 1024  # of a request's number, unless the strategy's own default is larger
 OFF = "off"
 
 
-class Offers:
-    """Strategies and rules by what a request calls them; the same text gives the same object, which keeps its state.
+class StrategyAliases:
+    """Strategies and rules by their names in requests; the same name returns the same object, with its state.
 
     Args:
-        offered: strategies by names of the operator's.
-        own: the server's own strategy, by the text that the operator gave.
+        offered: the operator's strategies by alias.
+        own: the name of the server's own strategy, as given by the operator.
     """
 
     def __init__(self, registry: Registry, offered: Mapping[str, str], own: Mapping[str, Proposer]) -> None:
@@ -33,10 +33,10 @@ class Offers:
         self._made = lru_cache(_MOST_KEPT)(self._make)
 
     def proposer(self, name: str) -> Proposer:
-        """The strategy that a request names.
+        """Return the strategy that a request names.
 
         Raises:
-            ApiError: for one that isn't installed, or options that a request can't give.
+            ApiError: if it isn't installed, or has options that a request can't set.
         """
         found = self._offered.get(name) or self._own.get(name)
         found = found or self._made("proposers", "autoregressive" if name == OFF else name)
@@ -44,24 +44,24 @@ class Offers:
         return found
 
     def verifier(self, name: str) -> Verifier:
-        """The acceptance rule that a request names; raises as ``proposer`` does."""
+        """Return the acceptance rule that a request names; raises as ``proposer`` does."""
         found = self._made("verifiers", name)
         assert isinstance(found, Verifier), "the registry makes what it is asked for"
         return found
 
     @property
     def usual(self) -> list[Proposer]:
-        """The strategies that most requests name: the server's own, plain decoding, the default and the offered."""
+        """Return the strategies to bind at start: the server's own, plain decoding, the default and the offered."""
         return [*self._own.values(), *map(self.proposer, (OFF, "auto", *self._offered))]
 
     @property
     def names(self) -> list[str]:
-        """The strategies that requests may name, without options."""
+        """Return the names of the strategies that requests may use, without options."""
         installed = [self._registry.name_of(plugin) for plugin in self._registry.of_kind("proposers")]
         return [OFF, *self._offered, *(name for name in installed if self._is_whole(name))]
 
     def _is_whole(self, name: str) -> bool:
-        """True for a strategy that needs no file and no model to be named."""
+        """Return True for a strategy that needs neither a file nor a model."""
         try:
             made = self._registry.make("proposers", name)
         except SpecdecError:
@@ -82,7 +82,7 @@ class Offers:
         return made
 
     def _check(self, kind: str, text: str) -> None:
-        """Refuse options that are the operator's to give."""
+        """Refuse options that only the operator may set."""
         name, _, options = text.partition(":")
         cls = self._registry.find(kind, name.strip())
         if kind == "proposers" and not self._is_whole(name.strip()):
@@ -93,14 +93,14 @@ class Offers:
         for pair in options.split(","):
             option, _, value = (part.strip() for part in pair.partition("="))
             if option not in options_of(cls):
-                continue  # the registry says so better
+                continue  # the registry has a better message
             if _may_name_a_file(cls, option):
-                raise PluginError(f"{name}: option {option} is text, which only the server's operator can give")
+                raise PluginError(f"{name}: option {option} is text, which only the server's operator can set")
             _check_size(option, read_value(value), options_of(cls)[option])
 
 
 def _may_name_a_file(cls: type, option: str) -> bool:
-    """True for an option that is neither a number, nor true or false, nor one of a few words."""
+    """Return True for an option that isn't a number, a boolean or one of a few words."""
     annotation: Any = cls.model_fields[option].annotation  # type: ignore[attr-defined]  # plug-ins with options have them
     kinds = get_args(annotation) if get_origin(annotation) not in (None, Literal) else (annotation,)
     return any(get_origin(kind) is not Literal and kind not in (int, float, bool, type(None)) for kind in kinds)
@@ -109,4 +109,4 @@ def _may_name_a_file(cls: type, option: str) -> bool:
 def _check_size(option: str, value: object, default: object) -> None:
     most = max(_MOST, default if isinstance(default, int | float) else 0)
     if isinstance(value, int | float) and value > most:
-        raise PluginError(f"{option}={value} is more than a request may ask for, {most}")
+        raise PluginError(f"{option}={value} is above the limit for requests, {most}")

@@ -1,4 +1,4 @@
-"""Where a request's texts end: stop strings, special tokens among them, token ids, and the model's own end of text."""
+"""The end conditions of a request's texts: stop strings, stop tokens, and the model's own end of text."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from typing import Any, Self
 from specdec.serving.errors import ApiError
 from specdec.serving.schemas import Sampling
 
-_MOST_STRINGS = 16  # besides special tokens; each is searched for in every step's text
+_MOST_STRINGS = 16  # besides special tokens; each is searched in every step's text
 
 
 @dataclass(frozen=True, slots=True)
 class TextEnds:
-    """The ends of a request's texts.
+    """The end conditions of a request's texts.
 
     Attributes:
-        strings: searched for in the text.
-        tokens: ids that end the text besides the model's own. A stop string that is a special token is one of them:
-            such a token never shows in text.
-        own: the model's own, unless the request ignores them.
-        least: tokens before which no id ends the text.
+        strings: stop strings.
+        tokens: ids that end the text besides the model's own. They include stop strings that are special tokens, since
+            these never occur in the text.
+        own: the model's own end-of-text ids, unless the request ignores them.
+        least: the minimum number of tokens; no id ends the text before.
         vocab_size: of the model.
     """
 
@@ -31,7 +31,7 @@ class TextEnds:
 
     @classmethod
     def of(cls, body: Sampling, own: Sequence[int], special: Mapping[str, int], vocab_size: int) -> Self:
-        """The ends that a request asks for; ``special`` has a tokenizer's special tokens by their text."""
+        """Return a request's end conditions; ``special`` has the tokenizer's special tokens by text."""
         named = [special[text] for text in body.stop or () if text in special]
         return cls(
             strings=tuple(text for text in body.stop or () if text not in special),
@@ -42,10 +42,10 @@ class TextEnds:
         )
 
     def check(self) -> None:
-        """Refuse what can't be honoured.
+        """Check the limits.
 
         Raises:
-            ApiError: with the field.
+            ApiError: with the invalid field.
         """
         if len(self.strings) > _MOST_STRINGS:
             message = f"stop has {len(self.strings)} strings, and {_MOST_STRINGS} are allowed."
@@ -56,7 +56,7 @@ class TextEnds:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The same as settings of a generation."""
+        """Return the end conditions as settings of ``Generator.generate``."""
         ids = tuple(dict.fromkeys((*self.own, *self.tokens)))
         settings: dict[str, Any] = {"stop": self.strings, "eos_token_id": ids}
         return settings | ({"min_new_tokens": self.least} if self.least and ids else {})

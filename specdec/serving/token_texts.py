@@ -1,4 +1,4 @@
-"""Texts and bytes of single tokens, as they stand after another token: by itself a token may lose its space."""
+"""Texts and bytes of single tokens, decoded after another token because a token alone may lose its leading space."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenTexts:
-    """A tokenizer's single tokens as text, special ones included; for one thread."""
+    """A tokenizer's single tokens as text, including special ones; used by one thread."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -23,11 +23,11 @@ class TokenTexts:
         self.bytes_of = lru_cache(_MOST_KEPT)(self._bytes_of)
 
     def _of(self, token: int) -> str:
-        """The text of one token."""
+        """Return the text of one token."""
         return self._decode([*self._before, token])[len(self._known) :]
 
     def _bytes_of(self, token: int) -> bytes | None:
-        """The token's bytes in UTF-8; None for a part of a character that the vocabulary spells in a way of its own."""
+        """Return the token's UTF-8 bytes; None for a part of a character in an unknown spelling of the vocabulary."""
         text = self.of(token)
         if INCOMPLETE not in text:
             return text.encode("utf-8", "replace")
@@ -39,7 +39,7 @@ class TokenTexts:
 
 
 def _readings(spelled: str) -> Iterator[bytes]:
-    """The bytes that a vocabulary's entry may stand for: one byte, a character for each of them, or its own text."""
+    """Yield the bytes that a vocabulary's entry may represent: one byte, a letter per byte, or its own text."""
     if single := _BYTE.fullmatch(spelled):
         yield bytes.fromhex(single[1])
     letters = _byte_letters()
@@ -49,7 +49,7 @@ def _readings(spelled: str) -> Iterator[bytes]:
 
 
 def _byte_letters() -> dict[str, int]:
-    """The letters by which GPT-2 and its like spell bytes: printable ones are themselves, others start at 256."""
+    """Return the letters by which GPT-2's byte-level BPE spells bytes: printable bytes as is, others from 256 on."""
     printable = [*chain(range(0x21, 0x7F), range(0xA1, 0xAD), range(0xAE, 0x100))]
     others = [byte for byte in range(256) if byte not in {*printable}]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

@@ -1,4 +1,4 @@
-"""Arguments of tool calls in a conversation: OpenAI's clients send JSON text, and chat templates expect a mapping."""
+"""Arguments of tool calls in a conversation: OpenAI's clients send JSON text, but chat templates expect mappings."""
 
 import json
 from collections.abc import Mapping
@@ -9,20 +9,20 @@ from specdec.serving.errors import ApiError
 
 
 def with_parsed_arguments(message: Mapping[str, Any], index: int) -> dict[str, Any]:
-    """A message of a conversation with the arguments of its calls as mappings, which is transformers' convention.
+    """Return a message with the arguments of its tool calls as mappings, which is transformers' convention.
 
     Args:
-        index: the message's place, for errors.
+        index: the message's index, for errors.
 
     Raises:
-        ApiError: for calls that aren't objects, and for arguments that aren't a JSON object.
+        ApiError: if a call isn't an object, or its arguments aren't a JSON object.
     """
     parsed, place = dict(message), f"messages[{index}]"
     if (calls := parsed.get("tool_calls")) is not None:
         if not isinstance(calls, list):
             raise _refusal(f"{place}.tool_calls", "give a list of calls")
         parsed["tool_calls"] = [_call(call, f"{place}.tool_calls[{number}]") for number, call in enumerate(calls)]
-    if (call := parsed.get("function_call")) is not None:  # the older form, of a single call
+    if (call := parsed.get("function_call")) is not None:  # the older form, with a single call
         parsed["function_call"] = _function(call, f"{place}.function_call")
     return parsed
 
@@ -50,7 +50,7 @@ def _arguments(arguments: Any, place: str) -> dict[str, Any]:
         except (ValueError, RecursionError) as error:
             raise _refusal(place, f"it isn't JSON ({str(error)[:80]})") from None
     if not isinstance(arguments, Mapping):
-        raise _refusal(place, "give a JSON object, as text or as it is")
+        raise _refusal(place, "give a JSON object, or its text")
     return dict(arguments)
 
 

@@ -1,4 +1,4 @@
-"""The figures of speculation for one text, by position: how often a draft went so deep, and how often it was right."""
+"""The figures of speculation for a text: by position, how often a token was drafted and how often it was accepted."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from specdec.tree import Role
 
 @dataclass(slots=True)
 class Figures:
-    """Counts of one text's steps, or of several texts'.
+    """Counts over the steps of one text or several texts.
 
     Attributes:
-        drafted: by position after the last token, the steps whose draft had a candidate there.
-        accepted: likewise, those in which one was accepted.
-        num_copied: tokens of the prompt whose keys and values were kept from other requests.
+        drafted: by position after the last token, the number of steps whose draft had a candidate there.
+        accepted: by position, the number of steps in which a candidate was accepted there.
+        num_copied: prompt tokens whose keys and values were copied from the prefix cache.
     """
 
     num_steps: int = 0
@@ -36,7 +36,7 @@ class Figures:
 
     @classmethod
     def of(cls, several: Iterable[Self]) -> Self:
-        """The figures of several texts together."""
+        """Return the sum over several texts."""
         total = cls()
         for one in several:
             total.num_steps += one.num_steps
@@ -49,7 +49,7 @@ class Figures:
         return total
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as an answer's usage has them."""
+        """Return the figures as in an answer's ``usage``."""
         return {
             "steps": self.num_steps,
             "tokens_per_step": round(self.num_tokens / self.num_steps, 4) if self.num_steps else 0.0,
@@ -59,7 +59,7 @@ class Figures:
 
 
 def depth_of(outcome: Outcome) -> int:
-    """The deepest position of a draft's candidates; 0 without any."""
+    """Return the deepest position of a draft's candidates; 0 without candidates."""
     tree = outcome.tree
     return 0 if tree is None else max((tree.depths[node] for node in tree.nodes_with(Role.CANDIDATE)), default=0)
 

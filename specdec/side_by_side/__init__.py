@@ -1,1 +1,1 @@
-"""transformers' ``generate`` and specdec on the same questions: their speed, and whether their texts are the same."""
+"""Compares transformers' ``generate`` with specdec on the same questions: their speed, and whether texts are equal."""

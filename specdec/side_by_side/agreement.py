@@ -1,4 +1,4 @@
-"""Is an answer transformers' own, token for token, and if not: a numeric tie, or a defect?"""
+"""Checks whether an answer equals transformers' token for token; a difference is a numeric tie or a defect."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ SAME: Literal["same"] = "same"
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The verdict on one answer; ``position`` is the first new token that differs, and ``reason`` says why."""
+    """The verdict on one answer; ``position`` is the first new token that differs, and ``reason`` explains it."""
 
     verdict: Kind
     position: int | None = None
@@ -39,5 +39,5 @@ def agreement(model: Any, prompt: Sequence[int], expected: Sequence[int], found:
     noise = float(measure_noise(model, [*prompt, *agreed], len(prompt) - 1)[-1])
     token, wanted = (own[place] if place < len(own) else None for own in (found, expected))
     scored = ScoredText(list(prompt), tuple(expected[: place + 1]), {len(prompt) + place: logits})
-    told = judge(scored, token, wanted, Settings(), noise, None)
-    return Agreement(told.verdict, place, told.reason)
+    judged = judge(scored, token, wanted, Settings(), noise, None)
+    return Agreement(judged.verdict, place, judged.reason)

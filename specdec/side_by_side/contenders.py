@@ -1,4 +1,4 @@
-"""transformers' ``generate`` and specdec by one method: answer a prompt, show each step, and time it."""
+"""transformers' ``generate`` and specdec with a common interface: answer a prompt, show each step, and time it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -35,7 +35,7 @@ class Contender(Protocol):
 
 
 class Stopwatch:
-    """Seconds since it was made, by a monotonic clock, without those spent in ``paused``."""
+    """Measures seconds since it was made, by a monotonic clock, excluding ``paused`` blocks."""
 
     def __init__(self) -> None:
         self._start, self._paused = perf_counter(), 0.0
@@ -47,7 +47,7 @@ class Stopwatch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out what is done inside."""
+        """Exclude the time of the block."""
         since = perf_counter()
         try:
             yield
@@ -78,7 +78,7 @@ class TransformersContender:
 
 
 class SpecdecContender:
-    """A generator of specdec's."""
+    """A specdec generator."""
 
     def __init__(self, generator: "Generator") -> None:
         self.generator = generator
@@ -90,7 +90,7 @@ class SpecdecContender:
             seconds, result = watch.seconds, chunk.result
             with watch.paused():
                 show(chunk.token_ids, seconds)
-        assert result is not None  # the last chunk has it
+        assert result is not None  # set in the last chunk
         return Answer(tuple(result.token_ids), watch.seconds, result.stats.steps)
 
 
@@ -112,7 +112,7 @@ class _Streamer:
 
 
 def _greedy(model: Any) -> Any:
-    """A generation config that is greedy, with the end-of-text and suppressed tokens of the model's own."""
+    """Return a greedy generation config with the model's own end-of-text and suppressed tokens."""
     from transformers import GenerationConfig
 
     own = model.generation_config

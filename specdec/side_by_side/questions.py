@@ -1,4 +1,4 @@
-"""The questions of ``specdec demo``: three of different kinds, as people ask them."""
+"""The questions of ``specdec demo``: typical ones, of three different kinds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question by its kind; ``is_chat`` is False for a text that is continued as it stands."""
+    """A question of some kind; ``is_chat`` is False for a text to be continued without a chat template."""
 
     kind: str
     text: str
     is_chat: bool = True
 
     def encoded(self, tokenizer: Any) -> list[int]:
-        """The prompt's token ids: through the chat template where the model has one."""
+        """Return the prompt's token ids, by the chat template if the model has one."""
         if self.is_chat and getattr(tokenizer, "chat_template", None):
             messages = [{"role": "user", "content": self.text}]
             return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
@@ -33,11 +33,11 @@ QUESTIONS = (
         "Write a Python function that returns the n-th Fibonacci number, with a docstring and a short example.",
     ),
 )
-WARM_UP = Question("warm-up", "List three kinds of bread.")  # shares no more than the template with the others
+WARM_UP = Question("warm-up", "List three kinds of bread.")  # shares only the template with the others
 
 
 def built_in_questions() -> tuple[Question, ...]:
-    """The beginnings that the built-in model continues: it was trained on such texts, and answers no questions."""
+    """Return texts for the built-in model to continue; it was trained on such texts and can't answer questions."""
     from specdec import demo
 
     first = {prompt.category: prompt for prompt in reversed(demo.prompts())}

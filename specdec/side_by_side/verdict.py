@@ -1,4 +1,4 @@
-"""The figures of all questions together, and the verdict: one sentence that is true whichever way they fall."""
+"""The figures of all questions together, and the verdict in one sentence, whatever the result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ _NO_CHANGE = 0.02  # ratios closer to 1 than this are reported as no change
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The answers of each contender, one for each question, and whether specdec's are transformers'.
+    """The answers of each contender, one for each question, and how specdec's agree with transformers'.
 
-    ``engine`` is what runs specdec's passes, as the sentence names it.
+    ``engine`` is the name of the engine that runs specdec's passes, for the sentence.
     """
 
     kinds: tuple[str, ...]
@@ -26,44 +26,44 @@ class Measured:
 
     @property
     def speed_up(self) -> float:
-        """How many times as fast specdec is as transformers: all tokens over all seconds."""
+        """specdec's speed over transformers': all tokens over all seconds."""
         return speed(self.specdec) / speed(self.transformers)
 
     @property
     def by_kind(self) -> dict[str, float]:
-        """The same for each question."""
+        """The speed-up for each kind of question."""
         pairs = zip(self.specdec, self.transformers, strict=True)
         ratios = [ours.tokens_per_second / theirs.tokens_per_second for ours, theirs in pairs]
         return dict(zip(self.kinds, ratios, strict=True))
 
     @property
     def of_engine(self) -> float:
-        """The part of the speed-up that is there without drafts."""
+        """The speed-up without drafts."""
         return speed(self.without_drafts) / speed(self.transformers)
 
     @property
     def of_drafts(self) -> float:
-        """The part of the speed-up that drafts add; both parts multiplied are the whole."""
+        """The speed-up by drafts; its product with ``of_engine`` is the whole speed-up."""
         return speed(self.specdec) / speed(self.without_drafts)
 
 
 def speed(answers: Sequence[Answer]) -> float:
-    """Tokens per second: all tokens over all seconds."""
+    """Return tokens per second: all tokens over all seconds."""
     return sum(len(answer.token_ids) for answer in answers) / sum(answer.seconds for answer in answers)
 
 
 def tokens_per_step(answers: Sequence[Answer]) -> float:
-    """New tokens over forward passes."""
+    """Return new tokens over forward passes."""
     return sum(len(answer.token_ids) for answer in answers) / sum(answer.num_steps for answer in answers)
 
 
 def times(ratio: float) -> str:
-    """A ratio with the digits that it is good for."""
+    """Format a ratio with its significant digits."""
     return f"{ratio:.1f}" if ratio >= 1.15 else f"{ratio:.2f}"
 
 
 def verdict(measured: Measured, is_busy: bool = False) -> str:
-    """What specdec does for you on this machine, by how much, and where that comes from."""
+    """Return a sentence with specdec's speed-up on this machine, and the parts of the engine and of drafts."""
     where = "On this machine, busy with other programs," if is_busy else "On this machine"
     return f"{where} {_whole(measured)}: {_engine(measured)}, {_drafts(measured)}."
 

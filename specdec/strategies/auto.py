@@ -1,4 +1,4 @@
-"""The default strategy: one draft of all sources that need no training, of the size that pays here."""
+"""The default strategy: one draft tree from all sources that need no training, sized by measured costs."""
 
 from typing import ClassVar
 
@@ -11,15 +11,20 @@ from specdec.strategies.sources.suffix import SuffixProposer
 
 
 class AutoProposer(Proposer):
-    """The text's own suffixes and the target's recycled predictions, merged under one price."""
+    """Drafts from the text's own suffixes and the target's recycled predictions, merged in one tree.
+
+    The draft sizer decides in each step how many nodes are worth their cost, which may be none.
+    """
 
     learns_across_requests: ClassVar[bool] = True
 
-    loss: float = Field(default=0.01, ge=0.0, lt=1.0, description="share of plain decoding's time that drafts may lose")
-    clock: bool = Field(default=True, description="let the time that steps take correct the costs measured at load")
+    loss: float = Field(
+        default=0.01, ge=0.0, lt=1.0, description="fraction of plain decoding's time that drafts may lose"
+    )
+    clock: bool = Field(default=True, description="correct the costs measured at load by the time that steps take")
 
     def merged(self) -> MergedProposer:
-        """The merge that it stands for."""
+        """Return the merge that this strategy is short for."""
         return MergedProposer(proposers=(SuffixProposer(), TokenRecyclingProposer()), loss=self.loss, clock=self.clock)
 
     def wants(self) -> frozenset[Signal]:

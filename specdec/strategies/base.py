@@ -1,18 +1,18 @@
 """The proposer's contract.
 
-Three stages, of which a simple strategy writes the first and the last:
+There are three classes; a simple strategy defines the first and the last:
 
 1. ``Proposer``: configuration only, a frozen pydantic model (``LookaheadProposer(N=5, W=15, G=15)``). It defines
-   ``start`` or, to make an engine of its own, ``bind``.
-2. ``Engine``: made by ``bind`` for a generator's model, and anew once that has changed; owns what requests share
-   (weights, caches). The default has nothing.
-3. ``Drafter``: one request's state: ``read`` a prompt, ``propose`` a tree, ``observe`` what became of it, ``stop``.
+   ``start`` or, to return an engine of its own, ``bind``.
+2. ``Engine``: made by ``bind`` for a generator's model, and again after the model has changed; owns the state that
+   requests share, such as weights and caches. The default engine has none.
+3. ``Drafter``: one request's state: ``read`` a prompt, ``propose`` a tree, ``observe`` its outcome, ``stop``.
 
 Laws, checked on every step by the core, which names the proposer in the error:
 - Parents precede children; node count and depth stay within the budget; token ids are in the vocabulary; the root is
   the last committed token.
 - Same history and seed, same tree: randomness comes from ``request.rng`` alone. A strategy that declares
-  ``learns_across_requests`` may also go by what its engine saw of other requests, or measured; the text stays the same.
+  ``learns_across_requests`` may also depend on its engine's other requests and measurements; the text is the same.
 - A wrong proposal can make decoding slower, never wrong.
 - A tree without draws has chosen candidates only (q is one-hot).
 """
@@ -44,14 +44,14 @@ class Nodes(Enum):
     CANDIDATE = "candidate"
     PROBE = "probe"
     ALL = "all"
-    PROMPT = "prompt"  # the prompt's tokens but its last, which is the first root; told once, by position
+    PROMPT = "prompt"  # the prompt's tokens except its last, which is the first root; reported once, by position
 
 
 class What(Enum):
-    """A signal without a size that a proposer wants."""
+    """A signal without a size."""
 
     ARGMAX = "argmax"  # the greedy prediction from the raw logits
-    DRAW = "draw"  # what the target would emit there: processors, temperature and keyed noise included
+    DRAW = "draw"  # the token that the target would emit, with processors, temperature and keyed noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ Signal = tuple[Nodes, What | TopK | TopLogits | Hidden]
 
 
 class Answers(Mapping[int, Any]):
-    """The answers to one signal, by node, found when they are first asked for: they stay on the device until then."""
+    """The values of one signal by node; computed, and copied from the device, when they are first read."""
 
     def __init__(self, find: Callable[[], Mapping[int, Any]]) -> None:
         self._find = find
@@ -103,10 +103,10 @@ class Answers(Mapping[int, Any]):
         return len(self._answers())
 
     def __repr__(self) -> str:
-        return "Answers(not asked for)" if self._found is None else f"Answers({dict(self._found)})"
+        return "Answers(not read yet)" if self._found is None else f"Answers({dict(self._found)})"
 
     def at(self, place: Mapping[int, int]) -> "Answers":
-        """The same answers by the numbers of other nodes, each of which stands for one of these."""
+        """Return the same values by the nodes of another tree; ``place`` maps these to the nodes here."""
         return Answers(lambda: {node: self[there] for node, there in place.items() if there in self})
 
 
@@ -114,10 +114,13 @@ class Answers(Mapping[int, Any]):
 class Feedback:
     """The outcome of a proposal.
 
-    ``tree`` is the proposed tree. ``path`` holds the accepted nodes, root first. ``tokens`` are the committed ones, cut
-    at an end of text, a stop string or the length. ``signals`` has the answers to each declared pair: by node a token,
-    or what ``TopK`` and ``Hidden`` say; by position for ``Nodes.PROMPT``. A node where no token is possible, or that
-    wasn't forwarded (of a tree with branches, where the model takes chains only), is left out.
+    Attributes:
+        tree: the proposed tree.
+        path: the accepted nodes, root first.
+        tokens: the committed tokens, cut at an end of text, a stop string or the maximum length.
+        signals: the values of each declared signal, by node, or by position for ``Nodes.PROMPT``: a token, or the value
+            that ``TopK``, ``TopLogits`` or ``Hidden`` describes. Nodes without a possible token are left out, and so
+            are nodes that weren't forwarded, such as other branches if the model supports chains only.
     """
 
     tree: DraftTree
@@ -127,52 +130,53 @@ class Feedback:
 
     @property
     def predictions(self) -> dict[int, int]:
-        """The next token at each declared node: all arguments of the maximum and draws, of two the draw."""
-        told = [signal for signal in self.signals if isinstance(signal[1], What) and signal[0] is not Nodes.PROMPT]
-        told.sort(key=lambda signal: signal[1] is What.DRAW)
-        return {node: token for signal in told for node, token in self.signals[signal].items()}
+        """The next token at each node of the ``ARGMAX`` and ``DRAW`` signals; the draw if a node has both."""
+        tokens = [signal for signal in self.signals if isinstance(signal[1], What) and signal[0] is not Nodes.PROMPT]
+        tokens.sort(key=lambda signal: signal[1] is What.DRAW)
+        return {node: token for signal in tokens for node, token in self.signals[signal].items()}
 
     def about(self, tree: DraftTree) -> "Feedback":
-        """Return the same for a tree that the verified one was made of, in that tree's own numbering.
+        """Return this feedback for a tree that the verified tree was made from, in that tree's node numbers.
 
         Raises:
-            ValueError: for a tree that has no part in the verified one.
+            ValueError: if the verified tree wasn't made from it.
         """
         if tree is self.tree:
             return self
         place = self.tree.place_of(tree)
         if place is None:
-            raise ValueError("feedback was asked about a tree that the verified one wasn't made of")
+            raise ValueError("the verified tree wasn't made from this tree")
         node_at = {there: node for node, there in place.items()}
         path = tuple(node_at[there] for there in self.path if there in node_at)
         signals = {
-            signal: told if signal[0] is Nodes.PROMPT else _at(told, place) for signal, told in self.signals.items()
+            signal: values if signal[0] is Nodes.PROMPT else _at(values, place)
+            for signal, values in self.signals.items()
         }
         return Feedback(tree, path, self.tokens, signals)
 
 
-def _at(told: Mapping[int, Any], place: Mapping[int, int]) -> Mapping[int, Any]:
-    return Answers(lambda: told).at(place)
+def _at(values: Mapping[int, Any], place: Mapping[int, int]) -> Mapping[int, Any]:
+    return Answers(lambda: values).at(place)
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A generator as the proposer that drafts for it may see it.
+    """What a proposer may use of the generator that it is bound to.
 
     Attributes:
         model, tokenizer: the target's; the tokenizer may be None.
         vocab_size: entries of the target's logits.
-        reads_q: True if the acceptance rule makes use of the distributions that candidates are drawn from.
-        is_keyed: True if the text doesn't depend on what is drafted.
-        takes_trees: True if the model can be given branching trees; otherwise drafts are cut to their longest chain.
-        num_layers: those that ``Hidden`` may name, besides the embeddings; None where any may be named.
-        load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; the tokenizer may be
-            given, else None. Raises ModelError.
-        open: drives another model, with a cache of its own, as the target is driven. It is closed after the engine.
-            Raises ModelError.
-        costs: returns the costs of the target's passes here, by their number of nodes. They are measured when first
-            asked for, in about a second; ask while binding.
-        idle_target: returns the target while no request decodes, for questions to the model; otherwise None.
+        reads_q: True if the acceptance rule reads the distributions from which candidates are drawn.
+        is_keyed: True if the text doesn't depend on the drafts.
+        takes_trees: True if the model supports branching trees; otherwise drafts are cut to their longest chain.
+        num_layers: the number of layers that ``Hidden`` may refer to, besides the embeddings; None if unknown.
+        load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; called with the name
+            and a tokenizer or None. Raises ModelError.
+        open: returns a target for another model, with a cache of its own; it is closed after the engine. Raises
+            ModelError.
+        costs: returns the costs of the target's passes here, by number of nodes. The first call measures them, in about
+            a second; call it while binding.
+        idle_target: returns the target if no request decodes, to run passes of one's own; otherwise None.
     """
 
     model: Any
@@ -190,15 +194,15 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request as its drafter may see it.
+    """What a drafter may use of its request.
 
     Attributes:
-        tokens: a live view of prompt and committed tokens; its last entry is the root of the next tree.
-        warp: the distribution that the request's own settings make of raw logits after some draft tokens: (drafted,
-            logits) -> distribution, logits and distribution ``(vocab,)``; at temperature 0 that of temperature 1.
-        noise: what the acceptance rule adds to the log-probabilities at an absolute position before it takes the
-            argmax, ``(vocab,)``; None at temperature 0, and under rules where a drafter that knew it would bias the
-            text.
+        tokens: a live view of prompt and committed tokens; the last one is the root of the next tree.
+        warp: applies the request's settings to raw logits after some draft tokens: (drafted, logits) -> distribution,
+            both ``(vocab,)``. At temperature 0 the distribution is that of temperature 1.
+        noise: returns the noise, ``(vocab,)``, that the acceptance rule adds to the log-probabilities at an absolute
+            position before it takes the argmax. None at temperature 0, and under rules where a drafter that knew the
+            noise would bias the text.
     """
 
     tokens: Sequence[int]
@@ -216,26 +220,26 @@ class Request:
         return self.tokens[-1]
 
     def until_eos(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The tokens up to the first end-of-text id, itself included: no token follows one."""
+        """Return the tokens up to the first end-of-text id, inclusive, since no token follows it."""
         for index, token in enumerate(tokens):
             if token in self.eos_token_ids:
                 return tokens[: index + 1]
         return tokens
 
     def draw(self, weights: torch.Tensor) -> int:
-        """A draw from weights, shape ``(vocab,)``, not all zero, which need not sum to one."""
+        """Draw a token from weights, ``(vocab,)``, which aren't all zero and need not sum to one."""
         cumulative = weights.double().cumsum(0)
         place = self.rng.random() * float(cumulative[-1])
         return int(torch.searchsorted(cumulative, place, right=True).clamp_max(int(weights.nonzero().max())))
 
     def random_tokens(self, count: int) -> list[int]:
-        """Tokens of the history, drawn with replacement; the root stands in for an end-of-text id among them."""
+        """Draw tokens of the history, with replacement; end-of-text ids are replaced by the root."""
         drawn = [self.tokens[index] for index in self.rng.integers(len(self.tokens), size=count)] if count else []
         return [self.root if token in self.eos_token_ids else token for token in drawn]
 
 
 def softmax(logits: torch.Tensor) -> torch.Tensor:
-    """The distribution of logits, float32 or better."""
+    """Return the distribution of logits, in float32 or better."""
     return logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -248,21 +252,21 @@ class Drafter(ABC):
         self.request = request
 
     def read(self, num_tokens: int, budget: Budget) -> None:  # noqa: B027 - optional
-        """Hear that the target has read the first ``num_tokens`` of a long prompt.
+        """Called after each chunk of a long prompt: the target has prefilled the first ``num_tokens``.
 
-        Called after each chunk, between which other requests make their steps. A drafter with a model of its own reads
-        as much now, since no other request advances while it proposes. The budget is that of a first tree made now.
+        Other requests' steps run between chunks. A drafter with a model of its own prefills the same tokens now, since
+        no request advances while it proposes. ``budget`` is that of a tree proposed now.
         """
 
     @abstractmethod
     def propose(self, budget: Budget) -> DraftTree:
-        """A tree below ``request.root``, within the budget."""
+        """Return a tree below ``request.root``, within the budget."""
 
     def observe(self, feedback: Feedback) -> None:  # noqa: B027 - optional
-        """Learn what became of the last tree."""
+        """Called with the outcome of the last tree."""
 
     def stop(self) -> None:  # noqa: B027 - optional
-        """Release what the request held; called once on every exit."""
+        """Release the request's resources; called once, however the request ends."""
 
 
 class Engine:
@@ -272,26 +276,26 @@ class Engine:
         self._start = start
 
     def start(self, request: Request) -> Drafter:
-        """Begin a request."""
+        """Return a drafter for a request."""
         return self._start(request)
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
-        """One tree per drafter; a drafter that fails yields its exception and the others go on."""
+        """Return a tree for each drafter, or the exception of a drafter that failed."""
         return [_attempt(drafter, budget) for drafter, budget in zip(drafters, budgets, strict=True)]
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        """Hear of a step that the engine's requests took part in; ``outcomes`` are theirs.
+        """Called after each step that included the engine's requests, with these requests' outcomes.
 
-        A step's time belongs to all its requests, whatever their strategies.
+        The time in ``record`` is that of all requests of the step, including those of other strategies.
         """
 
     def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
         """Do work that improves later drafts, while no request decodes.
 
-        Called by ``Generator.prepare`` without a limit in time, and by servers again and again while they are idle.
+        Called by ``Generator.prepare`` without a time limit, and repeatedly by idle servers.
 
         Args:
-            on_progress: called with the number of parts done and of all parts, before each part.
+            on_progress: called before each part, with the number of finished parts and of all parts.
             seconds: stop after the first part that ends later than this.
 
         Returns:
@@ -300,14 +304,14 @@ class Engine:
         return True
 
     def forget(self) -> None:
-        """Forget the texts of earlier requests; nothing is decoding. What was learnt of the machine may stay."""
+        """Drop what was learnt from earlier texts, but not about the machine; called while nothing decodes."""
 
     def close(self) -> None:
-        """Release what the engine held."""
+        """Release the engine's resources."""
 
 
 class BatchDrafter(Drafter):
-    """A drafter whose engine writes for all its requests at once, in a ``propose_many`` of its own."""
+    """A drafter whose engine drafts for all its requests together, in its own ``propose_many``."""
 
     def __init__(self, request: Request, engine: Engine) -> None:
         super().__init__(request)
@@ -323,7 +327,7 @@ class BatchDrafter(Drafter):
 def _attempt(drafter: Drafter, budget: Budget) -> DraftTree | Exception:
     try:
         return drafter.propose(budget)
-    except Exception as error:  # a third party's code: whatever it raises fails its own request only
+    except Exception as error:  # third-party code, whose errors end their own request only
         return error
 
 
@@ -331,9 +335,9 @@ class Proposer(BaseModel, ABC):
     """A strategy's configuration.
 
     Attributes:
-        tunable: the options that ``specdec tune`` varies, each with the values worth trying, ascending.
-        learns_across_requests: the same request may get other trees the next time. Under rules that read q its text
-            may then differ as well: only the distribution that the text is drawn from stays.
+        tunable: the options that ``specdec tune`` varies, each with its values in ascending order.
+        learns_across_requests: True if a repeated request may get other trees. Under rules that read q its text may
+            then differ as well, but not the distribution from which the text is drawn.
     """
 
     tunable: ClassVar[Tunable] = {}
@@ -343,23 +347,23 @@ class Proposer(BaseModel, ABC):
 
     @property
     def reads_layers(self) -> bool:
-        """True if ``bind`` uses the layers or weights of ``Host.model``, which torch has to run then."""
+        """True if ``bind`` uses the layers or weights of ``Host.model``, so that torch must run the model."""
         return False
 
     def wants(self) -> frozenset[Signal]:
-        """The signals that ``observe`` needs, as pairs of which nodes and what about them."""
+        """Return the signals that ``observe`` needs, as pairs of nodes and quantity."""
         return frozenset()
 
     def bind(self, host: Host) -> Engine:
         """Return the engine for a generator's model; called again once the model has changed or the engine was closed.
 
-        Define it where requests share something, or where the strategy needs the tokenizer, the model or its costs:
-        ``host`` has them. The default engine calls ``start`` for each request.
+        Define ``bind`` if requests share state, or if the strategy needs the tokenizer, the model or its costs, which
+        ``host`` has. The default engine calls ``start`` for each request.
         """
         if type(self).start is Proposer.start:
             raise PluginError(f"{type(self).__name__} defines neither start(request) nor bind(host): define one")
         return Engine(self.start)
 
     def start(self, request: Request) -> Drafter:
-        """Return a drafter for one request; a strategy with a ``bind`` of its own needs no ``start``."""
+        """Return a drafter for one request; not needed by a strategy that defines ``bind``."""
         raise PluginError(f"{type(self).__name__} starts requests by its engine: call bind(host).start(request)")

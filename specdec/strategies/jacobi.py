@@ -1,4 +1,4 @@
-"""Jacobi decoding: guess the next n tokens at once and let every forward pass correct all of them.
+"""Jacobi decoding: guess the next n tokens at once, and correct all guesses with every forward pass.
 
 Santilli et al. 2023, arXiv 2305.10427, Algorithm 1; Song et al. 2021, arXiv 2002.03629.
 """
@@ -12,11 +12,17 @@ from specdec.tree import ROOT, Budget, DraftTree, Role
 
 
 class JacobiProposer(Proposer):
-    """A chain of ``n`` guesses below the root, updated in parallel.
+    """Drafts a chain of ``n`` guesses below the root, all updated by each pass.
 
-    With ``noise_aware`` a guess is updated to what the target would draw there, keyed noise included, so that at
-    temperature above 0 the sampled text is the iteration's fixed point (Wiggers and Hoogeboom 2020, arXiv 2002.09928);
-    otherwise to the argmax. At temperature 0 both are the same.
+    With ``noise_aware``, a guess is replaced by the token that the target would draw there with its keyed noise, so at
+    a temperature above 0 the sampled text is the fixed point of the iteration (Wiggers and Hoogeboom 2020, arXiv
+    2002.09928). Otherwise it is replaced by the argmax. At temperature 0 the two are the same.
+
+    >>> from specdec.testing import first_drafts
+    >>> for tree in first_drafts(JacobiProposer(n=3), prompt=[0], num_steps=2):
+    ...     print(tree.tokens)  # first guesses come from the prompt, later ones from the model's predictions
+    [0, 0, 0, 0]
+    [1, 2, 3, 4]
     """
 
     tunable: ClassVar[Tunable] = {"n": (1, 2, 3, 4, 6, 8, 12, 16)}
@@ -35,7 +41,7 @@ class _JacobiDrafter(Drafter):
     def __init__(self, request: Request, config: JacobiProposer) -> None:
         super().__init__(request)
         self._n = config.n
-        self._guess = request.random_tokens(config.n)  # y_1 … y_n, for the positions behind the root
+        self._guess = request.random_tokens(config.n)  # y_1 … y_n, for the positions after the root
 
     def propose(self, budget: Budget) -> DraftTree:
         tree = DraftTree(self.request.root)
@@ -44,7 +50,7 @@ class _JacobiDrafter(Drafter):
         return tree
 
     def observe(self, feedback: Feedback) -> None:
-        # Node i of the chain predicts position i + 1; the new root stands where position len(tokens) was.
+        # Node i of the chain predicts position i + 1; the new root is at position len(tokens).
         num_committed = len(feedback.tokens)
         chain = range(num_committed, len(feedback.tree))
         predictions = feedback.predictions

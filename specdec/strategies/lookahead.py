@@ -1,17 +1,17 @@
 """Lookahead decoding: Fu, Bailis, Stoica and Zhang 2024, arXiv 2402.02057, Algorithm 2.
 
 Two branches share one forward pass. The *lookahead branch* runs Jacobi iterations on a window of W positions and keeps
-the last N-1 iterates of each, so that every column of the window spells an n-gram: a stretch of text as the model would
-have it. The *verification branch* tries the n-grams collected so far that begin with the current token.
+the last N-1 iterates of each, so every column of the window is an n-gram that the model itself predicted. The
+*verification branch* tries the n-grams collected so far that begin with the current token.
 
 The window as a tree (column j = 0 … W-1, level l = 0 … N-2; cell (0, 0) is the root):
 
-    root ── L0[1] ── L0[2] ── …            the spine: level 0, older guesses
+    root ── L0[1] ── L0[2] ── …            the spine: level 0, the oldest iterates
      │        │        │
-    L1[0]   L1[1]    L1[2]                 below each spine node its column: ever newer iterates
+    L1[0]   L1[1]    L1[2]                 below each spine node its column, newer with every level
      │        │        │
      …        …        …
-    L(N-2)  L(N-2)   L(N-2)                the last level's predictions become the new level
+    L(N-2)  L(N-2)   L(N-2)                predictions at the last level become the new level
 """
 
 import warnings
@@ -25,18 +25,28 @@ from specdec.tree import ROOT, Budget, DraftTree, Role
 
 
 class LookaheadProposer(Proposer):
-    """Lookahead decoding: n-grams that a Jacobi window writes, verified as branches of a tree.
+    """Drafts n-grams collected from a Jacobi window, as branches of a tree.
 
-    The defaults are what measured best in tokens per step.
+    The defaults gave the most tokens per step when measured.
+
+    >>> from specdec.testing import first_drafts
+    >>> first_drafts(LookaheadProposer(N=3, W=0, G=2), prompt=[5, 6, 7, 5, 8, 9, 5])  # no window: n-grams of the prompt
+    [DraftTree(tokens=[5, 8, 9, 6, 7], parents=[-1, 0, 1, 0, 3])]
+    >>> for tree in first_drafts(LookaheadProposer(N=3, W=2, G=0), prompt=[0], num_steps=2):
+    ...     print(tree)  # the window alone: column 0 below the root, column 1 below the spine node
+    DraftTree(tokens=[0, 0, 0], parents=[-1, 0, 1])
+    DraftTree(tokens=[1, 2, 0, 3], parents=[-1, 0, 0, 2])
     """
 
     tunable: ClassVar[Tunable] = {"N": (3, 4, 5, 6, 7), "W": (3, 5, 7, 10, 15), "G": (3, 5, 7, 15)}
 
-    N: int = Field(default=5, ge=2, description="n-gram size: tokens from key to last guess")
-    W: int = Field(default=15, ge=0, description="window width: Jacobi columns, and n-grams collected, per step")
-    G: int = Field(default=15, ge=-1, description="guesses kept per token (-1: no limit)")
-    pool_from_prompt: bool = Field(default=True, description="also collect n-grams of the prompt and of committed text")
-    verify_window: bool = Field(default=True, description="column 0 of the window is a candidate too")
+    N: int = Field(default=5, ge=2, description="n-gram size, the current token included")
+    W: int = Field(default=15, ge=0, description="window width: columns, each of which gives one n-gram per step")
+    G: int = Field(default=15, ge=-1, description="n-grams retained per first token (-1: no limit)")
+    pool_from_prompt: bool = Field(
+        default=True, description="also collect n-grams of the prompt and the committed text"
+    )
+    verify_window: bool = Field(default=True, description="also verify column 0 of the window")
 
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.PROBE, What.ARGMAX)})
@@ -45,10 +55,10 @@ class LookaheadProposer(Proposer):
         least, most = max(1, self.W * (self.N - 1)), self.N  # nodes, the root among them; tokens
         if host.takes_trees and least > most and (cost := host.costs().relative_at(least)) >= most:
             warnings.warn(
-                f"lookahead with N={self.N}, W={self.W} feeds {least} nodes a step and more. Here such a pass takes "
-                f"{cost:.1f} times as long as a plain one and brings {most} tokens at most, so that it can only be "
-                "slower than plain decoding: make W smaller, or leave the choice to proposer='auto'",
-                stacklevel=4,  # whoever makes the generator
+                f"lookahead with N={self.N}, W={self.W} forwards at least {least} nodes per step. Here such a pass "
+                f"takes {cost:.1f} times as long as a plain one and yields at most {most} tokens, so it is always "
+                "slower than plain decoding: use a smaller W, or proposer='auto'",
+                stacklevel=4,  # the caller of Generator
             )
         return super().bind(host)
 
@@ -62,13 +72,13 @@ class _LookaheadDrafter(Drafter):
         self._config = config
         self._pool = NgramPool(config.G)
         self._num_collected = 0  # committed tokens whose n-grams are in the pool
-        # levels[l][j] is cell (l, j); cell (0, 0) is whatever token is the root.
+        # levels[l][j] is cell (l, j); cell (0, 0) is replaced by the root.
         self._levels = [request.random_tokens(config.W) for _ in range(config.N - 1)]
         self._num_shifts = 0
-        self._probes: list[int] = []  # the last level's nodes in the tree under way, by column
+        self._probes: list[int] = []  # the last level's nodes in the latest tree, by column
 
     def propose(self, budget: Budget) -> DraftTree:
-        self._collect_committed()  # the prompt, and what came of steps that it wasn't told of
+        self._collect_committed()  # the prompt, and tokens of steps without feedback
         tree = DraftTree(self.request.root)
         self._probes = self._add_window(tree, budget)
         depth = max(0, min(budget.depth, budget.num_tokens - 1))
@@ -123,7 +133,7 @@ class _LookaheadDrafter(Drafter):
         return [next(filler) if token is None or token in unwanted else token for token in tokens]
 
     def _collect_committed(self) -> None:
-        """The n-grams that the tokens committed since the last call complete."""
+        """Collect the n-grams completed by the tokens committed since the last call."""
         tokens = self.request.tokens
         if self._config.pool_from_prompt and len(tokens) > self._num_collected:
             fresh = tokens[max(0, self._num_collected - self._config.N + 1) :]

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last time these tokens were written?
+"""Prompt lookup: draft what followed an earlier occurrence of the last tokens.
 
 Saxena 2023, "Prompt Lookup Decoding"; Yang et al. 2023, "Inference with Reference", arXiv 2304.04487.
 """
@@ -11,12 +11,19 @@ from pydantic import Field, model_validator
 from specdec.strategies.base import Drafter, Proposer, Request, Tunable
 from specdec.tree import ROOT, Budget, DraftTree
 
-# Enough to find distinct continuations; keeps a step's work independent of the context's length.
+# Enough to find distinct continuations; bounds a step's work, whatever the length of the text.
 _MOST_MATCHES_READ = 64
 
 
 class PromptLookupProposer(Proposer):
-    """Continue as the text did after an earlier occurrence of its last tokens, the longest match first."""
+    """Drafts what followed an earlier occurrence of the last tokens in the same text, the longest match first.
+
+    >>> from specdec.testing import first_drafts
+    >>> first_drafts(PromptLookupProposer(num_tokens=2, num_matches=2), prompt=[6, 7, 8, 6, 9, 4, 6])
+    [DraftTree(tokens=[6, 9, 4, 7, 8], parents=[-1, 0, 1, 0, 3])]
+
+    6 was followed by 9, 4 the last time, and by 7, 8 before.
+    """
 
     tunable: ClassVar[Tunable] = {
         "max_ngram": (1, 2, 3, 4, 5),
@@ -24,11 +31,13 @@ class PromptLookupProposer(Proposer):
         "num_matches": (1, 2, 4),
     }
 
-    max_ngram: int = Field(default=3, ge=1, description="longest run of last tokens to look for")
-    min_ngram: int = Field(default=1, ge=1, description="shortest run of last tokens to look for")
+    max_ngram: int = Field(default=3, ge=1, description="longest n-gram of last tokens to look up")
+    min_ngram: int = Field(default=1, ge=1, description="shortest n-gram of last tokens to look up")
     num_tokens: int = Field(default=10, ge=1, description="tokens proposed per match")
     num_matches: int = Field(default=1, ge=1, description="matches merged into one tree")
-    prefer: Literal["recent", "first"] = Field(default="recent", description="which of equally long matches")
+    prefer: Literal["recent", "first"] = Field(
+        default="recent", description="which of equally long matches comes first"
+    )
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -61,7 +70,7 @@ class _PromptLookupDrafter(Drafter):
         return tree
 
     def _index(self) -> None:
-        """Enter the n-grams that end before the last token; those at the end have no continuation yet."""
+        """Index the n-grams that end before the last token; those that end with it have no continuation yet."""
         tokens = self.request.tokens
         for end in range(self._num_indexed + 1, len(tokens)):
             for n in range(self._config.min_ngram, min(self._config.max_ngram, end) + 1):
@@ -81,7 +90,7 @@ class _PromptLookupDrafter(Drafter):
                     yield end
 
     def _continuation(self, end: int, length: int) -> list[int]:
-        """Return the text after ``end``, repeated as a period where it reaches the end of the text."""
+        """Return ``length`` tokens of the text from ``end`` on; a continuation that reaches the text's end repeats."""
         tokens = self.request.tokens
         period = list(tokens[end : end + length])
         return [period[index % len(period)] for index in range(length)]

@@ -1,4 +1,4 @@
-"""A backend's laws as one function, over random rows, trees and paths."""
+"""A check of the backend's contract, with random rows, trees and paths."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,16 +25,19 @@ def check_backend(
     tolerance: float = 1e-5,
     seed: int = 0,
 ) -> None:
-    """A tree equals its paths, keeping equals starting anew, and rows stay apart, whichever come and go.
+    """Check that trees equal their paths, that kept tokens equal a fresh pass, and that rows don't affect each other.
 
-    Some 30 passes over up to five rows; a backend that takes no trees is given chains.
+    Runs about 30 passes over up to five rows; a backend that doesn't support trees gets chains.
 
     Args:
-        backend: one without open rows; it has none afterwards.
-        plain: the model's logits after a text, ``(vocab,)``, by another way than the backend.
-        compiler: the backend's; ``DenseCompiler()`` where it is left out.
-        tolerance: the largest difference of a logit that rounding makes.
+        backend: without open rows, before and after the check.
+        plain: returns the model's logits after a text, ``(vocab,)``, computed without the backend.
+        compiler: the backend's mask compiler (default: ``DenseCompiler()``).
+        tolerance: the largest difference of a logit that counts as rounding.
         seed: of the texts, trees and choices.
+
+    Raises:
+        AssertionError: with the law that is broken.
     """
     case = _Case(Target(backend, compiler or DenseCompiler()), plain, tolerance, np.random.default_rng(seed))
     try:
@@ -55,7 +58,7 @@ def check_backend(
 
 @dataclass
 class _Case:
-    """Rows of a target, and the texts that they should hold."""
+    """Rows of a target, and the texts that they should contain."""
 
     target: Target
     plain: Callable[[list[int]], torch.Tensor]
@@ -64,7 +67,7 @@ class _Case:
     texts: dict[CacheRow, list[int]] = field(default_factory=dict)
 
     def begin(self, length: int) -> None:
-        """Open a row: its prompt in chunks, the last pass followed by a tree, of which a path is kept."""
+        """Open a row: prefill a prompt in chunks, the last one with a tree, and keep a path of the tree."""
         *prompt, root = self._tokens(length)
         row, tree = self.target.open(capacity=1), self._tree(root)  # too small on purpose: buffers must grow
         self.texts[row] = []
@@ -76,7 +79,7 @@ class _Case:
         self._keep(planned, {row: tree}, [row])
 
     def decode(self) -> None:
-        """Run a pass over some rows, of which some keep nothing."""
+        """Run a pass over some rows; some of them keep nothing."""
         chosen = self._some(self.texts) or [self._one()]
         trees = {row: self._tree(self._tokens(1)[0]) for row in chosen}
         planned = self.target.compile(trees)
@@ -85,7 +88,7 @@ class _Case:
         self._keep(planned, trees, self._some(chosen))
 
     def take_back(self) -> None:
-        """Roll a row back, perhaps to nothing."""
+        """Roll a row back, possibly to length 0."""
         row = self._one()
         del self.texts[row][int(self.rng.integers(len(self.texts[row]) + 1)) :]
         self.target.rollback(row, len(self.texts[row]))
@@ -96,10 +99,10 @@ class _Case:
         self.target.release(row)
         del self.texts[row]
         num_rows = self.target.backend.num_rows
-        assert num_rows == len(self.texts), f"{num_rows} rows are open where {len(self.texts)} should be"
+        assert num_rows == len(self.texts), f"{num_rows} rows are open, {len(self.texts)} expected"
 
     def copy(self) -> None:
-        """A row is filled with copies of another's beginning, where the backend makes any, and goes on from there."""
+        """Fill a row with copies of another's prefix, if the backend supports copies, and continue from there."""
         if not self.target.backend.holds_prefixes:
             return
         source, row = self._one(), self.target.open(capacity=1)
@@ -115,7 +118,7 @@ class _Case:
         self._keep(planned, {row: tree}, [row])
 
     def renumber(self) -> None:
-        """Passes by the backend's own numbers, with the first row and without: the last takes a closed one's."""
+        """Run passes by the backend's own row numbers, with and without row 0: the last row replaces a closed one."""
         backend, texts = self.target.backend, [self.texts[row] for row in self.target.rows]
         for first in (0, 1):
             later = texts[first:]
@@ -146,7 +149,7 @@ class _Case:
         self.target.keep(planned, paths)
 
     def _tree(self, root: int) -> DraftTree:
-        """A tree of distinct tokens, so that no nodes merge, each below one of the last three."""
+        """Return a tree of distinct tokens, so no nodes merge, each below one of the last three nodes."""
         tree, takes_trees = DraftTree(root), self.target.shapes.takes_trees
         for index, token in enumerate(self._tokens(int(self.rng.integers(_MOST_NODES)))):
             tree.add(int(self.rng.integers(max(0, index - 2), index + 1)) if takes_trees else index, token)

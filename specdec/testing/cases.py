@@ -1,4 +1,4 @@
-"""Random cases: laws over a vocabulary, shapes of drafts, and trees."""
+"""Random cases: distributions over a vocabulary, shapes of drafts, and trees."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of what is drawn below a node: each draw's kind, and the shape below its child.
+    """The shape of a draft below a node: the kind of each draw, and the shape below its child.
 
     ``sampled`` draws come from the drafter's distribution at the node, renormalised without earlier tokens if
-    ``replaces`` is False; the j-th ``chosen`` one is the j-th most likely token there.
+    ``replaces`` is False; the j-th ``chosen`` draw is the j-th most likely token.
     """
 
     draws: tuple[tuple[Literal["sampled", "chosen"], "Shape"], ...] = ()
@@ -28,12 +28,12 @@ class Shape:
 
     @property
     def depth(self) -> int:
-        """Of the deepest draw."""
+        """The depth of the deepest draw."""
         return max((1 + below.depth for _, below in self.draws), default=0)
 
 
 def draw_tree(context: Sequence[int], q: Law, shape: Shape, chances: RandomSource) -> DraftTree:
-    """A random tree of a shape below the last token of ``context``, drawn from q, a distribution by context."""
+    """Draw a random tree with a given shape below the last token of ``context``; q maps a context to a distribution."""
     tree = DraftTree(context[-1])
     _draw_below(tree, ROOT, context, q, shape, chances)
     return tree
@@ -67,7 +67,7 @@ def _draw_below(
 
 @dataclass(frozen=True)
 class TableLaw:
-    """A distribution of its own for every context, with some tokens impossible; callable as ``ToyModel.law`` is."""
+    """A separate distribution for every context, with some tokens impossible; callable like ``ToyModel.law``."""
 
     vocab_size: int
     seed: int
@@ -82,14 +82,14 @@ class TableLaw:
 
 
 def laws(vocab_size: int) -> "st.SearchStrategy[TableLaw]":
-    """Laws with and without impossible tokens."""
+    """A hypothesis strategy: distributions with and without impossible tokens."""
     from hypothesis import strategies as st
 
     return st.builds(TableLaw, st.just(vocab_size), st.integers(0, 9999), st.sampled_from([0.0, 0.3, 0.7]))
 
 
 def shapes(max_depth: int = 3, max_draws: int = 4) -> "st.SearchStrategy[Shape]":
-    """Shapes of chains and trees, sampled and chosen draws mixed, with and without replacement."""
+    """A hypothesis strategy: chains and trees with sampled and chosen draws, with and without replacement."""
     from hypothesis import strategies as st
 
     @st.composite
@@ -105,7 +105,7 @@ def shapes(max_depth: int = 3, max_draws: int = 4) -> "st.SearchStrategy[Shape]"
 
 
 def trees(vocab_size: int = 6, max_nodes: int = 14) -> "st.SearchStrategy[DraftTree]":
-    """Trees of chosen candidates: any parents, any roles, any tokens."""
+    """A hypothesis strategy: trees of chosen candidates with any parents, roles and tokens."""
     from hypothesis import strategies as st
 
     @st.composite

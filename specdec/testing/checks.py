@@ -1,4 +1,4 @@
-"""The contracts' laws as functions, to call from a plug-in's own suite."""
+"""Checks of the contracts' laws, to call from a plug-in's own tests."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,10 +23,13 @@ from specdec.verifiers.base import Verifier
 def check_verifier(
     verifier: Verifier, p: Law, q: Law, shape: Shape, context: Sequence[int], settings: Settings | None = None
 ) -> None:
-    """A lossless rule emits the target's distribution, for every number of tokens that the text may be cut to.
+    """Check that a lossless rule emits the target's distribution, for every length at which the text may be cut.
 
-    ``p`` and ``q`` are the target's and the drafter's laws, over a vocabulary that ``context`` is of. Enumerates, so
-    keep the vocabulary at 3 or so and the shape at a handful of draws.
+    All outcomes are enumerated: use a vocabulary of about 3 tokens and a few draws.
+
+    Args:
+        p, q: the distributions of the target and the drafter, as functions of the context.
+        context: token ids before the draft.
     """
     num_tokens = shape.depth + 1
     emitted = emitted_law(
@@ -46,14 +49,14 @@ def _cut(law: dict[tuple[int, ...], float], length: int) -> dict[tuple[int, ...]
 
 
 class EnumeratedRequest(Request):
-    """A request whose ``draw`` goes through an enumeration."""
+    """A request whose draws are enumerated."""
 
     __slots__ = ("chances",)
     chances: RandomSource
 
     @classmethod
     def of(cls, tokens: list[int], vocab_size: int, chances: RandomSource) -> "EnumeratedRequest":
-        """A request at temperature 1 whose text is ``tokens``, which may grow."""
+        """Return a request at temperature 1 whose text is ``tokens``, a list that may grow."""
         rng = Randomness(0).stream("not drawn from")
         request = cls(TokenView(tokens), len(tokens), vocab_size, frozenset(), 1.0, rng)
         object.__setattr__(request, "chances", chances)
@@ -64,10 +67,10 @@ class EnumeratedRequest(Request):
 
 
 def toy_host(vocab_size: int, reads_q: bool, tokenizer: Any = None) -> Host:
-    """A generator's side towards a proposer that needs no more of the target than its vocabulary and tokenizer."""
+    """Return a host for proposers that need only the target's vocabulary and tokenizer."""
 
     def load(name: str, tokenizer: object) -> tuple[object, object]:
-        raise ModelError(f"can't load {name!r}: tests give models, not names")
+        raise ModelError(f"can't load {name!r}: pass a model, not a name, in tests")
 
     def open_target(model: object) -> Target:
         compiler = DenseCompiler()
@@ -95,10 +98,14 @@ def check_drafting(
     num_tokens: int = 2,
     tokenizer: Any = None,
 ) -> None:
-    """A strategy that samples with ``request.draw`` and a rule emit the target's distribution, step after step.
+    """Check that a strategy that samples with ``request.draw``, together with a rule, emits the target's distribution.
 
-    The strategy sees what was rejected, and may learn from it. Enumerates, so keep drafts at a few draws. A draft model
-    is a ``ToyModel``. ``tokenizer`` is what the strategy finds as ``host.tokenizer``.
+    Several steps are run, so the strategy may learn from rejections. All outcomes are enumerated: use few draws.
+
+    Args:
+        proposer: the strategy; a draft model must be a ``ToyModel``.
+        p: the target's distribution, as a function of the context.
+        tokenizer: what the strategy finds as ``host.tokenizer``.
     """
     settings = Settings(temperature=1.0)
     budget = Budget(num_nodes=16, depth=16, num_tokens=16)
@@ -127,10 +134,10 @@ def check_proposer(
     seed: int = 0,
     tokenizer: Any = None,
 ) -> None:
-    """A strategy never changes the text, greedy or sampled, alone or in a batch, the first time or later.
+    """Check that a strategy never changes the text: greedy or sampled, alone or in a batch, once or repeatedly.
 
-    The same request gets the same trees again, unless the strategy declares ``learns_across_requests``. The core checks
-    each tree as it comes: parents before children, the budget, the vocabulary.
+    A repeated request must get the same trees, unless the strategy declares ``learns_across_requests``. The core checks
+    each tree: parents before children, the budget, the vocabulary.
 
     Args:
         model: a ``ToyModel``, or any that ``Generator`` takes.
@@ -162,6 +169,6 @@ def check_proposer(
                 assert result.token_ids == expected[prompt], f"{name} changed the text {which}"
                 first = lengths.setdefault(prompt, result.stats.accepted_lengths)
                 assert learns or result.stats.accepted_lengths == first, (
-                    f"{name} drafted differently the second time, by chance or by what an earlier request taught it: "
+                    f"{name} drafted differently the second time, by chance or because of an earlier request: "
                     "draw from request.rng alone, or declare learns_across_requests = True"
                 )

@@ -1,4 +1,4 @@
-"""The exact distribution that a rule emits: the production code over known distributions, every outcome enumerated."""
+"""The exact distribution of the tokens that a rule emits, by enumerating every outcome of the production code."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 def target_of(
     p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: RandomSource
 ) -> NodeDistributions:
-    """The production target over a known distribution: logits are its logarithm, in float64."""
+    """Return the target's distributions at a tree's nodes for a known p; logits are log p, in float64."""
     laws = np.array([p((*context, *tree.path(node))) for node in range(len(tree))])
     with np.errstate(divide="ignore"):
         logits = torch.from_numpy(np.log(laws))[None]
@@ -33,7 +33,7 @@ def target_of(
 def verdict_of(
     verifier: Verifier, p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: RandomSource
 ) -> Verdict:
-    """A rule's verdict on a tree below the last token of ``context``, checked for legality as the core checks it."""
+    """Return a rule's verdict on a tree below the last token of ``context``, checked as the core checks it."""
     verdict = verifier.verify(tree, target_of(p, tree, context, settings, chances), chances)
     verdict.check(tree)
     return verdict
@@ -42,7 +42,7 @@ def verdict_of(
 def plain_law(
     p: Law, context: Sequence[int], num_tokens: int, settings: Settings | None = None
 ) -> dict[tuple[int, ...], float]:
-    """The distribution of the next tokens in plain decoding."""
+    """Return the distribution of the next tokens in plain decoding."""
     settings = settings or Settings(temperature=1.0)
 
     def run(chances: RandomSource) -> tuple[int, ...]:
@@ -59,7 +59,7 @@ def emitted_law(
     num_tokens: int,
     settings: Settings | None = None,
 ) -> dict[tuple[int, ...], float]:
-    """The distribution of the first tokens when a random tree is drawn and verified, and plain decoding goes on."""
+    """Return the distribution of the first tokens if a random tree is verified, followed by plain decoding."""
     settings = settings or Settings(temperature=1.0)
 
     def run(chances: RandomSource) -> tuple[int, ...]:
@@ -72,7 +72,7 @@ def emitted_law(
 def expected_length(
     verifier: Verifier, p: Law, draw: TreeDrawing, context: Sequence[int], settings: Settings | None = None
 ) -> float:
-    """tau: the expected number of tokens that one step emits, the bonus token included."""
+    """Return tau, the expected number of tokens that one step emits, including the bonus token."""
     settings = settings or Settings(temperature=1.0)
 
     def run(chances: RandomSource) -> int:
@@ -88,6 +88,6 @@ def _go_on(
     while len(tokens) < num_tokens:
         known = [*context, *tokens]
         law = target_of(p, DraftTree(known[-1]), known, settings, chances).probs(ROOT)
-        assert law is not None, "laws under test are possible"
+        assert law is not None, "a distribution under test has a possible token"
         tokens.append(chances.categorical(law, len(known)))
     return tuple(tokens)

@@ -1,4 +1,4 @@
-"""The exact distribution of a random computation: run it once for every way its choices can fall."""
+"""The exact distribution of a random computation, which is run once for each combination of its random choices."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import TypeVar
@@ -12,7 +12,7 @@ EXACT = 1e-12  # float64 rounding over a few thousand outcomes
 
 
 class _Script:
-    """Chances whose choices are given in advance, and where they run out, the first possible one."""
+    """A random source that follows given choices, and then takes the first possible one."""
 
     def __init__(self, choices: Sequence[int]) -> None:
         self.choices = list(choices)
@@ -40,9 +40,9 @@ class _Script:
 
 
 def outcomes(run: Callable[[RandomSource], T]) -> dict[T, float]:
-    """The exact distribution of what ``run`` returns, over all outcomes of the two random primitives that it is given.
+    """Return the exact distribution of ``run``'s result, over all outcomes of its random source's two primitives.
 
-    The function is run once per outcome, so it must depend on its random source alone.
+    ``run`` is called once per outcome, so its result must depend on its random source alone.
     """
     law: dict[T, float] = {}
     waiting: list[list[int]] = [[]]
@@ -58,5 +58,5 @@ def outcomes(run: Callable[[RandomSource], T]) -> dict[T, float]:
 
 
 def total_variation(law: dict[T, float], other: dict[T, float]) -> float:
-    """Half the sum of absolute differences: the largest difference in probability of any event."""
+    """Return the total variation distance: the largest difference in probability of any event."""
     return sum(abs(law.get(key, 0.0) - other.get(key, 0.0)) for key in law.keys() | other.keys()) / 2

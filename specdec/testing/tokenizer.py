@@ -1,4 +1,4 @@
-"""A tokenizer for toy models, so that strategies that read or write text can be tested without a model's files."""
+"""A tokenizer for toy models, to test strategies that read or write text."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""Acceptance rules: the path of a draft tree that the model itself takes."""
+"""Acceptance rules, which select the accepted path of a draft tree."""

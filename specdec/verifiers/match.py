@@ -1,4 +1,4 @@
-"""Sample from the target and follow the child that matches."""
+"""Sample-and-match: sample from the target and follow the child that matches."""
 
 from typing import ClassVar
 

@@ -27,7 +27,7 @@ class TypicalVerifier(Verifier):
 
     def verify(self, tree: DraftTree, target: NodeDistributions, source: RandomSource) -> Verdict:
         accepted, log_likelihood = [ROOT], {ROOT: 0.0}
-        for node in accepted:  # grows while it is walked, nearest nodes first
+        for node in accepted:  # grows during iteration, shallowest nodes first
             children = {draw.child for draw in tree.draws.get(node, ())}
             p = target.probs(node) if children else None
             if p is None:

@@ -1,1 +1,1 @@
-"""Weight matrices packed for products of a few rows; their layers stay ordinary layers to all other code."""
+"""Weight matrices packed for products of a few rows; all other code sees ordinary layers."""

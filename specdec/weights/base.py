@@ -1,15 +1,15 @@
-"""The contract of kernels: packed forms of a matrix, and products of a few rows with it.
+"""The contract of kernels, which pack a matrix and multiply a few rows by it.
 
 Laws:
 - ``multiply`` is ``rows @ weight.T + bias``, summed in float32 or better and rounded once, to the rows' dtype.
-- ``unpack`` gives the matrix that was packed, bit for bit.
-- A kernel with fewer digits than a matrix returns False from ``holds`` and None from ``pack``. The remaining error of a
-  number is ``loss``.
-- A kernel that rounds more than a sum does states this in ``lossy`` and the bound in ``largest_error``. It is opt-in.
-- A packed matrix is only read: several threads may multiply by it.
+- ``unpack`` returns the matrix that was packed, bit for bit.
+- If a kernel can't represent a matrix, ``holds`` returns False and ``pack`` None. ``loss`` bounds the remaining error
+  of a number.
+- A kernel with more rounding than a sum's describes it in ``lossy`` and bounds it in ``largest_error``. It is opt-in.
+- A packed matrix is read-only, so several threads may multiply by it.
 
-The laws don't say that a row's bits are independent of the other rows. ``specdec/probes/products.py`` probes that, and
-rows are padded where they aren't.
+The laws don't require that a row's bits are independent of the other rows. ``specdec/probes/products.py`` tests that,
+and rows are padded if they aren't independent.
 """
 
 from abc import ABC, abstractmethod
@@ -22,17 +22,17 @@ class Kernel(ABC):
     """One packed form of matrices. A kernel has no state: the caller of ``pack`` stores the packed matrix.
 
     Attributes:
-        lossy: what is rounded, as a sentence without an end; "" where products are the matrix's own.
+        lossy: what is rounded, as the start of a sentence; "" if products are exact up to rounding of the sum.
     """
 
     lossy: ClassVar[str] = ""
 
     @abstractmethod
     def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
-        """Return why the kernel can't serve a dtype on a device here, or ""; called once for a model."""
+        """Return why the kernel doesn't support a dtype on a device here, or ""; called once per model."""
 
     def holds(self, weight: torch.Tensor) -> bool:
-        """Return True where the kernel can pack this matrix, of a dtype that it serves; cheap."""
+        """Return True if the kernel can pack this matrix, which has a supported dtype; cheap."""
         return True
 
     def loss(self, dtype: torch.dtype) -> float:
@@ -49,11 +49,11 @@ class Kernel(ABC):
 
     @abstractmethod
     def pack(self, weight: torch.Tensor) -> Any | None:
-        """Return the packed form of a matrix, ``(outputs, inputs)``; None where the kernel can't pack it."""
+        """Return the packed form of a matrix, ``(outputs, inputs)``; None if the kernel can't pack it."""
 
     @abstractmethod
     def multiply(self, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return the product, ``(..., outputs)``, of rows, ``(..., inputs)``, in their dtype; called for each layer."""
+        """Return the product, ``(..., outputs)``, of rows, ``(..., inputs)``, in the rows' dtype."""
 
     @abstractmethod
     def unpack(self, packed: Any) -> torch.Tensor:

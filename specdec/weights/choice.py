@@ -1,6 +1,6 @@
-"""The choice of a kernel for a model: measured on the model's own shapes, cached for the machine.
+"""Chooses the kernel for a model by measuring on the model's own shapes; the choice is cached for the machine.
 
-A cached choice also keeps the low bits of a model's logits the same in all processes.
+A cached choice also makes the last bits of a model's logits the same in all processes.
 """
 
 import time
@@ -24,11 +24,11 @@ from specdec.weights.verdicts import FILE, RowMultiples, Verdicts
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The way to pack a model's weights.
+    """How to pack a model's weights.
 
     Attributes:
-        name: the fastest kernel's, "" where stock products are faster.
-        joins: True where groups are faster as one product.
+        name: the fastest kernel's name, or "" if stock products are faster.
+        joins: True if the layers of a group are faster as one product.
         row_multiples: by ``(outputs, inputs)``, the multiple to which rows are padded; 1 where absent.
     """
 
@@ -42,9 +42,9 @@ class Timing:
     """How contests are timed.
 
     Attributes:
-        timer: measures the seconds that are compared.
-        now: gives the time of day, in seconds, by which verdicts age.
-        num_cold: numbers that are read between two products, so that caches are cold.
+        timer: measures the seconds to compare.
+        now: returns the time of day in seconds, to which the age of verdicts refers.
+        num_cold: numbers to read between two products, so that caches are cold.
     """
 
     timer: Timer = field(default_factory=Timer)
@@ -61,14 +61,15 @@ def choose(
     on_shape: Callable[[], object] = lambda: None,
     timing: Timing = Timing(),
 ) -> Chosen:
-    """Return the fastest of some kernels for layers of one dtype, groups of which have the same rows.
+    """Return the fastest of some kernels for layers of one dtype.
 
-    Only clear verdicts are remembered. They are checked again from time to time, and forgotten if they don't hold.
+    Only clear verdicts are cached. They are checked again from time to time, and dropped if a check contradicts them.
 
     Args:
-        needs_gain: stock products stay unless a kernel is faster.
-        folder: where verdicts are remembered; by default the user's cache folder.
-        on_shape: called for each of the ``num_shapes`` when it has been measured.
+        groups: layers that receive the same rows.
+        needs_gain: use stock products unless a kernel is faster.
+        folder: the folder of cached verdicts (default: the user's cache folder).
+        on_shape: called after each of the ``num_shapes`` has been measured.
     """
     contest = Contest(layers, groups, kernels, needs_gain, timing.timer, timing.num_cold)
     folder = cache_folder() if folder is None else folder
@@ -82,7 +83,7 @@ def choose(
     together, question = grouped(layers, groups, joins), f"rows {name} {JOINED if joins else APART}"
     try:
         multiples = verdicts.row_multiples(question, lambda: tuple(_row_multiples(together, kernels[name])))
-    except Exception:  # a third party's code: it is tried again where its error is reported
+    except Exception:  # third-party code, which is run again where its error is reported
         multiples = ()
     return Chosen(name, joins, multiples)
 
@@ -96,7 +97,7 @@ def _key(layers: Sequence[ProductLayer], groups: Sequence[Sequence[ProductLayer]
 def grouped(
     layers: Sequence[ProductLayer], groups: Sequence[Sequence[ProductLayer]], joins: bool
 ) -> list[Sequence[ProductLayer]]:
-    """Return the layers in the groups that are multiplied as one, those of no group by themselves."""
+    """Return the groups of layers that are multiplied as one; the other layers are groups of their own."""
     joined = {layer.name for group in groups for layer in group} if joins else set()
     return [*(groups if joins else ()), *([layer] for layer in layers if layer.name not in joined)]
 
@@ -108,8 +109,8 @@ def _row_multiples(groups: Iterable[Sequence[ProductLayer]], kernel: Kernel) -> 
         packed = kernel.pack(matrix)
         if packed is not None:
             run = partial(kernel.multiply, packed=packed, bias=None)
-            is_other = bool(kernel.lossy)  # than the matrix that it was given
+            is_other = bool(kernel.lossy)  # than the given matrix
             rows = RowFunction(run, matrix.shape[1], matrix.dtype, matrix.device, matrix, is_opaque=is_other)
-            multiple = rows.multiple(is_quick=False)  # the probe of products tries more numbers of rows, in any case
+            multiple = rows.multiple(is_quick=False)  # the probe of products tests more numbers of rows anyway
             if multiple is not None and multiple > 1:
                 yield (matrix.shape[0], matrix.shape[1]), multiple

@@ -1,6 +1,6 @@
-"""The contest of kernels on a model's own shapes, stock products among them.
+"""Times kernels and stock products against each other on a model's own shapes.
 
-A plain step reads each matrix once, from memory, so each product is timed with cold caches.
+A plain step reads each matrix from memory once, so each product is timed with cold caches.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,29 +17,31 @@ from specdec.weights.layers import ProductLayer
 
 STOCK = ""  # the name of stock products
 APART, JOINED = "apart", "joined"
-_ROWS = 1, 8  # a plain step, and a drafted one
-_ROUNDS, _ATTEMPTS, _SECONDS = 5, 3, 1.5  # another attempt adds its rounds while the verdict isn't clear
+_ROWS = 1, 8  # rows of a plain step, and of one with a draft
+_ROUNDS, _ATTEMPTS, _SECONDS = 5, 3, 1.5  # each further attempt adds its rounds, until the verdict is clear
 _ROUNDS_OF_CHECK, _SECONDS_OF_CHECK = 3, 0.5
 _CHECKED_PART = 0.5  # of the weights' bytes
 _MOST_OF_A_SHAPE = 4
-_MOST_BYTES = 2**24  # of a shape's matrices, where one is smaller: so small that waking threads counts
-_LEAST_GAIN = 1.05  # of a kernel over stock products
-_GAIN_OF_LOSS = 1.25  # of a kernel that loses digits over one that doesn't
-_CONTRADICTION = 1.1  # how much slower the winner is in each round of a check that contradicts it
+_MOST_BYTES = 2**24  # of a shape's matrices if one is smaller, since the time to wake threads would matter
+_LEAST_GAIN = 1.05  # speed-up that a kernel needs over stock products
+_GAIN_OF_LOSS = 1.25  # speed-up that a kernel with losses needs over one without
+_CONTRADICTION = 1.1  # how much slower the winner must be in each round of a check to be contradicted
 
 _Product = Callable[[torch.Tensor], torch.Tensor]
-_Same = list[Sequence[ProductLayer]]  # groups whose matrices have the same shapes
-_Measured = tuple[tuple[str, ...], list[Rounds]]  # those that can hold the matrices, and their times where several can
+_Same = list[Sequence[ProductLayer]]  # groups of layers with matrices of the same shapes
+_Measured = tuple[
+    tuple[str, ...], list[Rounds]
+]  # kernels that can pack the matrices, and their times if there are several
 
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """The layers of one dtype, and the kernels that may multiply by them.
+    """The layers of one dtype, and the kernels to compare.
 
     Attributes:
-        groups: layers that are given the same rows, which one product could serve.
-        needs_gain: stock products take part, and win if no kernel is clearly faster.
-        num_cold: numbers that are read between two products.
+        groups: layers that receive the same rows, so that one product may replace several.
+        needs_gain: include stock products, which win if no kernel is clearly faster.
+        num_cold: numbers to read between two products.
     """
 
     layers: Sequence[ProductLayer]
@@ -51,14 +53,14 @@ class Contest:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The contenders' names; among equals the first wins."""
+        """The contenders' names; of equally fast ones the first wins."""
         return (*((STOCK,) if self.needs_gain else ()), *self.kernels)
 
     def fastest(self, on_shape: Callable[[], object] = lambda: None) -> Verdict:
-        """Return the fastest contender's name. One that can't hold the matrices loses, the first if none can.
+        """Return the fastest contender's name; a kernel that can't pack the matrices loses.
 
-        Stock products win by a clear verdict only: on a busy processor they look better than they are, as some of them
-        use one thread. ``on_shape`` is called for each of the ``num_shapes`` once it has been measured.
+        If none can, the first wins. Stock products win by a clear verdict only: on a busy processor they look faster
+        than they are, because some of them use one thread. ``on_shape`` is called after each of the ``num_shapes``.
         """
         shapes, callbacks = by_shape([layer] for layer in self.layers), [on_shape]
         verdict = self._settled(
@@ -75,9 +77,9 @@ class Contest:
         return self._settled(lambda seconds: self._parts_of_joining(name, shapes, _ROUNDS, seconds), (APART,))
 
     def is_still_fastest(self, verdict: Verdict) -> bool | None:
-        """Compare a winner with the runner-up by a few rounds; None if these disagree or were disturbed.
+        """Compare a winner with the runner-up in a few rounds; None if these disagree or were disturbed.
 
-        Only the shapes with most of the weights are tried.
+        Only the shapes with most of the weights are measured.
         """
         both = {name: kernel for name, kernel in self.kernels.items() if name in {verdict.winner, verdict.runner_up}}
         contest = replace(self, kernels=both, needs_gain=STOCK in {verdict.winner, verdict.runner_up})
@@ -92,7 +94,7 @@ class Contest:
         return _is_confirmed(parts, verdict.winner) if verdict.winner in able else False
 
     def _settled(self, measure: Callable[[float], _Measured], names: Sequence[str]) -> Verdict:
-        """Return the verdict on what is measured, again and again until it is clear or has taken long."""
+        """Measure repeatedly until the verdict is clear or it has taken long; return the verdict."""
         end = self.timer.clock() + _SECONDS
         able, parts = measure(_SECONDS)
         if not parts:
@@ -102,7 +104,7 @@ class Contest:
             if judge(parts).is_clear or left < 0:
                 break
             still_able, more = measure(left)
-            if still_able != able or len(more) != len(parts):  # it ended early: other programs have the processor
+            if still_able != able or len(more) != len(parts):  # it ended early, since other programs use the processor
                 break
             parts = [part.with_more(other) for part, other in zip(parts, more, strict=True)]
         return judge(parts)
@@ -110,7 +112,7 @@ class Contest:
     def _parts(
         self, shapes: Sequence[_Same], num_rounds: int, seconds: float, on_shape: Callable[[], object] = lambda: None
     ) -> _Measured:
-        """Return the able contenders, and their seconds in a whole model, what they must gain over others included."""
+        """Return the kernels that can pack the matrices, and their seconds per model, times the required speed-up."""
         able, parts, end = self.names, list[Rounds](), self.timer.clock() + seconds
         for index, same in enumerate(shapes):
             if self._is_hopeless(parts, end):
@@ -146,7 +148,7 @@ class Contest:
     def _timed(
         self, ways: Mapping[str, Sequence[_Product]], like: torch.Tensor, num_rounds: int, seconds: float
     ) -> list[Rounds]:
-        """Return the seconds of all products of each way, for few rows and for more."""
+        """Return the seconds of all products by each contender, for few rows and for more."""
         cold, timed = torch.zeros(self.num_cold), []
         for count in _ROWS:
             rows = torch.ones(1, count, like.shape[1], dtype=like.dtype)
@@ -155,7 +157,7 @@ class Contest:
         return timed
 
     def _is_hopeless(self, parts: Sequence[Rounds], end: float) -> bool:
-        """Return True when time is out on a machine too busy for a verdict: the remaining rounds would be useless."""
+        """Return True if time is out and the machine is too busy for a verdict, so more rounds would be useless."""
         return self.timer.clock() > end and not all(part.is_quiet for part in parts)
 
     def _handicap(self, name: str) -> float:
@@ -165,7 +167,7 @@ class Contest:
 
 
 def by_shape(groups: Iterable[Sequence[ProductLayer]]) -> list[_Same]:
-    """Return the groups, those with matrices of the same shapes together."""
+    """Return the groups by the shapes of their matrices."""
     same: dict[tuple[torch.Size, ...], _Same] = {}
     for group in groups:
         same.setdefault(tuple(layer.weight.shape for layer in group), []).append(group)
@@ -206,13 +208,13 @@ def _run(products: Sequence[_Product], rows: torch.Tensor) -> None:
 
 
 def _products(kernel: Kernel | None, matrices: Sequence[torch.Tensor]) -> list[_Product] | None:
-    """Return a function of rows for each matrix; None where the kernel can't hold them."""
+    """Return a function of rows for each matrix, or None if the kernel can't pack them."""
     if kernel is None:
         return [partial(linear, weight=matrix) for matrix in matrices]
     try:
         packed = [kernel.pack(matrix) for matrix in matrices]
         kernel.multiply(matrices[0][:1], packed[0], None)
-    except Exception:  # a third party's code: the error is reported where the kernel is requested by name
+    except Exception:  # third-party code; its error is reported if the kernel is requested by name
         return None
     if any(each is None for each in packed):
         return None

@@ -1,7 +1,7 @@
 """FBGEMM's products with float16 weights, summed in float32.
 
-For float16 models, for bfloat16 models on processors that don't multiply bfloat16, and for float32 models whose every
-number is a float16 one.
+For float16 models, for bfloat16 models on processors without bfloat16 products, and for float32 models whose numbers
+are all representable in float16.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ import torch
 from specdec.weights.base import Kernel
 
 _LOSS_OF_BFLOAT16 = 2.0**-25
-_ROWS_AT_ONCE = 256  # so that numbers which don't fit are found soon
+_ROWS_AT_ONCE = 256  # so that unrepresentable numbers are found soon
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """A matrix as FBGEMM holds it, and the few numbers that float16 doesn't have, by their place."""
+    """A matrix in FBGEMM's layout, and the few numbers that float16 can't represent, by their place."""
 
     product: Any
     dtype: torch.dtype
@@ -26,9 +26,9 @@ class _Packed:
 
 
 class FBGEMMKernel(Kernel):
-    """Half the bytes of float32, for numbers that lose nothing by it.
+    """Stores weights in float16 if that is exact: half the bytes of float32.
 
-    bfloat16 numbers below 2^-17 are off by 2^-25 at most in products. Nothing else is, and ``unpack`` gives all back.
+    Only bfloat16 numbers below 2^-17 are rounded in products, by at most 2^-25; ``unpack`` restores them exactly.
     """
 
     def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
@@ -69,6 +69,6 @@ class FBGEMMKernel(Kernel):
 
 
 def _error(numbers: torch.Tensor) -> float:
-    """Return the largest error of float16 for some numbers; infinity for those that are too large, and NaN."""
+    """Return the largest error of float16 for some numbers; infinity if one is too large or NaN."""
     error = (numbers.float() - numbers.to(torch.float16).float()).abs().amax()
     return float(error.nan_to_num(float("inf")))

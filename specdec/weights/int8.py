@@ -1,7 +1,7 @@
 """FBGEMM's products of 8-bit integers: half of bfloat16's bytes, and lossy.
 
-Each row of a weight has a scale of its own, and so has each row that is multiplied: sums of integers are exact, and no
-row depends on the others. The operations are those of torch's quantised models, whose tensors torch means to give up.
+Each row of a weight and each row that is multiplied by it has its own scale. Sums of integers are exact, so rows are
+independent. The operations are those of torch's quantised models, whose tensor types torch has deprecated.
 """
 
 import warnings
@@ -13,23 +13,23 @@ import torch
 from specdec.weights.base import Kernel
 
 _LARGEST = 127
-_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"  # of float32 rows, which it rounds by a scale
+_PRODUCT = "linear_with_input_q_dq_qweight_dq_output_fp32"  # of float32 rows, which are rounded by a scale
 _ROWS_AT_ONCE = 1024
-_LEAST_SCALE = 2.0**-100  # rows of zeros have some, too
+_LEAST_SCALE = 2.0**-100  # rows of zeros need a scale, too
 
 
 @dataclass(frozen=True, slots=True)
 class _Packed:
-    """A matrix as FBGEMM holds it, and as it was."""
+    """A matrix in FBGEMM's layout, and the original."""
 
     product: Any
     dense: torch.Tensor
 
 
 class Int8Kernel(Kernel):
-    """Weights and the rows that are multiplied by them in 8 bits; lossy, and so opt-in by name."""
+    """Rounds weights, and the rows that are multiplied by them, to 8 bits; lossy, so opt-in by name."""
 
-    lossy: ClassVar[str] = "weights and what is multiplied by them are rounded to 8 bits"
+    lossy: ClassVar[str] = "weights and activations are rounded to 8 bits"
 
     def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
         if device.type != "cpu":
@@ -39,7 +39,7 @@ class Int8Kernel(Kernel):
         if "fbgemm" not in torch.backends.quantized.supported_engines or not hasattr(torch.ops.quantized, _PRODUCT):
             return "this torch was built without it"
         if not torch.cpu._is_vnni_supported():
-            return "this processor's products of 8 bits may overflow"
+            return "this processor's 8-bit products may overflow"
         return ""
 
     def holds(self, weight: torch.Tensor) -> bool:

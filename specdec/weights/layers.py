@@ -1,4 +1,4 @@
-"""The layers of a model that are plain products, and which of them are given the same rows."""
+"""The layers of a model that are plain matrix products, and the groups of them that receive the same rows."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,16 +13,16 @@ from specdec.weights.matrix import PartMatrix
 from specdec.weights.sharding import is_sharded_tensor
 from specdec.weights.tensor import PackedWeight
 
-_LEAST_BYTES = 2  # of a number in a plain matrix
+_LEAST_BYTES = 2  # per number in a plain matrix
 
 
 @dataclass(frozen=True, slots=True)
 class ProductLayer:
-    """A layer that multiplies by its weight and does nothing else.
+    """A layer that only multiplies by its weight.
 
     Attributes:
-        name: the layer's in the model.
-        is_looked_up: the weight is another kind of layer's too, such as an embedding's.
+        name: the layer's name in the model.
+        is_looked_up: the weight is shared with another kind of layer, such as an embedding.
         is_transposed: the weight is ``(inputs, outputs)``.
     """
 
@@ -50,7 +50,7 @@ class ProductLayer:
 
 
 def is_quantised(module: torch.nn.Module) -> bool:
-    """Return True for a linear layer whose weight is no plain matrix: short numbers, several tensors, an own class."""
+    """Return True for a linear layer without a plain matrix: with short numbers, several tensors or a tensor class."""
     is_linear = isinstance(module, torch.nn.Linear) or (
         hasattr(module, "in_features") and not any(True for _ in module.children())  # adapters have layers inside
     )
@@ -60,14 +60,14 @@ def is_quantised(module: torch.nn.Module) -> bool:
 
 
 def is_sharded(model: torch.nn.Module) -> bool:
-    """Return True for a model whose matrices are spread over processes."""
+    """Return True for a model whose matrices are sharded over processes."""
     return any(map(is_sharded_tensor, model.parameters()))
 
 
 def is_hooked_part(module: torch.nn.Module) -> bool:
-    """Return True for a layer whose weight is packed as one with others', and that has hooks, which may write to rows.
+    """Return True for a layer of a joined matrix that has hooks, which may write to the rows.
 
-    In inference mode torch doesn't record whether rows were written to since the others multiplied by them.
+    In inference mode torch doesn't record writes, so a change of the rows after the joined product isn't detected.
     """
     weight = getattr(module, "weight", None)
     is_part = isinstance(weight, PackedWeight) and isinstance(weight.matrix, PartMatrix)
@@ -75,14 +75,14 @@ def is_hooked_part(module: torch.nn.Module) -> bool:
 
 
 def rounds_rows(module: torch.nn.Module) -> bool:
-    """Return True for a linear layer that may round what it multiplies: quantised, or packed by a lossy kernel."""
+    """Return True for a linear layer that may round its input: quantised, or packed by a lossy kernel."""
     weight = getattr(module, "weight", None)
     kernel = weight.matrix.kernel if isinstance(weight, PackedWeight) else None
     return is_quantised(module) or (kernel is not None and bool(kernel.lossy))
 
 
 def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
-    """Yield the layers of floating-point weights, one for each weight."""
+    """Yield the product layers with floating-point weights, one for each weight."""
     from transformers.pytorch_utils import Conv1D
 
     plain = {torch.nn.Linear.forward, Conv1D.forward}
@@ -104,10 +104,10 @@ def product_layers(model: torch.nn.Module) -> Iterator[ProductLayer]:
 
 @torch.inference_mode()
 def given_the_same_rows(model: torch.nn.Module, layers: Sequence[ProductLayer]) -> list[list[ProductLayer]]:
-    """Return the groups of layers that a pass gives one and the same tensor, in the order of calls; run for a token.
+    """Return the groups of layers that receive the same tensor in a pass, in the order of calls; runs one token.
 
-    A layer is in none if it is called more or less than once, if its rows change before the group's last call, or if a
-    hook stands between it and the others: hooks may write to the rows, and not in every pass.
+    A layer isn't in a group if it isn't called exactly once, if its rows change before the group's last call, or if
+    there is a hook between it and the others, which may write to the rows in some passes.
     """
     hooked = {name for name, module in model.named_modules() if _is_hooked(module)}
     calls = _calls(model, layers)
@@ -156,6 +156,6 @@ def _is_hooked(module: torch.nn.Module) -> bool:
 
 
 def _between(names: Sequence[str]) -> set[str]:
-    """Return the names of some layers, and of the modules around each that aren't around all of them."""
+    """Return the names of some layers, and of the modules that contain some of them but not all."""
     around = [set(accumulate(name.split("."), "{}.{}".format)) for name in names]
     return around[0].union(*around) - around[0].intersection(*around)

@@ -1,4 +1,4 @@
-"""A weight matrix in memory: packed by a kernel, dense, or both where something else reads its rows."""
+"""A weight matrix in memory: packed by a kernel, dense, or both if other code reads its rows."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ class Matrix(ABC):
     """The numbers of a ``PackedWeight``. Shapes are ``(outputs, inputs)``.
 
     Attributes:
-        checksum: of the packed weight in its layer's shape, where that is known.
+        checksum: of the packed weight in its layer's shape, if known.
     """
 
     checksum: str | None = None
@@ -24,7 +24,7 @@ class Matrix(ABC):
     @property
     @abstractmethod
     def kernel(self) -> Kernel | None:
-        """The kernel that multiplies by it; None while it is dense."""
+        """The kernel that multiplies by the matrix; None while it is dense."""
 
     @property
     @abstractmethod
@@ -37,23 +37,24 @@ class Matrix(ABC):
 
     @abstractmethod
     def dense(self) -> torch.Tensor:
-        """Return the dense matrix, read-only: a copy where it is packed, else the stored one."""
+        """Return the dense matrix, read-only: a copy if it is packed, else the stored one."""
 
     @abstractmethod
     def make_dense(self, is_transposed: bool) -> torch.Tensor:
-        """Drop the packed form, and return the dense matrix, which products read from now on; callers may write to it.
+        """Drop the packed form and return the dense matrix, which products read from now on; callers may write to it.
 
-        ``is_transposed``: the matrix is made such that its transpose is contiguous.
+        Args:
+            is_transposed: make the matrix such that its transpose is contiguous.
         """
 
 
 class WholeMatrix(Matrix):
-    """A matrix that is multiplied by itself.
+    """A matrix with a product of its own, not joined with others.
 
     Args:
-        kernel, packed: the kernel, and the matrix as that holds it; None where it is dense.
-        kept: the dense matrix where there is one: of embeddings, whose rows are looked up, and of what isn't packed.
-        row_multiple: rows are padded to a multiple of it.
+        kernel, packed: the kernel and the matrix in its layout; None if the matrix is dense.
+        kept: the dense matrix, if it is stored: for embeddings, whose rows are looked up, and for unpacked matrices.
+        row_multiple: rows are padded to a multiple of this number.
     """
 
     def __init__(
@@ -88,22 +89,22 @@ class WholeMatrix(Matrix):
 
 @dataclass(slots=True)
 class _Ready:
-    """The parts of a joined product that no layer has taken yet, and the rows that were multiplied."""
+    """The parts of a joined product that no layer has used yet, and the rows that were multiplied."""
 
     rows: torch.Tensor
     version: int | None
     parts: list[torch.Tensor | None]
 
     def part_for(self, rows: torch.Tensor, index: int) -> torch.Tensor | None:
-        """Return a part, None unless it is of these very rows, unchanged since."""
+        """Return a part if it was computed from this tensor of rows, unchanged since; else None."""
         return self.parts[index] if self.rows is rows and self.version == _version(rows) else None
 
 
 class JoinedMatrix:
-    """Matrices that are multiplied by the same rows, one below the other: one product in place of several.
+    """Several matrices that receive the same rows, stacked to one: a single product replaces several.
 
-    The first that is asked for multiplies for all of them. The others' products lie ready for whoever brings the very
-    same tensor of rows. Any other tensor is multiplied anew, so that nothing depends on the order of calls.
+    The first request computes the products of all. The others' are cached, and returned for the same tensor of rows.
+    Any other tensor is multiplied again, so nothing depends on the order of calls.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class JoinedMatrix:
         """Return the product of one of the matrices."""
         if bias is not self._biases[index]:
             return linear(rows, self.dense(index), bias)
-        ready = self._ready  # other threads may put theirs there meanwhile
+        ready = self._ready  # other threads may replace it meanwhile
         part = None if ready is None else ready.part_for(rows, index)
         if ready is None or part is None:
             joined = torch.cat([each for each in self._biases if each is not None]) if bias is not None else None
@@ -141,7 +142,7 @@ class JoinedMatrix:
 
 
 class PartMatrix(Matrix):
-    """One of the matrices of a joined one, for layers that are given the very same rows."""
+    """One of the matrices of a joined matrix, for layers that receive the same rows."""
 
     def __init__(self, joined: JoinedMatrix, index: int) -> None:
         self._joined, self._index = joined, index
@@ -171,7 +172,7 @@ class PartMatrix(Matrix):
 def _multiply(
     kernel: Kernel, rows: torch.Tensor, packed: Any, bias: torch.Tensor | None, row_multiple: int
 ) -> torch.Tensor:
-    """Return the kernel's product, of as many rows as make each independent of the others."""
+    """Return the kernel's product, with rows padded so that each is independent of the others."""
     if row_multiple == 1:
         return kernel.multiply(rows, packed, bias)
     *shape, width = rows.shape

@@ -1,4 +1,4 @@
-"""The values that ``weights=`` may have: modes, and the names of kernels."""
+"""The values of ``weights=``: modes, and the names of kernels."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ def checked_weights(requested: object, kernels: Iterable[str]) -> str:
     """Return the requested mode, or the name of one of the installed ``kernels``.
 
     Raises:
-        RequestError: for one that doesn't exist.
+        RequestError: for an unknown mode or kernel.
     """
     names = [*MODES, *sorted(kernels)]
     if requested not in names:

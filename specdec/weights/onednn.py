@@ -1,7 +1,7 @@
-"""oneDNN's products with a matrix that is packed once, in the blocks that its kernels read.
+"""oneDNN's products with a matrix packed once, in the blocks that its kernels read.
 
-The operations are those that torch's inductor makes of frozen models. Their names are private, so they are looked up
-when they are needed, and a torch without them has no such kernel.
+The operations are those that torch's inductor uses for frozen models. Their names are private, so they are looked up
+when needed; if torch doesn't have them, the kernel is unavailable.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ _DTYPES = torch.float32, torch.bfloat16
 
 
 class OneDNNKernel(Kernel):
-    """Blocked matrices of the model's own dtype; one layout serves every number of rows."""
+    """Blocked matrices in the model's own dtype; one layout for every number of rows."""
 
     def why_not(self, dtype: torch.dtype, device: torch.device) -> str:
         if device.type != "cpu":
@@ -28,7 +28,7 @@ class OneDNNKernel(Kernel):
         return ""
 
     def pack(self, weight: torch.Tensor) -> torch.Tensor:
-        # Without the number of rows in the call: with one, other numbers are slow and have other bits.
+        # The number of rows isn't passed: if it is, products of other numbers are slow and have other bits.
         packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach().contiguous(), None)
         return packed
 

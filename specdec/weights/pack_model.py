@@ -1,4 +1,4 @@
-"""Packing a model's weights by the fastest kernel that serves, or leaving them stock, with the reason."""
+"""Packs a model's weights by the fastest suitable kernel, or leaves them stock with the reason."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from specdec.weights.packing import pack, packed_weights, unpack
 
 _QUIET_SECONDS = 2.0
 _NO_LAYERS = "the model has no linear layers of plain numbers"
-_LEAST_BYTES = 2**23  # smaller models stay in a processor's caches, where the layout is of no account
+_LEAST_BYTES = 2**23  # smaller models stay in the processor's caches, where the layout doesn't matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Weights:
     """How a model's weight matrices are stored.
 
     Attributes:
-        kernel: the name of the kernel of the packed matrices; "" where none are packed.
+        kernel: the name of the packed matrices' kernel; "" if none are packed.
         num_packed, num_layers: numbers of packed and of all linear layers.
-        twice: bytes stored twice: of matrices that are embeddings too, and of all matrices where the kernel is lossy.
+        twice: bytes stored twice: of matrices that are also embeddings, and of all matrices if the kernel is lossy.
         lossy: what is rounded, or "".
         loss: the largest difference between a weight and the number that is multiplied instead.
         why: why the weights aren't packed, or not by the fastest kernel, or "".
-        tried: the kernels that serve the model's dtype and device, where none is used.
-        num_quantised: number of quantised linear layers, which aren't counted in ``num_layers`` and stay unchanged.
+        tried: the kernels that support the model's dtype and device, if none is used.
+        num_quantised: number of quantised linear layers, which stay unchanged and aren't counted in ``num_layers``.
     """
 
     kernel: str = ""
@@ -50,23 +50,25 @@ class Weights:
             return f"stock: {self.why}"
         num_linear = self.num_layers + self.num_quantised
         parts = [f"packed by {self.kernel}: {self.num_packed} of {num_linear} linear layers"]
-        parts += [f"{self.num_quantised} are quantised and stay as they are"] if self.num_quantised else []
+        parts += [f"{self.num_quantised} are quantised and stay unchanged"] if self.num_quantised else []
         parts += [f"lossy, as {self.lossy}"] if self.lossy else []
-        why_twice = "to be given back" if self.lossy else "as embeddings"
-        parts += [f"{self.twice / 2**20:.0f} MiB held twice, {why_twice}"] if self.twice else []
+        why_twice = "to be restored" if self.lossy else "as embeddings"
+        parts += [f"{self.twice / 2**20:.0f} MiB stored twice, {why_twice}"] if self.twice else []
         parts += [f"numbers off by {self.loss:.1g} at most"] if self.loss else []
         return ", ".join([*parts, *([self.why] if self.why else [])])
 
     @property
     def is_worth_a_note(self) -> bool:
-        """True where weights are packed, or a kernel was tried."""
+        """True if weights are packed or a kernel was measured, so that a note is useful."""
         return bool(self.kernel or self.tried)
 
 
 def pack_model(model: torch.nn.Module, requested: str, kernels: Mapping[str, Kernel], why: str) -> Weights:
     """Pack a model's weights in place, or leave them stock; after an error, the model is unpacked.
 
-    ``requested`` is a mode or a kernel's name; ``why`` says why some installed kernels are excluded, or "".
+    Args:
+        requested: a mode or a kernel's name.
+        why: why some installed kernels are excluded, or "".
 
     Raises:
         ModelError: where "packed" or a kernel was requested and no kernel serves, or memory runs out.
@@ -133,9 +135,9 @@ def _packed_by(
     requested: str,
     why: str,
 ) -> Weights:
-    """Pack by the fastest kernel that serves, unless stock products are faster and "auto" was requested.
+    """Pack by the fastest suitable kernel, unless stock products are faster and "auto" was requested.
 
-    ``reasons`` says why kernels don't serve, by name; it is extended.
+    ``reasons`` has the reasons against kernels, by name; more are added.
     """
     tried = tuple(name for name in kernels if name not in reasons)
     groups = _joinable(model, layers) if tried else []
@@ -166,7 +168,7 @@ def _pack_by(
 ) -> Weights:
     """Pack by the chosen kernel; products are joined only if the model runs with them."""
     _pack(model, kernel, grouped(layers, groups, chosen.joins), dict(chosen.row_multiples))
-    if chosen.joins and not _runs(model):  # its code wants a product of several rows to be contiguous, say
+    if chosen.joins and not _runs(model):  # its code may require a contiguous product, for example
         unpack(model)
         _pack(model, kernel, grouped(layers, groups, joins=False), {})
     packed = packed_weights(model)
@@ -207,7 +209,7 @@ def _pack(
 
 @contextmanager
 def _progress(task: str, total: int) -> Iterator[Callable[[], object]]:
-    """Show a progress bar if the task takes long; yields the function to call after each part."""
+    """Show a progress bar if the task takes long; yield a function to call after each part."""
     from transformers.utils.logging import tqdm
 
     with tqdm(total=total, desc=task, delay=_QUIET_SECONDS, leave=False) as progress:
@@ -226,16 +228,16 @@ def stock_or_refuse(requested: str, num_layers: int, why: str, layer: ProductLay
     """Return stock weights with the reason.
 
     Raises:
-        ModelError: where "packed" or a kernel was requested.
+        ModelError: if "packed" or a kernel was requested.
     """
     if requested not in {"auto", "stock"}:
         where = "" if layer is None else f" on {processor_name()} for {layer.name} in {_name(layer.weight.dtype)}"
-        raise ModelError(f"weights={requested!r} can't be had{where}: {why}; use weights='auto' or 'stock'")
+        raise ModelError(f"weights={requested!r} is unavailable{where}: {why}; use weights='auto' or 'stock'")
     return Weights(num_layers=num_layers, why=why)
 
 
 def _why_not_these(kernel: Kernel, layers: Sequence[ProductLayer]) -> str:
-    """Return why a kernel that serves the dtype can't serve these layers, or ""; the first one is tried."""
+    """Return why a kernel for the dtype isn't suitable for these layers, or ""; tests the first layer."""
     for layer in layers:
         if not kernel.holds(layer.matrix):
             return f"{layer.name} has numbers in {_name(layer.weight.dtype)} that it doesn't"
@@ -244,12 +246,12 @@ def _why_not_these(kernel: Kernel, layers: Sequence[ProductLayer]) -> str:
     try:
         packed = kernel.pack(matrix)
         product, unpacked = kernel.multiply(rows, packed, None), kernel.unpack(packed)
-    except Exception as error:  # a third party's code, and torch's private operations
+    except Exception as error:  # third-party code, and torch's private operations
         return f"it raised {in_one_line(error)}"
     expected, allowed = rows.double() @ matrix.double().T, kernel.largest_error(rows, matrix)
     if product.shape != expected.shape or not bool(((product.double() - expected).abs() <= allowed).all()):
         return f"its product with {layers[0].name} is wrong"
-    return "" if torch.equal(unpacked, matrix) else f"it doesn't give back {layers[0].name} as it was"
+    return "" if torch.equal(unpacked, matrix) else f"it doesn't unpack {layers[0].name} to the same bits"
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -1,4 +1,4 @@
-"""Packing a model's weights in place, and unpacking them."""
+"""Packs a model's weights in place, and unpacks them."""
 
 import ctypes
 import mmap
@@ -16,7 +16,7 @@ from specdec.weights.layers import ProductLayer
 from specdec.weights.matrix import JoinedMatrix, Matrix, PartMatrix, WholeMatrix
 from specdec.weights.tensor import PackedWeight
 
-_MOST_KEPT = 2**26  # bytes that were freed, before they are returned
+_MOST_KEPT = 2**26  # bytes freed before memory is returned to the system
 _PAGE_OUT = 21  # madvise's MADV_PAGEOUT: Linux drops a file's pages and reads them again on access
 _OWN = {"matrix", "is_transposed", "plain_dtype", "_is_param"}  # attributes of packed weights
 
@@ -29,16 +29,20 @@ def pack(
 ) -> None:
     """Pack the weights of some layers, each group as one matrix, group by group.
 
-    ``row_multiples``: by ``(outputs, inputs)`` of a group's matrix, the multiple that rows are padded to.
-    At most one group's weights are in memory twice. A weight stays stock where the kernel can't pack it, and where
-    something else refers to it: a view, a weak reference, or a profiler's record. A graph of gradients made before
-    can't be run backward afterwards.
+    At most one group's weights are in memory twice. A weight stays stock if the kernel can't pack it, or if another
+    object refers to it: a view, a weak reference or a profiler's record. A gradient graph made before can't be run
+    backward afterwards.
+
+    Args:
+        row_multiples: by ``(outputs, inputs)`` of a group's matrix, the multiple to which rows are padded.
     """
     freed = 0
     for group in groups:
         for layer, matrix in zip(group, _packed(kernel, group, row_multiples or {}), strict=True):
             if matrix is not None:
-                matrix.checksum = checksum_of(layer.weight)  # it is at hand; unpacking it later would cost more
+                matrix.checksum = checksum_of(
+                    layer.weight
+                )  # the matrix is available now; unpacking it later would cost more
                 _let_go_of_pages(layer.weight)
                 _replace(layer.weight, PackedWeight.standing_for(matrix, layer.weight, layer.is_transposed))
         on_group()
@@ -49,16 +53,16 @@ def pack(
 
 
 def _return_memory() -> int:
-    """Have the C library give the system what was freed, as far as it can: blocks of this size add up to a model."""
-    with suppress(OSError, AttributeError):  # where it isn't glibc
+    """Return freed memory to the system through the C library, because blocks of this size add up to a model."""
+    with suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
     return 0
 
 
 def _let_go_of_pages(weight: torch.Tensor) -> None:
-    """Have the system drop a weight's pages of a checkpoint file, which stays mapped while any tensor of it is in use.
+    """Let the system drop a weight's pages of a checkpoint file, which is mapped while any of its tensors is in use.
 
-    This is advice that changes no number, also for memory that isn't a file's.
+    This is a hint to the system and changes no number, even for memory that isn't a file's.
     """
     if not weight.is_cpu:
         return
@@ -66,7 +70,7 @@ def _let_go_of_pages(weight: torch.Tensor) -> None:
     first = -(-start // size) * size
     length = (start + weight.nbytes) // size * size - first
     if length > 0:
-        with suppress(OSError, AttributeError):  # where there is no madvise
+        with suppress(OSError, AttributeError):  # no madvise on this system
             ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(length), _PAGE_OUT)
 
 
@@ -88,7 +92,7 @@ def _packed(
 
 
 def unpack(model: torch.nn.Module) -> None:
-    """Make every weight of a model an ordinary parameter again, with the bits that it had.
+    """Make every weight of a model an ordinary parameter again, with its original bits.
 
     One that something else refers to meanwhile keeps its class, and is dense.
 
@@ -123,9 +127,10 @@ def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:
 
 
 def _replace(parameter: torch.Tensor, by: torch.Tensor) -> bool:
-    """Give a parameter the contents and the class of another tensor; references to it stay valid.
+    """Give a parameter the contents and class of another tensor, so that references to it stay valid.
 
-    False where something refers to the parameter, or hooks hang on it: it stays as it was.
+    Returns:
+        False if another object refers to the parameter's contents or it has hooks; it is unchanged then.
     """
     if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
         return False
@@ -134,7 +139,7 @@ def _replace(parameter: torch.Tensor, by: torch.Tensor) -> bool:
     try:
         torch.utils.swap_tensors(parameter, by)  # type: ignore[no-untyped-call]  # torch's
     except RuntimeError:
-        # All but the contents was swapped already where something in C++ refers to it, such as a profiler's record.
+        # If a C++ object refers to it, such as a profiler's record, everything except the contents was swapped already.
         parameter.__class__, parameter.__dict__ = own_class, own_attributes
         return False
     if isinstance(parameter, PackedWeight):

@@ -1,4 +1,4 @@
-"""The number of rows that must go together, so that none of them depends on how many others there are."""
+"""Finds the multiple to which rows must be padded so that no row depends on the number of rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -6,34 +6,34 @@ from dataclasses import dataclass
 import torch
 
 _MULTIPLES = (1, 2, 4, 8, 16, 32)
-_FEW = tuple(range(1, 13))  # rows: where libraries choose among their ways
+_FEW = tuple(range(1, 13))  # rows: where libraries switch between kernels
 _MORE = (14, 15, 16, 20, 24, 28, 32, 36, 40, 48, 64, 96, 128, 160, 256)
-_LEAST = (16, 32, 64, 160)  # always tried: most trees
-_MOST_SLICES = 4  # the sums of a single row agree by chance in one case of seven
+_LEAST = (16, 32, 64, 160)  # always tested: the sizes of most trees
+_MOST_SLICES = 4  # the sums of a single row are equal by chance in one case of seven
 _NUM_CORRECTED = 3
 _NUM_INPUTS = 32  # of which those that count most are corrected
 _SEED = 2402
-_SCALE = 64.0  # so that what is left of a cancelled sum isn't below float16's smallest number
+_SCALE = 64.0  # so that the remainder of a cancelled sum isn't below float16's smallest number
 
 
 NUM_TRIED = len(_FEW) + len(_MORE)  # of numbers of rows, where it is quick
 
 
 def most_rows(is_quick: bool) -> int:
-    """Return the largest number of rows that is tried."""
+    """Return the largest number of rows to test."""
     return (_MORE if is_quick else _LEAST)[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class RowFunction:
-    """A function of rows to try, such as a product.
+    """A function of rows to test, such as a product.
 
     Attributes:
-        run: maps rows, ``(count, width)``.
+        run: the function of rows, ``(count, width)``.
         width, dtype, device: of the rows.
         weight, bias: of a product, ``(columns, width)`` and ``(columns,)``.
-        is_opaque: it is a product by a matrix that can't be read, or by another than ``weight``. Rows have a large
-            number each then, since such layers were seen to treat the column of one apart, in all rows.
+        is_opaque: True for a product by a matrix that can't be read or isn't ``weight``. Each row then has one large
+            number, because such layers were seen to treat a column with a large number differently in all rows.
     """
 
     run: Callable[[torch.Tensor], torch.Tensor]
@@ -45,9 +45,9 @@ class RowFunction:
     is_opaque: bool = False
 
     def multiple(self, is_quick: bool = True, least: int = 1) -> int | None:
-        """Return the least multiple that makes rows independent, from ``least`` on; None where there is none.
+        """Return the smallest multiple, at least ``least``, that makes rows independent; None if there is none.
 
-        Few rows are tried in several places, then multiples of what fits those, up to ``most_rows(is_quick)``.
+        Small numbers of rows are tested in several places, then multiples, up to ``most_rows(is_quick)``.
         """
         many = _MORE if is_quick else _LEAST
         rows = self.rows(many[-1])
@@ -62,10 +62,10 @@ class RowFunction:
         return multiple
 
     def rows(self, count: int) -> torch.Tensor:
-        """Return rows, (count, width), each of which has one column whose sum cancels to the error of its summation.
+        """Return rows, ``(count, width)``, each with one output column whose sum cancels to its rounding error.
 
-        Rounding to half precision hides the order of a sum in all but one of some ten thousand numbers. It can't hide
-        that order where nothing but the error of the sum is left.
+        Rounding to half precision hides the order of summation in all but about one of ten thousand numbers. It can't
+        hide the order if only the error of the sum remains.
         """
         generator = torch.Generator().manual_seed(_SEED)
         rows = torch.randn(count, self.width, generator=generator)
@@ -84,14 +84,14 @@ class RowFunction:
         target = 0.0 if self.bias is None else -self.bias[columns].double()
         places = factors.abs().topk(min(_NUM_CORRECTED, self.width)).indices
         rows.scatter_(1, places, 0.0)
-        for place in places.T:  # each leaves what its number's rounding does, a small part of the one before
+        for place in places.T:  # each leaves the rounding error of its number, a small part of the previous one
             missing = target - (rows.double() * factors).sum(-1)
             at = torch.arange(len(rows), device=rows.device), place
             rows[at] = (missing / factors[at]).nan_to_num(0.0, 0.0, 0.0).to(rows.dtype)
         return rows
 
     def _cancelling_opaquely(self, rows: torch.Tensor) -> torch.Tensor:
-        """Do the same by what the product itself says of some of its inputs, and of the rows so far."""
+        """Do the same without reading the weight, by products with unit inputs and with the rows so far."""
         tried = torch.linspace(0, self.width - 1, min(_NUM_INPUTS, self.width), device=self.device).long()
         units = torch.zeros(len(tried) + 1, self.width, dtype=self.dtype, device=self.device)
         units[torch.arange(len(tried), device=self.device), tried] = 1.0
@@ -107,7 +107,7 @@ class RowFunction:
         return rows
 
     def _deviating(self, counts: Sequence[int], rows: torch.Tensor, whole: torch.Tensor) -> Iterator[int]:
-        """Yield the numbers of rows that give some row other bits than ``whole``, the largest number, does."""
+        """Yield the numbers of rows for which some row has other bits than in ``whole``, the largest number of rows."""
         for count in counts:
             for index in range(max(1, _MOST_SLICES // count)):
                 start = (count + index) * 7 % (len(rows) - count)  # a row's place must not matter either

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
 
 
 def is_sharded_tensor(tensor: object) -> TypeGuard["DTensor"]:
-    """Return True for a ``DTensor``, without importing its module, which takes half a second.
+    """Return True for a ``DTensor``.
 
-    Nobody can hold a ``DTensor`` before that module is imported.
+    Its module, which takes half a second to import, isn't imported: if it wasn't imported before, no tensor is one.
     """
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)

@@ -1,10 +1,10 @@
-"""A packed parameter: a tensor whose products go to a kernel, and that reads like the dense matrix.
+"""A packed parameter: a tensor whose products are computed by a kernel, and that reads like the dense matrix.
 
-Everything about packing is in the tensor. Layers keep their class, their hooks and their parameters' identity, so
-adapters, ``state_dict``, ``deepcopy`` and transformers' own ``generate`` work as before.
+Packing affects only the tensor. Layers keep their class, their hooks and their parameters' identity, so adapters,
+``state_dict``, ``deepcopy`` and transformers' own ``generate`` work as before.
 
 A packed matrix is read-only: an operator that would write to it raises ``ModelError`` before anything is changed. Code
-that takes a view or the memory address gets the real dense matrix, which is no longer packed and may be written to.
+that takes a view or the memory address makes the matrix dense; it is no longer packed and may be written to.
 """
 
 from collections.abc import Callable
@@ -36,8 +36,9 @@ _READS_MEMORY = {
 class PackedWeight(torch.Tensor):
     """A weight matrix as its layer's parameter.
 
-    Products of plain rows go to the kernel while no gradient is needed. Every other operation reads a dense copy. One
-    that returns a view makes the matrix dense for good, and one that writes to a packed matrix raises ``ModelError``.
+    The kernel computes products of plain rows while no gradient is needed. Every other operation reads a dense copy. An
+    operation that returns a view makes the matrix dense permanently; one that writes to a packed matrix raises
+    ``ModelError``.
     """
 
     matrix: Matrix
@@ -46,12 +47,12 @@ class PackedWeight(torch.Tensor):
 
     @staticmethod
     def __new__(cls, data: torch.Tensor, requires_grad: bool = True, **others: Any) -> Any:
-        """Make an ordinary parameter: ``type(parameter)(data)`` is how others replace one."""
+        """Make an ordinary parameter, since other libraries replace a parameter by ``type(parameter)(data)``."""
         return torch.nn.Parameter(data, requires_grad)
 
     @classmethod
     def standing_for(cls, matrix: Matrix, like: torch.Tensor, is_transposed: bool = False) -> "PackedWeight":
-        """Stand for a matrix, with the shape, dtype and device of ``like``."""
+        """Return a weight for a matrix, with the shape, dtype and device of ``like``."""
         made: PackedWeight = torch.Tensor._make_wrapper_subclass(
             cls, like.shape, dtype=like.dtype, device=like.device, requires_grad=False
         )
@@ -60,7 +61,7 @@ class PackedWeight(torch.Tensor):
 
     @classmethod
     def of_dense(cls, dense: torch.Tensor, is_transposed: bool = False) -> "PackedWeight":
-        """Stand for a matrix that is not packed."""
+        """Return a weight for a matrix that isn't packed."""
         kept = dense.detach()
         return cls.standing_for(WholeMatrix(None, None, kept.T if is_transposed else kept), dense, is_transposed)
 
@@ -71,7 +72,7 @@ class PackedWeight(torch.Tensor):
 
     def as_parameter(self, requires_grad: bool) -> "PackedWeight":
         """Make it a parameter, and return it."""
-        self._is_param = True  # what isinstance(…, torch.nn.Parameter) asks of tensors of other classes
+        self._is_param = True  # isinstance(…, torch.nn.Parameter) reads this from tensors of other classes
         return self.requires_grad_(requires_grad)  # type: ignore[return-value]  # itself
 
     def unpacked(self) -> torch.Tensor:
@@ -114,7 +115,7 @@ class PackedWeight(torch.Tensor):
             return _INSTEAD.get(func, func)(*args, **kwargs)
 
     def times(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return what ``linear`` gives for some rows, ``(..., inputs)``."""
+        """Return ``linear`` of rows, ``(..., inputs)``."""
         if torch.is_grad_enabled() and (self.requires_grad or rows.requires_grad):
             dense = _Dense.apply(self)  # type: ignore[no-untyped-call]  # torch's
             return _LINEAR(rows, dense.T if self.is_transposed else dense, bias)
@@ -130,14 +131,14 @@ class PackedWeight(torch.Tensor):
         kwargs = kwargs or {}
         if func in {_aten.detach.default, _aten.alias.default}:
             return cls.standing_for(args[0].matrix, args[0], args[0].is_transposed)
-        if func is _aten._to_copy.default:  # a cast, or a move, of the layer's parameter perhaps
+        if func is _aten._to_copy.default:  # possibly a cast or a move of the layer's parameter
             return cls.of_dense(func(args[0].unpacked(), **kwargs), args[0].is_transposed)
         written, is_aliased = _accesses(func, args, kwargs)
         for each in written:
             if isinstance(each, cls):
                 each.check_writable(str(func))
         shares_memory = func in _SHARES_MEMORY or is_aliased
-        wrapped: dict[int, PackedWeight] = {}  # by the dense tensor that stands in for it
+        wrapped: dict[int, PackedWeight] = {}  # by the dense tensor that replaces it
 
         def plain(each: Any) -> Any:
             if not isinstance(each, cls):
@@ -169,7 +170,7 @@ class PackedWeight(torch.Tensor):
         return copied.as_parameter(self.requires_grad) if isinstance(self, torch.nn.Parameter) else copied
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """An ordinary tensor: the copy belongs to no generator, so nothing would ever unpack it."""
+        """Copy to an ordinary tensor, because the copy belongs to no generator that would unpack it."""
         if id(self) not in memo:
             dense = self.unpacked().detach().clone(memory_format=torch.contiguous_format)
             is_parameter = isinstance(self, torch.nn.Parameter)
@@ -188,7 +189,7 @@ class PackedWeight(torch.Tensor):
 
 
 class _Dense(torch.autograd.Function):
-    """The dense matrix, whose gradient is the packed one's."""
+    """The dense matrix, whose gradient is passed on to the packed one."""
 
     @staticmethod
     def forward(ctx: Any, weight: PackedWeight) -> torch.Tensor:  # noqa: ARG004 - torch's arguments
@@ -204,7 +205,7 @@ def _arguments_of_linear(input: Any, weight: Any, bias: Any = None) -> tuple[Any
 
 
 def _set_data(weight: torch.Tensor, value: torch.Tensor) -> None:
-    """``weight.data = value``: what casting and moving a model, and merging an adapter, do."""
+    """Do ``weight.data = value``, as casting or moving a model and merging an adapter do."""
     if isinstance(weight, PackedWeight):
         taken = value if isinstance(value, PackedWeight) else PackedWeight.of_dense(value, weight.is_transposed)
     else:
@@ -215,7 +216,7 @@ def _set_data(weight: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _set_item(weight: torch.Tensor, index: Any, value: Any) -> None:
-    """``weight[index] = value``."""
+    """Do ``weight[index] = value``."""
     if isinstance(weight, PackedWeight):
         weight.check_writable("assigning to an item")
         weight = weight.make_dense()

@@ -1,4 +1,4 @@
-"""The file of what contests decided on this machine: only clear verdicts, which are checked again now and then."""
+"""The file of the contests' verdicts on this machine: only clear ones, which are checked again from time to time."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from specdec.machine.timing import Clock, Verdict
 
 FILE = "kernels.json"
 _MOST = 400  # verdicts, and row multiples, in the file
-_FIRST_CHECK = 600.0  # seconds until a verdict is checked; each check that confirms it makes the next wait longer
+_FIRST_CHECK = 600.0  # seconds until a verdict is checked; each confirmation makes the next interval longer
 _LONGER, _LONGEST = 4, 30 * 86_400.0
 
 RowMultiples = tuple[tuple[tuple[int, int], int], ...]
@@ -39,7 +39,7 @@ class _Known(Remembered):
     def is_due(self, now: float) -> bool:
         """Return True if it is time for a check."""
         wait = min(_LONGEST, _FIRST_CHECK * _LONGER ** min(self.num_confirmed, 10))
-        return not 0.0 <= now - self.checked_at < wait  # a clock may have been set back
+        return not 0.0 <= now - self.checked_at < wait  # the clock may have been set back
 
 
 class _RowMultiples(Remembered):
@@ -53,7 +53,7 @@ class _RowMultiples(Remembered):
 
 
 class _Contents(Remembered):
-    """What the file holds, the latest last."""
+    """The contents of the file, the latest last."""
 
     verdicts: dict[str, _Known] = Field(default_factory=dict)
     rows: dict[str, _RowMultiples] = Field(default_factory=dict)
@@ -61,11 +61,11 @@ class _Contents(Remembered):
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The verdicts about one model's layers, in a file. One that can't be written costs time only.
+    """The verdicts about one model's layers, in a file. If it can't be written, later processes measure again.
 
     Attributes:
-        key: of what verdicts depend on, besides the contenders: layers, machine and versions.
-        now: gives the time of day in seconds.
+        key: changes with all that verdicts depend on besides the contenders: layers, machine and versions.
+        now: returns the time of day in seconds.
     """
 
     path: Path
@@ -79,12 +79,12 @@ class Verdicts:
         measure: Callable[[], Verdict],
         check: Callable[[Verdict], bool | None],
     ) -> str:
-        """Return the winner of a contest, which is measured unless a clear verdict is remembered.
+        """Return the winner of a contest, which is measured unless a clear verdict is cached.
 
         Args:
             question: the contest's name among those about these layers.
-            check: called when a remembered verdict is due. False, where it is contradicted, forgets it and measures
-                anew; None, where a few rounds are unclear, leaves it unchanged.
+            check: called when a cached verdict is due for a check. If it returns False, the verdict is dropped and
+                measured again; if None, the rounds were unclear and the verdict is unchanged.
         """
         key = " ".join((self.key, question, *names))
         known = self._contents().verdicts.get(key)
@@ -104,7 +104,7 @@ class Verdicts:
         return verdict.winner
 
     def row_multiples(self, question: str, probe: Callable[[], RowMultiples]) -> RowMultiples:
-        """Return the multiples that rows are padded to, probed once."""
+        """Return the multiples to which rows are padded; probed once."""
         key = f"{self.key} {question}"
         known = self._contents().rows.get(key)
         if known is None:

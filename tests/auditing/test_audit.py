@@ -112,7 +112,7 @@ def test_a_wrong_bit_of_a_mask_and_a_position_off_by_one_are_defects(mask: type[
     compiler.armed.append(True)
     found = audit(generator, PROMPTS, **SETTINGS)
     assert found.defects
-    assert all("the strategy saw scores that differ by" in finding.reason for finding in found.defects)
+    assert all("the strategy's scores differ by" in finding.reason for finding in found.defects)
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])

@@ -70,8 +70,8 @@ def test_settings_hold_for_the_answers_to_come(chat: Chat) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("/nothing", r"/nothing is no command: there are /proposer, .*/help"),
-        ("/", r"/ is no command"),
+        ("/nothing", r"/nothing is not a command; commands: /proposer, .*/help"),
+        ("/", r"/ is not a command"),
         ("/proposer nothing", "nothing"),
         ("/proposer jacobi:m=3", "jacobi"),
         ("/temperature warm", "'warm'.*valid number"),
@@ -81,10 +81,10 @@ def test_settings_hold_for_the_answers_to_come(chat: Chat) -> None:
         ("/seed -1", "seed"),
         ("/tokens 0", "max_new_tokens"),
         ("/tokens 1.5", "max_new_tokens"),
-        ("/undo", "nothing has been said yet"),
-        ("/undo 3", "takes nothing behind its name, but '3'"),
-        ("/retry", "nothing has been said yet"),
-        ("/plain", "ask something first"),
+        ("/undo", "there is no turn yet"),
+        ("/undo 3", "has no argument, but '3'"),
+        ("/retry", "there is no turn yet"),
+        ("/plain", "ask a question first"),
         ("/save", "a file's name is missing"),
         ("/load", "a file's name is missing"),
         ("/load no_such_file", "can't be read"),
@@ -113,7 +113,11 @@ def test_plain_decoding_is_said_with_both_speeds(chat: Chat) -> None:
 def test_another_text_is_a_tie_only_where_one_lies_at_the_difference(chat: Chat, monkeypatch: Any) -> None:
     ask(chat, "What is bread?")
     original = chat.session.plain
-    for ties, said in (((), "ANOTHER TEXT"), ((3,), "ANOTHER TEXT"), ((2,), "from token 2 on, a tie")):
+    for ties, said in (
+        ((), "ANOTHER TEXT"),
+        ((3,), "ANOTHER TEXT"),
+        ((2,), "from token 2 on, because of a numeric tie"),
+    ):
         assert chat.session.last is not None
         assert chat.session.last.result is not None
         chat.session.last.result = replace(chat.session.last.result, ties=ties)
@@ -133,7 +137,7 @@ def test_undo_retry_save_and_load(chat: Chat, tmp_path: Path) -> None:
     run(f"/save {tmp_path}/my talk.json", chat)
     ask(chat, "And butter?")
     run("/undo", chat)
-    assert heard(chat).lines[-1] == "taken back: And butter?"
+    assert heard(chat).lines[-1] == "removed: And butter?"
     run("/retry", chat)
     assert heard(chat).answers[-1] == first
     assert "always the same" in heard(chat).lines[-1]
@@ -153,7 +157,7 @@ def test_figures_say_how_an_answer_ended(chat: Chat) -> None:
     last = chat.session.last
     assert last is not None
     assert figures(last).startswith("16 tokens, ")
-    assert figures(last).endswith("ms; cut at its most tokens: see /tokens")
+    assert figures(last).endswith("ms; cut at the maximum number of tokens: see /tokens")
     chunks = chat.session.ask("And butter?")
     next(chunks)
     chunks.close()  # type: ignore[attr-defined]  # a generator

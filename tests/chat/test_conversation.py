@@ -52,7 +52,7 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
 def test_a_broken_file_is_refused_by_name(tmp_path: Path, broken: bytes) -> None:
     path = tmp_path / "talk.json"
     path.write_bytes(broken)
-    with pytest.raises(RequestError, match=r"talk\.json (holds no conversation that /save has written|can't be read)"):
+    with pytest.raises(RequestError, match=r"talk\.json (isn't a conversation written by /save|can't be read)"):
         Conversation.load(path)
 
 

@@ -82,9 +82,9 @@ def test_what_is_stopped_while_its_prompt_is_read_leaves_no_turn(session: Sessio
 
 
 def test_undo_and_retry(session: Session) -> None:
-    with pytest.raises(RequestError, match="nothing has been said yet"):
+    with pytest.raises(RequestError, match="there is no turn yet"):
         session.undo()
-    with pytest.raises(RequestError, match="nothing has been said yet"):
+    with pytest.raises(RequestError, match="there is no turn yet"):
         list(session.retry())
     with pytest.raises(RequestError, match="no answer to decode again"):
         list(session.plain())
@@ -131,7 +131,7 @@ def test_a_conversation_that_outgrows_the_model_is_refused_until_turns_are_dropp
         for number in range(100):
             said(session.ask(f"Tell me {'more and ' * 300} more about number {number}."))
 
-    with pytest.raises(OutgrownError, match=f"tokens with this question, of the {most} that"):
+    with pytest.raises(OutgrownError, match=f"tokens with this question, and the model's limit is {most}"):
         talk()
     num_turns = len(session.conversation.turns)
     assert num_turns > 2

@@ -36,7 +36,7 @@ def test_a_folder_is_indexed_and_the_option_that_uses_it_works(
     output = tmp_path / "my.index"
     code, out, err = run("index", str(corpus), "--output", str(output))
     assert (code, err) == (0, "")
-    assert "skipped, as no UTF-8 text: 2 files" in out
+    assert "skipped, not UTF-8 text: 2 files" in out
     header, figures = out.splitlines()[:2]
     assert header.split() == ["index", "documents", "tokens", "MB", "seconds"]
     assert figures.split()[-4] == "5"
@@ -87,15 +87,15 @@ def test_conversations_go_through_the_chat_template_where_there_is_one() -> None
 @pytest.mark.parametrize(
     ("paths", "options", "message"),
     [
-        (["nowhere"], [], "nowhere isn't there: give text files"),
-        (["corpus/deep", "nowhere"], [], "nowhere isn't there"),
-        (["corpus/empty.txt"], [], "the corpus is empty: give files or folders of text"),
-        (["corpus/picture.png"], [], "the corpus is empty: give files or folders of text"),
-        (["corpus/.git/none"], [], "isn't there"),
+        (["nowhere"], [], "nowhere doesn't exist: give text files"),
+        (["corpus/deep", "nowhere"], [], "nowhere doesn't exist"),
+        (["corpus/empty.txt"], [], "the corpus is empty: give files or folders that contain text"),
+        (["corpus/picture.png"], [], "the corpus is empty: give files or folders that contain text"),
+        (["corpus/.git/none"], [], "doesn't exist"),
         (["bare"], [], "the corpus is empty: there are no files below"),
-        (["odd.jsonl"], [], 'odd.jsonl, line 2 is of another layout: each line is one of {"messages": […]}'),
-        (["cut.jsonl"], [], "cut.jsonl, line 1 is no JSON"),
-        (["corpus"], ["--output", "there.index"], "there.index is there already: add --overwrite"),
+        (["odd.jsonl"], [], 'odd.jsonl, line 2 has an unknown layout: each line is one of {"messages": […]}'),
+        (["cut.jsonl"], [], "cut.jsonl, line 1 isn't JSON"),
+        (["corpus"], ["--output", "there.index"], "there.index exists already: add --overwrite"),
         (["corpus"], ["--output", "corpus"], "corpus is a folder: give a file"),
         (["corpus"], ["--output", "no/such/folder/x"], "can't be written"),
         (["corpus"], ["--output", "c++.index"], "give a name without '+' and ','"),

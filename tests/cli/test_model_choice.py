@@ -93,7 +93,11 @@ FOLDER = str(Path(demo.__file__).parent / "model")
     ("failing", "options", "line"),
     [
         ({}, (), "decoding with swift; backend='hf' decodes with torch\n"),
-        ({}, ("--weights", "stock"), "decoding with torch, not with swift: weights='stock' is about torch's layers\n"),
+        (
+            {},
+            ("--weights", "stock"),
+            "decoding with torch, not with swift: weights='stock' applies to torch's layers\n",
+        ),
         ({}, ("--proposer", "draft_model:layers=2"), "decoding with torch, not with swift: DraftModelProposer drafts "),
         ({"declines": "no graph"}, (), "decoding with torch, not with swift: no graph\n"),
         ({"read": ModelError("no gather")}, (), "decoding with torch, not with swift: no gather\n"),

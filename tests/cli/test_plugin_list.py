@@ -81,8 +81,8 @@ def test_options_are_written_as_on_a_command_line(run: Any) -> None:
         "nothing=None",
         "flag=True",
     ]
-    assert "path=datastore.index an index that `specdec index` made" in " ".join(listed(out)["datastore"])
-    assert "N=5 n-gram size: tokens from key to last guess" in listed(out)["lookahead"]
+    assert "path=datastore.index an index built by `specdec index`" in " ".join(listed(out)["datastore"])
+    assert "N=5 n-gram size, the current token included" in listed(out)["lookahead"]
     for spelled in ("Undefined", "Path(", "Colour.", "<class", "``"):
         assert spelled not in out
 

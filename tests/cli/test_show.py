@@ -92,7 +92,7 @@ def test_race_prints_figures_and_whether_the_texts_are_identical(run: Any, built
     quick = outcome.partition(" finished first")[0]
     assert seconds[quick] == min(seconds.values())
     assert float(re.findall(r"([\d.]+) times as fast", outcome)[0]) >= 1
-    assert caution == "one race proves nothing: `specdec compare` measures"
+    assert caution == "a single race proves nothing: `specdec compare` measures"
     assert numerics == "numerics: exact, bit-exact"
     assert verdict == "the texts are identical"
 

@@ -19,7 +19,7 @@ def test_a_quoted_line_is_no_command(run: Any) -> None:
     code, out, err = run("chat", "--max-new-tokens", "4", stdin='"""/etc/passwd, what is it?"""\n')
     assert code == 0
     assert out.strip()
-    assert "no command" not in err
+    assert "is not a command" not in err
 
 
 def test_without_a_terminal_lines_are_questions(run: Any, tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_conversation_that_outgrows_the_model_forgets_its_oldest_turns(
     code, _, err = run("chat", "--max-new-tokens", "32", "--proposer", "prompt_lookup", stdin=lines)
     assert code == 0
     assert err.count(" a step, ") == 16
-    assert "forgotten: " in err
+    assert "dropped: " in err
 
 
 @pytest.mark.parametrize(

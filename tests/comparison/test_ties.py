@@ -125,7 +125,7 @@ def test_a_tie_has_its_own_word_and_colour_and_leaves_with_0(tied: Comparison, t
     assert {str(line.style) for line in lines} == {"yellow"}
     assert f"Of 12 texts, {12 - count} " in lines[0].plain
     assert "rounding, no defect." in lines[0].plain
-    assert "; numeric tie: the two scores lie " in lines[1].plain
+    assert "; numeric tie: the two scores are " in lines[1].plain
     _leave([tied])
     told = json.loads(json.dumps(tied.to_json()))
     assert (told["strategies"][0]["num_ties"], told["strategies"][0]["num_different"]) == (count, count)

@@ -95,7 +95,7 @@ def test_prompts_side_by_side_have_contexts_of_their_own() -> None:
         prompts = [[*prompt, *result.token_ids, 1] for prompt, result in zip(prompts, results, strict=True)]
     assert results[0].stats.num_reused > 15
     assert results[1].stats.num_reused == 0
-    with pytest.raises(RequestError, match="a context was given for several prompts"):
+    with pytest.raises(RequestError, match="a single context was given for several prompts"):
         kept.generate(prompts, context=contexts[0], max_new_tokens=2)
     with pytest.raises(RequestError, match="2 contexts were given for 3 prompts"):
         kept.generate(prompts, context=contexts[:2], max_new_tokens=2)

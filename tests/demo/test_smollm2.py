@@ -81,10 +81,10 @@ def test_damage_is_noticed_and_the_copy_made_anew(release: Release, folder: Path
 
 def test_another_file_than_the_pinned_one_is_refused_and_leaves_nothing(release: Release, folder: Path) -> None:
     digest = hashlib.sha256(b"another").hexdigest()
-    fault = f"a.gguf has the sha256 {digest[:16]}… and should have {release.gguf_digest[:16]}…: it was changed on its "
+    fault = f"a.gguf has the sha256 {digest[:16]}… and should have {release.gguf_digest[:16]}…: it was changed in "
     with pytest.raises(ModelError) as refused:
         fetch(folder, release, lambda *given: download(*given, content=b"another"), convert)
-    assert str(refused.value) == fault + "way: run this again"
+    assert str(refused.value) == fault + "transit: run this again"
     assert list(folder.parent.iterdir()) == []
 
 

@@ -152,9 +152,9 @@ def test_rules_that_read_laws_get_them_from_whoever_has_them(tmp_path: Path, spl
     ("split", "sent", "told"),
     [
         ("branches", signal.SIGKILL, "rank 1 has ended"),
-        pytest.param("tensors", signal.SIGSTOP, "doesn't answer", marks=processes),
+        pytest.param("tensors", signal.SIGSTOP, "doesn't reply", marks=processes),
         pytest.param("tensors", signal.SIGKILL, "rank 1 has ended", marks=processes),
-        pytest.param("branches", signal.SIGSTOP, "doesn't answer", marks=processes),
+        pytest.param("branches", signal.SIGSTOP, "doesn't reply", marks=processes),
     ],
 )
 def test_a_rank_that_ends_or_hangs_ends_the_run_with_one_message(
@@ -169,7 +169,7 @@ def test_a_rank_that_ends_or_hangs_ends_the_run_with_one_message(
     found = json.loads(out.splitlines()[-1])
     assert told in found["error"]
     assert found["seconds"] < 10.0
-    assert "start all again" in found["again"]
+    assert "restart all ranks" in found["again"]
     expected = decode_model(families.make(*families.TREES["llama"]), PROMPTS[0], 200, None, eos=())
     assert found["tokens"] == expected[: len(found["tokens"])], "nothing was emitted that wasn't verified"
 

@@ -265,11 +265,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a kind of speculation": ({"speculation_type": "dflash"}, "speculation_type='dflash' .*DraftModelProposer"),
     "early exit": ({"assistant_early_exit": 1}, "assistant_early_exit=1 .*draft_model:layers"),
     "an ensemble": ({"assistant_ensemble_weight": 0.5}, "assistant_ensemble_weight=0.5 asks"),
-    "attentions": ({"return_dict_in_generate": True, "output_attentions": True}, "gives no output_attentions"),
+    "attentions": ({"return_dict_in_generate": True, "output_attentions": True}, "doesn't return output_attentions"),
     "contrastive": ({"penalty_alpha": 0.6, "top_k": 4}, "."),
     "layers against layers": ({"dola_layers": "low"}, "."),
     "guidance": ({"guidance_scale": 1.5}, "guidance_scale runs the model"),
-    "positions": ({"position_ids": torch.arange(5, 16)[None]}, "counts positions from"),
+    "positions": ({"position_ids": torch.arange(5, 16)[None]}, "positions counted from"),
     "embeddings": ({"inputs_embeds": torch.zeros(1, 11, 32), "input_ids": None}, "doesn't read inputs_embeds"),
     "padding": ({"attention_mask": torch.tensor([[1] * 10 + [0]])}, "padding_side='left'"),
     "processors twice": (
@@ -278,7 +278,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "output_scores": True,
             "logits_processor": LogitsProcessorList([Nudge()]),
         },
-        "asks Nudge about each token again",
+        "calls Nudge a second time for each token",
     ),
 }
 

@@ -263,7 +263,7 @@ def test_a_tree_that_became_part_of_another_hears_about_its_own_nodes(
 
 
 def test_feedback_about_a_foreign_tree_is_refused() -> None:
-    with pytest.raises(ValueError, match="wasn't made of"):
+    with pytest.raises(ValueError, match="wasn't made from"):
         Feedback(DraftTree(0), (0,), (1,)).about(DraftTree(0))
 
 

@@ -248,7 +248,7 @@ def test_padded_prompts_are_refused_under_transformers() -> None:
     model = families.make(*families.TREES["llama"])
     exact.register()
     model.set_attn_implementation("specdec_exact")
-    with pytest.raises(ModelError, match="takes no padded prompts"):
+    with pytest.raises(ModelError, match="doesn't support padded prompts"):
         model(torch.tensor([[0, 5, 6]]), attention_mask=torch.tensor([[0, 1, 1]]))
 
 

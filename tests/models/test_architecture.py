@@ -53,5 +53,5 @@ def test_the_least_number_of_positions_is_enough() -> None:
 
 
 def test_a_model_without_a_cache_is_refused_for_just_that() -> None:
-    with pytest.raises(ModelError, match="takes no key-value cache in its forward"):
+    with pytest.raises(ModelError, match="has a forward without a key-value cache"):
         Generator(families.make("OpenAIGPTConfig", {**families.GPT}))

@@ -123,7 +123,7 @@ def test_a_gguf_file_without_the_libraries_names_the_command(
     [
         ("model.safetensors", "it is a file. Give the folder that has the model's config.json"),
         ("pytorch_model.bin", "it is a file. Give the folder"),
-        ("nowhere.gguf", "there is no such file. Give the path of a GGUF file"),
+        ("nowhere.gguf", "there is no such file. Give the path of an existing GGUF file"),
         ("nowhere", "there is no such folder"),
     ],
 )

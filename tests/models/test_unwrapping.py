@@ -84,8 +84,8 @@ class FullyShardedDataParallel(Holder):
         (Holder, r"it holds a LlamaForCausalLM, which Generator\(it\.pretrained_model\) drives"),
         (Pipeline, r"it holds a LlamaForCausalLM, which Generator\(it\.model, it\.tokenizer\) drives"),
         (FullyShardedDataParallel, "its weights are sharded and flattened: save its full state dict"),
-        (lambda _: torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), "give the model that it was traced from"),
-        (lambda _: object(), "give a transformers causal language model"),
+        (lambda _: torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), "pass the model that it was traced from"),
+        (lambda _: object(), "pass a transformers causal language model"),
     ],
     ids=["module", "pipeline", "sharded", "traced", "object"],
 )
@@ -143,8 +143,8 @@ class Adapted(torch.nn.Module):
 Adapted.__module__ = "peft.peft_model"
 FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"is_prompt_learning": True}, "its virtual tokens are outside of the transformers model"),
-    ({"alora_invocation_tokens": [3, 4]}, "it is active after its invocation tokens alone"),
-    ({"shift": 1.0}, "it computes something else than the transformers model inside"),
+    ({"alora_invocation_tokens": [3, 4]}, "it is active only after its invocation tokens"),
+    ({"shift": 1.0}, "its logits differ from those of the transformers model inside"),
 ]
 
 

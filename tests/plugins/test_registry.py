@@ -406,7 +406,7 @@ def test_packages_that_share_a_name_are_each_found_by_distribution_and_name(
 
 def test_a_name_that_two_packages_share_is_ambiguous_and_both_longer_names_are_told(shared: Registry) -> None:
     assert refusal(shared.make, "proposers", "mine:size=6") == (
-        "proposer 'mine' is ambiguous: say mine-dist/mine or their-dist/mine"
+        "proposer 'mine' is ambiguous: use mine-dist/mine or their-dist/mine"
     )
 
 

@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 from specdec import Generator, ModelError
 from tests.support import families
 
-POSITIONS = "its positions don't count from 0, as specdec does: use another model$"
-NOT_CAUSAL = "it isn't causal, as a later token changes the logits of earlier ones: "
+POSITIONS = "its positions don't start at 0, as specdec's do: use another model$"
+NOT_CAUSAL = "it isn't causal: a later token changes the logits of earlier ones; "
 ROBERTA = {**families.MHA, "pad_token_id": 1}
 TOWER = {
     "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "image_size": 16,
@@ -54,9 +54,7 @@ def test_a_model_that_takes_no_tokens_alone_is_refused_with_what_it_raised_once(
     vision = {"embed_dim": 32, "image_size": 16, "patch_size": 8, "intermediate_size": 64, "num_hidden_layers": 1}
     arguments = {**families.SMALL, "additional_vocab_size": 0, "vision_config": {**vision, "num_attention_heads": 4}}
     model = transformers.IdeficsForVisionText2Text(transformers.IdeficsConfig(**arguments)).eval()
-    with pytest.raises(
-        ModelError, match=r"losslessly: its forward over tokens alone raised ValueError: .*pixel_values"
-    ):
+    with pytest.raises(ModelError, match=r"losslessly: its forward raised ValueError: .*pixel_values"):
         Generator(model)
 
 

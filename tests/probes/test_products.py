@@ -81,7 +81,7 @@ def test_rows_that_no_multiple_makes_equal_are_named() -> None:
     def by_number(layer: torch.nn.Linear, rows: torch.Tensor) -> torch.Tensor:
         return summed(layer, rows, [len(rows) % WIDTH, WIDTH - len(rows) % WIDTH])
 
-    expected = f"a row of a product with a {COLUMNS} by {WIDTH} matrix depends on how many rows go with it"
+    expected = f"a row of a product with a {COLUMNS} by {WIDTH} matrix depends on the number of rows"
     assert probe_products(Bare(by_number, torch.float32), 60.0).inexact == expected
 
 

@@ -54,7 +54,7 @@ def test_a_mistake_in_a_layout_is_refused_with_the_compilers_name(mistake: str) 
     model, compiler = families.deep("gpt_oss", 2, has_spikes=True), ExactCompiler()
     spoiled = planted.spoiled(compiler, mistake)
     tried = probe(Target(planted.Untested(model, spoiled), spoiled), model)
-    assert tried.fault.startswith("Spoiled lays out a wrong pass: node")
+    assert tried.fault.startswith("Spoiled compiled a wrong layout: node")
 
 
 def test_a_model_that_is_not_causal_is_refused() -> None:
@@ -98,6 +98,6 @@ def test_a_lack_of_memory_is_no_finding_about_the_model(monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         patch.setattr(HFBackend, "forward", fail)
-        with pytest.raises(ModelError, match="can't be tried out: memory ran out; free some"):
+        with pytest.raises(ModelError, match="can't be tested: memory ran out; free memory"):
             examine(HFBackend.load(model, DenseCompiler()))
     assert not examine(HFBackend.load(model, DenseCompiler())).reason

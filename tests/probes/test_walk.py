@@ -90,12 +90,12 @@ def test_a_window_by_slots_in_place_of_positions_is_a_fault() -> None:
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"input_ids": torch.tensor([[50, 51, 53, 52]])}, "node 2 has another token or position than its own"),
-        ({"positions": torch.tensor([[5, 6, 7, 7]])}, "node 2 has another token or position than its own"),
-        ({"positions": torch.tensor([[5, 6, 6, 8]])}, "node 3 has another token or position than its own"),
+        ({"input_ids": torch.tensor([[50, 51, 53, 52]])}, "node 2 has a wrong token or position"),
+        ({"positions": torch.tensor([[5, 6, 7, 7]])}, "node 2 has a wrong token or position"),
+        ({"positions": torch.tensor([[5, 6, 6, 8]])}, "node 3 has a wrong token or position"),
         ({"masks": {}}, "a tree with branches has no mask"),
-        ({"lengths": (LENGTH + 1,)}, "its rows have other lengths or numbers of nodes than they should"),
-        ({"num_nodes": (3,)}, "its rows have other lengths or numbers of nodes than they should"),
+        ({"lengths": (LENGTH + 1,)}, "its rows have wrong lengths or numbers of nodes"),
+        ({"num_nodes": (3,)}, "its rows have wrong lengths or numbers of nodes"),
     ],
 )
 def test_wrong_ids_positions_lengths_and_missing_masks_are_faults(change: dict[str, Any], fault: str) -> None:
@@ -123,7 +123,7 @@ def test_a_compiler_with_one_mistake_is_found_by_its_layouts_alone(family: str, 
         pytest.skip("these masks have no regions")
     backend = planted.Untested(families.make(*families.TREES[family]), compiler)
     walk(Target(backend, compiler))
-    with pytest.raises(WrongLayout, match="Spoiled lays out a wrong pass: node"):
+    with pytest.raises(WrongLayout, match="Spoiled compiled a wrong layout: node"):
         walk(Target(backend, planted.spoiled(compiler, mistake)))
     assert backend.num_rows == 0
 

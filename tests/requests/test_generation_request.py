@@ -48,7 +48,7 @@ def test_what_a_processor_says_of_text_is_taken_and_of_images_refused(name: str)
     assert GenerationRequest.of(None, **{"input_ids": [5, 6], name: [0, 0]}).prompt == [5, 6]
     assert f"{name} was given with input_ids" in refusal({"input_ids": [[5, 6]], name: [[0, 1]]})
     for other in ("pixel_values", "image_grid_thw", "input_features"):
-        assert f"text alone, and {other} was given" in refusal({"input_ids": [5], other: torch.ones(1, 3)})
+        assert f"text only, but {other} was given" in refusal({"input_ids": [5], other: torch.ones(1, 3)})
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_a_processor_says_of_text_is_taken_and_of_images_refused(name: str)
         ({"prompt": "the", "input_ids": [1]}, "a prompt and input_ids were given"),
         ({"attention_mask": [1]}, "attention_mask were given without input_ids"),
         ({"input_ids": [[1, 2]], "attention_mask": [[1]]}, "different shapes"),
-        ({"prompt": "the", "stop": "a", "stop_strings": "b"}, "stop and stop_strings were given"),
+        ({"prompt": "the", "stop": "a", "stop_strings": "b"}, "stop and stop_strings are the same setting"),
         ({"prompt": "the", "do_sample": True, "temperature": 0}, "do_sample=True with temperature=0"),
         ({"prompt": "the", "num_return_sequences": 2}, "greedy texts are all the same"),
         ({"prompt": "the", "num_return_sequences": 0, "temperature": 1.0}, "an integer of at least 1"),

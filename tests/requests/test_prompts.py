@@ -114,7 +114,7 @@ def test_parts_of_text_are_one_text_and_others_are_refused() -> None:
     parts = [{"type": "text", "text": "the "}, {"type": "text", "text": "cat"}]
     assert encode([{"role": "user", "content": parts}], Chatty(), 1000) == encode(MESSAGES[:1], Chatty(), 1000)
     picture = [{"role": "user", "content": [*parts, {"type": "image", "url": "cat.png"}]}]
-    assert refusal(picture, Chatty(), 1000) == "a message has parts of other kinds than text: image"
+    assert refusal(picture, Chatty(), 1000) == "a message has parts that aren't text: image"
 
 
 def test_special_tokens_are_added_to_text() -> None:
@@ -172,7 +172,7 @@ def test_a_gap_in_a_list_of_prompts_is_its_members_fault() -> None:
 
 
 def test_mistyped_messages_are_one_prompt_and_not_several() -> None:
-    assert refusal([{"rol": "user"}], Chatty()).startswith("the tokenizer's chat template refused the messages")
+    assert refusal([{"rol": "user"}], Chatty()).startswith("the tokenizer's chat template rejected the messages")
 
 
 @pytest.mark.parametrize(("prompt", "what"), [("the cat", "a text prompt"), (MESSAGES, "chat messages")])
@@ -187,12 +187,12 @@ def test_messages_are_refused_without_a_chat_template() -> None:
 
 
 def test_a_template_that_refuses_the_messages_is_quoted() -> None:
-    assert refusal([{"role": "user"}], Chatty()) == "the tokenizer's chat template refused the messages: 'content'"
+    assert refusal([{"role": "user"}], Chatty()) == "the tokenizer's chat template rejected the messages: 'content'"
 
 
 def test_text_that_the_tokenizer_can_not_take_is_refused() -> None:
     assert refusal("half a pair \ud800", trained(), 1000).startswith(
-        "the tokenizer refused the text 'half a pair \\ud800': "
+        "the tokenizer rejected the text 'half a pair \\ud800': "
     )
 
 

@@ -178,9 +178,9 @@ class Looking(Proposer):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"weights": "packed"}, "weights='packed' is about torch's layers"),
-        ({"weights": "stock"}, "weights='stock' is about torch's layers"),
-        ({"mask": "dense"}, "a mask is about torch's attention"),
+        ({"weights": "packed"}, "weights='packed' applies to torch's layers"),
+        ({"weights": "stock"}, "weights='stock' applies to torch's layers"),
+        ({"mask": "dense"}, "a mask applies to torch's attention"),
         ({"proposer": "draft_model:layers=1"}, "DraftModelProposer drafts with the model's own layers"),
         (
             {"proposer": "prompt_lookup + draft_model:layers=1"},
@@ -201,7 +201,7 @@ def test_what_needs_torchs_layers_is_torchs(
 
 
 def test_a_kernel_is_of_torchs_layers_as_well() -> None:
-    assert why_torch("onednn", None, []) == "weights='onednn' is about torch's layers"
+    assert why_torch("onednn", None, []) == "weights='onednn' applies to torch's layers"
     assert why_torch("auto", None, [LookaheadProposer()]) == ""
 
 

@@ -161,7 +161,7 @@ def test_no_kernel_serves(model: PreTrainedModel, weights: str, dtype: torch.dty
     before = parameters_of(model)
     with pytest.raises(ModelError, match="use weights='auto' or 'stock'") as refused:
         Generator(model, weights=weights)
-    assert f"weights={weights!r} can't be had on" in str(refused.value)
+    assert f"weights={weights!r} is unavailable on" in str(refused.value)
     assert said in str(refused.value)
     assert_as_before(model, before)
 
@@ -377,8 +377,8 @@ def toy() -> Any:
 
 
 def test_models_without_layers_of_torch(toy: Any) -> None:
-    assert str(Generator(toy).weights) == "stock: ToyBackend runs no layers of torch"
-    with pytest.raises(ModelError, match="ToyBackend runs no layers of torch"):
+    assert str(Generator(toy).weights) == "stock: ToyBackend doesn't run torch's layers"
+    with pytest.raises(ModelError, match="ToyBackend doesn't run torch's layers"):
         Generator(toy, weights="packed")
 
 
@@ -427,7 +427,7 @@ class Forgetful(OneDNNKernel):
     [
         (Raising(), "it raised RuntimeError: no such instruction"),
         (Wrong(), "its product with model.layers.0.self_attn.q_proj is wrong"),
-        (Forgetful(), "it doesn't give back model.layers.0.self_attn.q_proj as it was"),
+        (Forgetful(), "it doesn't unpack model.layers.0.self_attn.q_proj to the same bits"),
     ],
 )
 def test_a_kernel_that_fails_is_not_used(model: PreTrainedModel, kernel: Kernel, said: str) -> None:

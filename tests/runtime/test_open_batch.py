@@ -125,6 +125,6 @@ def test_a_prompt_that_cant_be_served_is_returned_as_its_error() -> None:
 
 def test_a_generator_serves_nothing_beside_its_open_batch() -> None:
     generator = Generator(ToyModel.random(), proposer="autoregressive")
-    with generator.open_batch(), pytest.raises(RequestError, match="decoding already"):
+    with generator.open_batch(), pytest.raises(RequestError, match="already decoding"):
         generator.generate([1])
     assert len(generator.generate([1], max_new_tokens=3).token_ids) == 3

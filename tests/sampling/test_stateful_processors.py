@@ -61,7 +61,7 @@ def test_what_cannot_be_copied_is_refused_for_a_list_and_taken_for_one_prompt() 
 
     locked = EveryThird()
     locked.lock = threading.Lock()  # type: ignore[attr-defined]
-    remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or give prompts one by one"
+    remedy = "give it is_path_pure = True if its scores follow from its arguments alone, or pass the prompts one by one"
     with pytest.raises(RequestError, match=f"counting is a function, which may have state .*: {remedy}"):
         generator.generate(PROMPTS, logits_processor=counting)
     with pytest.raises(RequestError, match=f"EveryThird can't be copied for a list .*: {remedy}"):

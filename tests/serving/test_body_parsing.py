@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specdec.serving import body_parsing
 from specdec.serving.body_parsing import check_count
 from specdec.serving.errors import ApiError
-from specdec.serving.requests import Call, Intake
+from specdec.serving.requests import Call, RequestParser
 from tests.serving.serving import Served, serving
 
 GOOD = {"model": "demo", "prompt": "# heapq", "max_tokens": 2, "temperature": 0}
@@ -94,15 +94,15 @@ def test_large_texts_full_of_commas_are_texts(served: Served) -> None:
 
 
 def test_a_small_request_doesnt_wait_for_a_large_ones_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode, is_encoding, may_go_on = Intake.completion, threading.Event(), threading.Event()
+    encode, is_encoding, may_go_on = RequestParser.completion, threading.Event(), threading.Event()
 
-    def slow(intake: Intake, body: Any) -> Call:
+    def slow(parser: RequestParser, body: Any) -> Call:
         if len(str(body.prompt)) > 1000:
             is_encoding.set()
             assert may_go_on.wait(60)
-        return encode(intake, body)
+        return encode(parser, body)
 
-    monkeypatch.setattr(Intake, "completion", slow)
+    monkeypatch.setattr(RequestParser, "completion", slow)
     with serving() as own:
         large = {**GOOD, "prompt": "# " + "x " * 20 + " " * 40_000}
         clients = [threading.Thread(target=own.post, args=("/v1/completions", large)) for _ in range(4)]

@@ -149,4 +149,4 @@ def test_wrong_usage_is_said_before_anything_is_sent(served: Served, arguments: 
 def test_an_address_without_a_server_is_said() -> None:
     result = CliRunner().invoke(app, ["bench-serve", "http://127.0.0.1:9"])
     assert result.exit_code == 2
-    assert "names no model" in result.output
+    assert "lists no model" in result.output

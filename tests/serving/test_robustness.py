@@ -18,7 +18,7 @@ from specdec.serving.engine import Engine, Job, Progress
 from specdec.serving.errors import ApiError
 from specdec.serving.event_stream import ClientGone, EventStream
 from specdec.serving.logprobs import TokenLogprob
-from specdec.serving.requests import Call, Intake
+from specdec.serving.requests import Call, RequestParser
 from specdec.serving.responses import _by_text
 from specdec.serving.server import Server
 from specdec.serving.token_texts import TokenTexts
@@ -136,14 +136,14 @@ def test_a_client_that_doesnt_read_has_gone(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_encoding_waits_behind_admission(monkeypatch: pytest.MonkeyPatch) -> None:
-    encode = Intake.completion
+    encode = RequestParser.completion
 
-    def slow(intake: Intake, body: Any) -> Call:
+    def slow(parser: RequestParser, body: Any) -> Call:
         time.sleep(1.0)
-        return encode(intake, body)
+        return encode(parser, body)
 
     with serving(max_batch_size=1, max_queue=0) as small:
-        monkeypatch.setattr(Intake, "completion", slow)
+        monkeypatch.setattr(RequestParser, "completion", slow)
         with httpx.stream("POST", f"{small.url}/v1/completions", json={**GOOD, "stream": True}, timeout=60) as first:
             assert small.server.admission.num_texts <= 1
             assert small.post("/v1/completions", GOOD).status_code in (200, 429)
@@ -232,7 +232,7 @@ def test_single_tokens_keep_their_spaces() -> None:
 
 def test_the_servers_own_strategy_by_name_is_the_one_that_it_has() -> None:
     with serving() as own:
-        assert own.server.offers.proposer("auto") is own.generator.proposer
+        assert own.server.aliases.proposer("auto") is own.generator.proposer
 
 
 def test_a_wrong_kind_of_refusal_isnt_taken_for_gone() -> None:

@@ -57,7 +57,7 @@ def test_a_taken_address_is_reported_before_a_model_loads() -> None:
         command = [sys.executable, "-m", "specdec", "serve", "--port", str(taken.getsockname()[1])]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
-    assert "can't be listened on" in ended.stderr
+    assert "can't listen on" in ended.stderr
     assert "--port" in ended.stderr
 
 

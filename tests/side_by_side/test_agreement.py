@@ -45,4 +45,4 @@ def test_two_tokens_that_the_model_scores_alike_are_a_tie(built_in: tuple[Any, A
         model.lm_head = head
     found = agreement(model, PROMPT, expected, [*expected[:place], twin])
     assert (found.verdict, found.position) == ("numeric tie", place)
-    assert "the two scores lie 0 apart, where noise is " in found.reason
+    assert "the two scores are 0 apart, and the noise is " in found.reason

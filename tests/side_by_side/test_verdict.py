@@ -9,7 +9,7 @@ from specdec.side_by_side.contenders import Answer
 from specdec.side_by_side.verdict import Measured, times, tokens_per_step, verdict
 
 SAME = Agreement("same")
-TIE = Agreement("numeric tie", 7, "the two scores lie 1e-06 apart")
+TIE = Agreement("numeric tie", 7, "the two scores are 1e-06 apart")
 DEFECT = Agreement("defect", 7, "the model scores the token 3 lower")
 
 

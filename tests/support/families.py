@@ -111,7 +111,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "nemotron_h": (
         "NemotronHConfig",
         {**SMALL, **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
-        "for its layers of kind linear_attention .a recurrent state",
+        "because of its layers of kind linear_attention .a recurrent state",
     ),
 }
 

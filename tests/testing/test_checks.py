@@ -92,7 +92,7 @@ def test_drafts_that_differ_the_second_time_are_refused_with_both_causes_and_bot
     with pytest.raises(AssertionError) as caught:
         check_proposer(proposer, ToyModel(cycle, 4), PROMPTS)
     assert str(caught.value) == (
-        f"{proposer!r} drafted differently the second time, by chance or by what an earlier request taught it: draw "
+        f"{proposer!r} drafted differently the second time, by chance or because of an earlier request: draw "
         "from request.rng alone, or declare learns_across_requests = True"
     )
 

@@ -212,7 +212,7 @@ def test_a_draw_that_hangs_elsewhere_is_refused() -> None:
         tree = DraftTree(0)
         tree.add(tree.add(0, 1), 2)
         tree.draws[0] = draws
-        with pytest.raises(PluginError, match="is no candidate there"):
+        with pytest.raises(PluginError, match="isn't a candidate there"):
             tree.check_draws(3, "test")
 
 

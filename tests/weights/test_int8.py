@@ -99,7 +99,7 @@ def test_nobody_gets_it_without_asking_and_who_does_is_told(model: PreTrainedMod
         assert lossless.generate(PROMPT, max_new_tokens=4).lossless
     with pytest.warns(UserWarning, match="with weights='int8' the text is not what the model alone would write: wei"):
         generator = Generator(model, weights="int8")
-    assert "lossy, as weights and what is multiplied by them are rounded to 8 bits" in str(generator.weights)
+    assert "lossy, as weights and activations are rounded to 8 bits" in str(generator.weights)
     assert not generator.generate(PROMPT, max_new_tokens=4).lossless
 
 

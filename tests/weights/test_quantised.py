@@ -172,11 +172,11 @@ def test_a_head_and_embeddings_may_keep_their_weights_in_any_shape() -> None:
 def test_what_is_not_quantised_is_packed_beside_the_rest() -> None:
     model = quantised(but="lm_head")
     assert str(Generator(model).weights) == (
-        "stock: what isn't quantised is so small that it stays in the processor's caches"
+        "stock: what isn't quantised is so small that it fits in the processor's caches"
     )
     with Generator(model, weights="onednn") as generator:
         assert str(generator.weights) == (
-            "packed by onednn: 1 of 15 linear layers, 14 are quantised and stay as they are"
+            "packed by onednn: 1 of 15 linear layers, 14 are quantised and stay unchanged"
         )
     assert_lossless(model, "onednn")
 
@@ -184,7 +184,7 @@ def test_what_is_not_quantised_is_packed_beside_the_rest() -> None:
 def test_nothing_is_packed_where_all_is_quantised() -> None:
     model = quantised()
     assert str(Generator(model).weights) == "stock: its 15 linear layers are quantised"
-    with pytest.raises(ModelError, match="weights='packed' can't be had: its 15 linear layers are quantised; use"):
+    with pytest.raises(ModelError, match="weights='packed' is unavailable: its 15 linear layers are quantised; use"):
         Generator(quantised(), weights="packed")
 
 
@@ -194,7 +194,7 @@ def test_layers_whose_rows_go_by_their_neighbours_are_named() -> None:
         large = 20.0
 
     found = probe_products(quantised(Seldom), 60.0).inexact
-    assert found == "a row of a product with a quantised 64 by 64 matrix (Seldom) depends on how many rows go with it"
+    assert found == "a row of a product with a quantised 64 by 64 matrix (Seldom) depends on the number of rows"
     model = quantised(Mixing)
     with pytest.raises(ModelError, match=r"numerics='exact' is unavailable .*quantised 64 by 64 matrix \(Mixing\)"):
         Generator(model, numerics="exact")
@@ -209,7 +209,7 @@ def test_layers_that_cannot_be_tried_alone_cost_exact_numerics_and_no_more() -> 
             return super().forward(rows)
 
     generator = Generator(quantised(Together))
-    assert "its layers can't be tried one by one: AssertionError: too few" in str(generator.numerics)
+    assert "its layers can't be tested one by one: AssertionError: too few" in str(generator.numerics)
 
 
 def test_what_counts_as_quantised() -> None:

@@ -1,4 +1,4 @@
-"""OpenVINO as a backend of specdec: a transformers model is converted once, and its graph runs below the loop."""
+"""OpenVINO as a backend of specdec: a transformers model is converted once, and its graph runs all passes."""
 
 from collections.abc import Mapping
 

@@ -1,8 +1,8 @@
-"""Paged attention as transformers' layers call it while a model is traced, and as OpenVINO computes it.
+"""Paged attention: the operation that replaces attention while a model is traced, and its translation to OpenVINO.
 
-A pass has the nodes of all its rows in order, (tokens, 1). Each row's keys and values are in blocks of 32
-slots, which OpenVINO's ``PagedAttentionExtension`` writes and reads by the row's table of blocks. Among the nodes of a
-row, a matrix says which sees which (``qq_bias``, made for draft trees); without one they are a chain.
+A pass has the nodes of all its rows in order, (tokens, 1). Each row's keys and values are in blocks of 32 slots, which
+OpenVINO's ``PagedAttentionExtension`` writes and reads by the row's block table. A matrix (``qq_bias``, made for draft
+trees) defines which nodes of a row see each other; without it they are a chain.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from specdec import ModelError
 NAME = "specdec_openvino"
 _LIBRARY = "specdec_openvino"
 _OPERATION = "paged_attention"
-# The rows of a pass: committed tokens, first nodes, blocks, first blocks, longest row, visibility, its beginnings.
+# The rows of a pass: committed tokens, first nodes, blocks, first blocks, longest row, visibility, its offsets.
 ROWS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins", "max_context_len", "qq_bias",
         "qq_bias_begins")  # fmt: skip
 _I32, _F32 = np.int32, np.float32
@@ -30,7 +30,7 @@ _I32, _F32 = np.int32, np.float32
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One attention layer: heads of keys and values, their widths, and how far back it sees; 0 for everything."""
+    """One attention layer: heads of keys and values, their widths, and the window size (0: no window)."""
 
     heads: int
     key_width: int
@@ -40,7 +40,7 @@ class LayerShape:
 
 @dataclass(slots=True)
 class Tracing:
-    """The inputs of a pass while a model is traced, and the attention layers that were met, in their order."""
+    """The inputs of a pass while a model is traced, and the attention layers called so far, in order."""
 
     caches: Sequence[torch.Tensor] = ()
     rows: Sequence[torch.Tensor] = ()
@@ -49,13 +49,13 @@ class Tracing:
     def attention(
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **given: Any
     ) -> tuple[torch.Tensor, None]:
-        """Attention of one layer, (tokens, 1, heads, width), as transformers' attention functions give it.
+        """Trace the attention of one layer; return it as transformers' functions do, (tokens, 1, heads, width).
 
         Raises:
-            ModelError: for what paged attention doesn't compute.
+            ModelError: if paged attention doesn't support it.
         """
         if given.get("softcap") is not None:
-            raise ModelError("its attention caps its scores, which OpenVINO's paged attention doesn't")
+            raise ModelError("its attention has soft caps, which OpenVINO's paged attention doesn't support")
         window = given.get("sliding_window") or 0
         number = len(self.layers)
         # Sizes are tensors while torch traces.
@@ -73,17 +73,17 @@ class Tracing:
 
 
 def register(tracing: Tracing) -> None:
-    """Have transformers' layers call a tracing's attention under ``NAME``, and make no masks for it."""
+    """Register a tracing's attention with transformers as ``NAME``, without masks."""
     AttentionInterface.register(NAME, tracing.attention)
     AttentionMaskInterface.register(NAME, _no_mask)
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """No mask: rows and their visibility are inputs of the pass."""
+    """Return no mask, since rows and their visibility are inputs of the pass."""
 
 
 def define() -> torch.library.Library:
-    """The operation that stands in a traced graph for attention; it exists as long as the library that is returned."""
+    """Define the operation that represents attention in a traced graph, as long as the returned library exists."""
     library = torch.library.Library(_LIBRARY, "FRAGMENT")
     rows = ", ".join(f"Tensor {name}" for name in ROWS)
     library.define(
@@ -99,7 +99,7 @@ def define() -> torch.library.Library:
 
 
 def extension() -> ConversionExtension:
-    """The translation of that operation to OpenVINO's."""
+    """Return the translation of that operation to OpenVINO's."""
     return ConversionExtension(f"{_LIBRARY}::{_OPERATION}", _translated)
 
 
@@ -116,11 +116,11 @@ def _translated(node: Any) -> list[ov.Output]:
         _constant(scale, _F32), _constant(window, _I32),
         _constant([], _F32),  # slopes by position
         longest,
-        nothing,  # scores that are to be summed
-        nothing, nothing, _constant([], _F32),  # blocks that are turned to other positions
+        nothing,  # scores to be summed
+        nothing, nothing, _constant([], _F32),  # blocks rotated to other positions
         _constant([], _F32), zero, zero,  # sparse attention
         _sinks(sinks, heads),
-        zero, nothing, nothing, nothing,  # blocks that are given up
+        zero, nothing, nothing, nothing,  # blocks to be evicted
         nothing,  # kinds of tokens
         visible, visible_begins,
     ]  # fmt: skip
@@ -129,7 +129,7 @@ def _translated(node: Any) -> list[ov.Output]:
 
 
 def describe(graph: ov.Model, layers: Sequence[LayerShape]) -> None:
-    """Tell a graph's attention its heads and widths, which no file keeps; caches are named ``keys.0``, ``keys.1``, …"""
+    """Set the heads and widths of a graph's attention, which files don't store; caches are ``keys.0``, ``keys.1``, …"""
     for node in graph.get_ops():
         if node.get_type_name() == _PagedAttentionExtension.__name__.removeprefix("_"):
             layer = layers[int(node.input_value(3).get_node().get_friendly_name().rpartition(".")[2])]
@@ -140,14 +140,14 @@ def describe(graph: ov.Model, layers: Sequence[LayerShape]) -> None:
 
 
 def _sinks(given: ov.Output, heads: int) -> ov.Node:
-    """A logit of each head for attending to nothing, where the model has them."""
+    """Return the attention sink of each head, if the model has any."""
     if given.get_partial_shape() == ov.PartialShape([0]):
         return _constant([], _F32)
     return ops.reshape(ops.convert(given, "f32"), _constant([1, heads, 1, 1], np.int64), False)
 
 
 def _by_token(states: ov.Output, size: int) -> ov.Node:
-    """(tokens, heads, 1, width) as (tokens, heads * width), which is ``size``."""
+    """Reshape (tokens, heads, 1, width) to (tokens, heads * width); the latter is ``size``."""
     return ops.reshape(states, _constant([-1, size], np.int64), False)
 
 

@@ -1,4 +1,4 @@
-"""The backend: specdec's rows and layouts, passed on to a compiled OpenVINO graph with a paged cache."""
+"""The backend: runs specdec's layouts on a compiled OpenVINO graph with a paged cache."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -27,17 +27,17 @@ from specdec_openvino.options import OpenVINOOptions
 from specdec_openvino.preference import why_not
 
 _CHUNK = 512
-# Tokens of a row: one alone goes another way through the engine's kernels; those of a chain of two and more were found
-# to have the same bits in any number of them, which the probe tries on every machine.
+# Tokens of a row: the engine computes a single one by another kernel. In chains of two or more, tokens were found to
+# have the same bits for any length, which the probe tests on every machine.
 _LEAST_EXACT = 2
 _SIZES = 1, 6, 8, 12, 16, 20, 24, 28, 32  # of passes; six tokens take about as long as two
 _NUM_EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"
-_ROUNDS = "the engine rounds a token by the shape of its pass"
+_ROUNDS = "the engine's rounding of a token depends on the shape of its pass"
 
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """A model's graphs, and how they are compiled for a backend."""
+    """A model's graphs, and the options to compile them with."""
 
     model: Any
     graphs: Graphs
@@ -45,16 +45,16 @@ class _Engine:
     shapes: Shapes
 
     def compiled(self, gives_hidden: bool) -> Compiled:
-        """The compiled graph, which all backends of the model share."""
+        """Return the compiled graph, which all backends of the model share."""
         return self.graphs.compiled(self.options, gives_hidden)
 
 
 class OpenVINOBackend(Backend):
-    """A transformers model, converted once, whose passes OpenVINO computes.
+    """A transformers model, converted once and run by OpenVINO.
 
-    Rows of a batch are read and written where they lie, without padding, and rejected nodes are overwritten by the next
-    pass: the cache holds committed tokens alone. Models with windows are driven with chains, since paged attention
-    counts a window in slots, which of a tree are no positions.
+    Rows of a batch are read and written in place, without padding, and the next pass overwrites rejected nodes, so the
+    cache has committed tokens only. Models with windows are driven with chains, since paged attention counts windows in
+    slots, which aren't positions in a tree.
     """
 
     Options: ClassVar[type[BackendOptions]] = OpenVINOOptions
@@ -128,7 +128,7 @@ class OpenVINOBackend(Backend):
         return Output(logits, layout.columns, hidden)
 
     def _passes_with_hidden(self) -> Passes:
-        """Those of a graph that has hidden states; rarely wanted, and each takes memory in every pass."""
+        """The passes of a graph with hidden states, which are rarely requested and take memory in every pass."""
         if self._with_hidden is None:
             self._with_hidden = Passes(self._engine.compiled(gives_hidden=True), self._blocks, self._filling)
         return self._with_hidden
@@ -165,7 +165,7 @@ class OpenVINOBackend(Backend):
 def _prover(options: OpenVINOOptions) -> Callable[[PreTrainedModel, Graphs], None]:
     """Return a function that compares a conversion, in the model's own precision, with the model's own forward.
 
-    It raises a ModelError where they differ by more than rounding does.
+    It raises a ModelError if they differ by more than rounding.
     """
     own = options.model_copy(update={"precision": "model", "kv": "model", "weights": "model"})
 
@@ -174,14 +174,14 @@ def _prover(options: OpenVINOOptions) -> Callable[[PreTrainedModel, Graphs], Non
         tried = probe(Target(backend, DenseCompiler()), model, tries_first_layers=False)
         if tried.fault:
             raise ModelError(
-                f"{name_of(model)} has other logits once it is converted to OpenVINO: {tried.fault}; use backend='hf'"
+                f"{name_of(model)} has other logits after its conversion to OpenVINO: {tried.fault}; use backend='hf'"
             )
 
     return prove
 
 
 def _driven(shapes: Shapes) -> Shapes:
-    """A model's shapes as the engine drives it: logits are on the CPU, and windows take chains."""
+    """Return a model's shapes for this engine: logits on the CPU, and chains only if the model has windows."""
     takes_trees = not any(shapes.attention.values())
     return replace(shapes, takes_trees=takes_trees, device=torch.device("cpu"), chunk=_CHUNK)
 
@@ -203,6 +203,6 @@ def _shapes_of_config(model: OpenVINOModel) -> Shapes:
 
 
 def _sizes_for(config: Any) -> tuple[int, ...]:
-    """The sizes that passes are filled up to; none for mixtures, whose experts are fetched for each token."""
+    """Return the sizes to which passes are padded; none for mixtures, which would load experts for padding."""
     text = config.get_text_config()
     return () if any(getattr(text, name, None) for name in _NUM_EXPERTS) else _SIZES

@@ -1,4 +1,4 @@
-"""The paged cache: keys and values of all layers in blocks, and the table of blocks of every row."""
+"""The paged cache: keys and values of all layers in blocks, and each row's block table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from itertools import groupby
 import numpy as np
 import torch
 
-_LEAST = 16  # blocks to begin with
+_LEAST = 16  # initial number of blocks
 _MOST_KEPT = 64  # blocks without rows
 
 
@@ -20,11 +20,11 @@ class BlockRow:
 
 
 class Blocks:
-    """Keys and values, (layers, blocks, heads, slots, width) for each run of layers with one shape; rows share none.
+    """Keys and values, (layers, blocks, heads, slots, width) for each run of layers of one shape; rows share no block.
 
     Args:
-        shapes: of the caches in the order of the graph's inputs, (heads, slots of a block, width) each.
-        dtype: theirs.
+        shapes: the caches' shapes in the order of the graph's inputs, (heads, slots of a block, width) each.
+        dtype: of the caches.
     """
 
     def __init__(self, shapes: Sequence[tuple[int, int, int]], dtype: torch.dtype) -> None:
@@ -45,7 +45,7 @@ class Blocks:
         return [view for view in views if view is not None]
 
     def open(self) -> None:
-        """Open the next row, empty."""
+        """Open an empty row, with the next number."""
         self.rows.append(BlockRow())
 
     def reserve(self, row: int, num_slots: int) -> None:
@@ -63,17 +63,17 @@ class Blocks:
         own.length += len(path)
         if moved:
             sources, destinations = (self._places(own, slots) for slots in zip(*moved, strict=True))
-            for buffer in self._buffers:  # a gather makes a copy first, so that no order can go wrong
+            for buffer in self._buffers:  # gathering copies first, so the order doesn't matter
                 buffer[:, destinations[0], :, destinations[1]] = buffer[:, sources[0], :, sources[1]]
 
     def rollback(self, row: int, length: int) -> None:
-        """Roll a row back to ``length`` slots; its blocks stay its own."""
+        """Roll a row back to ``length`` slots; it retains its blocks."""
         self.rows[row].length = length
 
     def release(self, row: int) -> None:
         """Close a row and free its blocks; the last row takes its number.
 
-        With the last one memory goes, but for what a short text takes; ``is_empty`` is True then.
+        After the last row, memory is freed except for a short text's; ``is_empty`` is then True.
         """
         self._free += self.rows[row].blocks
         self.rows[row] = self.rows[-1]
@@ -84,7 +84,7 @@ class Blocks:
 
     @property
     def is_empty(self) -> bool:
-        """True while no memory is held."""
+        """True while no memory beyond a short text's is allocated."""
         return not self._buffers
 
     def clear(self, row: int) -> None:
@@ -97,17 +97,17 @@ class Blocks:
                 buffer[:, blocks, :, offsets] = 0
 
     def bytes_for(self, capacities: Sequence[int]) -> int:
-        """Bytes held once rows of these capacities are open; of none, those that are held now."""
+        """Return the bytes allocated once rows of these capacities are open; for no capacities, those allocated now."""
         needed = sum(-(-capacity // self.size) + 1 for capacity in capacities)
         return max(needed, self._num_blocks) * self.block_bytes
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a block in all layers."""
+        """Bytes of a block, all layers together."""
         return sum(heads * slots * width for heads, slots, width in self._shapes) * self._dtype.itemsize
 
     def _places(self, row: BlockRow, slots: Sequence[int] | range) -> tuple[torch.Tensor, torch.Tensor]:
-        """The blocks of some slots, and the places in these."""
+        """Return the blocks of some slots, and the places in the blocks."""
         pairs = [(row.blocks[slot // self.size], slot % self.size) for slot in slots]
         blocks, offsets = zip(*pairs, strict=True)
         return torch.tensor(blocks), torch.tensor(offsets)
@@ -117,7 +117,7 @@ class Blocks:
         return {shape: list(numbers) for shape, numbers in groupby(numbered, key=lambda number: self._shapes[number])}
 
     def _grow(self, least: int) -> None:
-        """Move to buffers of at least ``least`` blocks, growing by half so that this is rare."""
+        """Move to buffers of at least ``least`` blocks; they grow by half, so moves are rare."""
         held = self._num_blocks
         grown = max(least, _LEAST, held + held // 2)
         buffers = []

@@ -1,4 +1,4 @@
-"""A transformers model as an OpenVINO graph that reads a paged cache: traced through the model's own forward."""
+"""Converts a transformers model to an OpenVINO graph with a paged cache, by tracing the model's own forward."""
 
 import inspect
 import threading
@@ -31,16 +31,18 @@ from specdec_openvino.widening import widen
 LOGITS = "logits"
 _FIRST = "input_ids", "position_ids", "columns"
 _NUM_TRACED = 3  # tokens of the pass that is traced
-_CONVERTING = threading.Lock()  # torch knows an operation, and transformers an attention, for the whole process
+_CONVERTING = (
+    threading.Lock()
+)  # operations of torch and attentions of transformers are registered for the whole process
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A graph whose constants lie in the memory of the model's tensors.
+    """A graph whose constants are in the memory of the model's tensors.
 
     Attributes:
         layers: the attention layers in the order of the graph's caches ``keys.0``, ``values.0``, ``keys.1``, …
-        model: the model that was traced: the one that was given, or a copy of it without packed weights.
+        model: the traced model: the given one, or a copy of it without packed weights.
     """
 
     graph: ov.Model
@@ -49,14 +51,14 @@ class Converted:
 
 
 def hidden_name(layer: int) -> str:
-    """The output with a layer's hidden states; 0 for the embeddings."""
+    """Return the name of the output with a layer's hidden states; 0 for the embeddings."""
     return f"hidden.{layer}"
 
 
 def _pass_of(model: PreTrainedModel, tracing: Tracing) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """The logits of some tokens of a pass, and its hidden states, as a function of tensors alone.
+    """Return a function, of tensors only, for the logits of some tokens of a pass and its hidden states.
 
-    Tokens are rows of one position each, (tokens, 1), so that heads and tokens change places without moving.
+    Tokens are rows of one position each, (tokens, 1), so that transposing heads and tokens copies nothing.
     """
 
     def run(input_ids: torch.Tensor, position_ids: torch.Tensor, columns: torch.Tensor, *rest: Any) -> Any:
@@ -76,10 +78,10 @@ def _pass_of(model: PreTrainedModel, tracing: Tracing) -> Callable[..., tuple[to
 
 
 def convert(model: PreTrainedModel) -> Converted:
-    """Trace a model and translate it; the model is left as it was.
+    """Trace a model and translate it, without changing the model.
 
     Raises:
-        ModelError: for a model that can't be traced or translated, with the first operation that fails.
+        ModelError: if the model can't be traced or translated, with the first operation that fails.
     """
     if "position_ids" not in inspect.signature(model.forward).parameters:
         raise refusal(model, "its forward takes no position_ids")
@@ -95,7 +97,7 @@ def convert(model: PreTrainedModel) -> Converted:
                 graph = _translated(_pass_of(model, tracing), _example(num_layers))
             widen(graph)
             _name(graph, tracing.layers, num_layers)
-        except Exception as error:  # modelling code and translators: any error means that there is no conversion
+        except Exception as error:  # modelling code and translators may raise any error
             raise refusal(model, _reason(error)) from error
         finally:
             library._destroy()
@@ -103,10 +105,10 @@ def convert(model: PreTrainedModel) -> Converted:
 
 
 def _translated(run: Callable[..., Any], example: tuple[torch.Tensor, ...]) -> ov.Model:
-    """A function of tensors as a graph: what ``openvino.convert_model`` makes of a module, in half of the time.
+    """Convert a function of tensors to a graph, in half the time of ``openvino.convert_model``.
 
-    It would trace twice, to compare, and make a scripted module of each of the model's. A scripted function would stay
-    as long as the process, with all weights.
+    ``convert_model`` would trace twice, to compare, and script each of the model's modules. A scripted function would
+    stay in memory as long as the process, with all weights.
     """
     traced, _ = torch.jit._get_trace_graph(run, example, strict=False)
     frontend = FrontEndManager().load_by_framework("pytorch")
@@ -135,7 +137,7 @@ def _example(num_layers: int) -> tuple[torch.Tensor, ...]:
 
 @contextmanager
 def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
-    """Temporarily set the tracing's attention and experts without a loop, and silence warnings."""
+    """Temporarily set the tracing's attention and loop-free experts, and silence warnings."""
     attention.register(tracing)
     config = model.config.get_text_config()
     before, verbosity = config._attn_implementation, logging.get_verbosity()
@@ -143,10 +145,10 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
     config._attn_implementation = attention.NAME
     logging.set_verbosity_error()  # tracing reads every property, and that of the loss warns
     try:
-        for weight in trained:  # torch makes constants only of those without gradients
+        for weight in trained:  # torch makes constants only of parameters without gradients
             weight.requires_grad_(False)
         with warnings.catch_warnings(), batched_experts(model):
-            warnings.simplefilter("ignore")  # tracing is deprecated, and says of each condition that it is fixed
+            warnings.simplefilter("ignore")  # tracing is deprecated, and warns that each condition becomes fixed
             yield
     finally:
         for weight in trained:
@@ -156,7 +158,7 @@ def _traced(model: PreTrainedModel, tracing: Tracing) -> Iterator[None]:
 
 
 def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) -> None:
-    """Name the inputs, and give them their types and shapes: of the example's, only the ranks are meant."""
+    """Name the inputs and set their types and shapes; only the ranks of the example's shapes are kept."""
     shapes: dict[str, tuple[Any, list[int]]] = {
         "input_ids": (ov.Type.i64, [-1, 1]),
         "position_ids": (ov.Type.i64, [-1, 1]),
@@ -164,7 +166,7 @@ def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) ->
         "max_context_len": (ov.Type.i32, []),
         "qq_bias": (ov.Type.u8, [-1]),
     }
-    for number, layer in enumerate(layers):  # the slots of a block, and the type, are the device's own
+    for number, layer in enumerate(layers):  # the device chooses the type and the slots of a block
         shapes[f"keys.{number}"] = ov.Type.dynamic, [-1, layer.heads, -1, layer.key_width]
         shapes[f"values.{number}"] = ov.Type.dynamic, [-1, layer.heads, -1, layer.value_width]
     for parameter, name in zip(graph.get_parameters(), names, strict=True):
@@ -177,7 +179,7 @@ def _name_inputs(graph: ov.Model, names: list[str], layers: list[LayerShape]) ->
 
 
 def _reason(error: Exception) -> str:
-    """The line of an error that names what failed; OpenVINO's first lines say where in its own sources."""
+    """Return the line of an error with the cause; the first lines of OpenVINO's errors are places in its source."""
     while error.__cause__ is not None or error.__context__ is not None:
         error = error.__cause__ or error.__context__
     if isinstance(error, ModelError):
@@ -188,5 +190,5 @@ def _reason(error: Exception) -> str:
 
 
 def refusal(model: PreTrainedModel, reason: str) -> ModelError:
-    """The error for a model that can't be converted."""
+    """Return the error for a model that can't be converted."""
     return ModelError(f"{name_of(model)} can't be converted to OpenVINO: {reason}; use backend='hf'")

@@ -1,4 +1,4 @@
-"""A compiled graph, and its passes over rows of a paged cache."""
+"""Compiled graphs, and their passes over rows of a paged cache."""
 
 import threading
 from collections.abc import Callable, Hashable
@@ -21,23 +21,25 @@ from specdec_openvino.outside import Weights, put_in
 from specdec_openvino.passes import pack
 from specdec_openvino.rounding import round_weights
 
-_RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # which numpy has no names for, or other ones
+_RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # types for which numpy has no name, or another
 
 
 class Compiled:
     """A graph compiled for a device.
 
     Args:
-        weights: of the graph, which reads them as long as it is there.
-        gives_hidden: its hidden states are outputs too.
+        weights: of the graph, which reads them as long as it exists.
+        gives_hidden: hidden states are outputs as well.
 
     Raises:
-        ModelError: for a graph that the device refuses.
+        ModelError: if the device can't compile the graph.
     """
 
     def __init__(self, conversion: Conversion, weights: Weights, options: OpenVINOOptions, gives_hidden: bool) -> None:
         core = ov.Core()
-        core.get_property(options.device, "FULL_DEVICE_NAME")  # loads its plug-in, which knows paged attention
+        core.get_property(
+            options.device, "FULL_DEVICE_NAME"
+        )  # loads the device's plug-in, which defines paged attention
         layers, dtype = conversion.facts.layers, conversion.facts.dtype
         self._weights = weights
         try:
@@ -64,17 +66,18 @@ class Compiled:
         return shape[1].get_length(), shape[2].get_length(), shape[3].get_length()
 
     def blocks(self) -> Blocks:
-        """An empty cache."""
+        """Return an empty cache."""
         return Blocks(self.cache_shapes, self.cache_dtype)
 
 
 class Graphs:
-    """A conversion with the weights of a model, and what was compiled of them.
+    """A conversion with a model's weights, and the graphs compiled from it.
 
-    The last compiled graph stays; others, with hidden states or other options, are freed when no backend uses them.
+    The last compiled graph is retained; others, with hidden states or other options, are freed when no backend uses
+    them.
 
     Args:
-        let_go: called when a graph was compiled, which has most weights in another layout then.
+        let_go: called after a graph was compiled, which then has its own copy of most weights.
     """
 
     def __init__(self, conversion: Conversion, weights: Weights, let_go: Callable[[], object] = lambda: None) -> None:
@@ -86,12 +89,12 @@ class Graphs:
         self._last: Compiled | None = None
 
     def compiled(self, options: OpenVINOOptions, gives_hidden: bool) -> Compiled:
-        """The compiled graph, the same one for all backends."""
+        """Return the compiled graph, the same one for all backends."""
         question = options, options.num_threads, gives_hidden
         with self._lock:
             compiled = self._compiled.get(question)
             if compiled is None:
-                self._last = None  # two at once would hold the matrices twice
+                self._last = None  # two compilations at the same time would store the matrices twice
                 compiled = Compiled(self.conversion, self._weights, options, gives_hidden)
                 self._compiled[question] = compiled
                 self.let_go()
@@ -100,20 +103,20 @@ class Graphs:
 
 
 class Passes:
-    """One backend's passes: a request to the compiled graph, bound to the backend's cache.
+    """Runs one backend's passes, by an inference request to the compiled graph that is bound to the backend's cache.
 
     Args:
-        filling: of the passes.
+        filling: the sizes of the passes.
     """
 
     def __init__(self, compiled: Compiled, blocks: Blocks, filling: Filling) -> None:
         self._compiled, self._blocks, self._filling = compiled, blocks, filling
         self._request = compiled.model.create_infer_request()
         self._generation = -1
-        self._given: dict[str, np.ndarray] = {}  # what the request reads its inputs from
+        self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
 
     def run(self, layout: Layout) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """The logits that a layout wants, (rows, columns, vocab), and its hidden states by layer, in float32."""
+        """Run a layout; return the requested logits, (rows, columns, vocab), and hidden states by layer, in float32."""
         tokens = self._filling.tokens(layout.num_nodes)
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)
@@ -132,7 +135,7 @@ class Passes:
         return logits.reshape(len(rows), len(layout.columns), -1), hidden
 
     def unbind(self) -> None:
-        """Let go of the cache's memory, which the next pass binds again."""
+        """Unbind the cache's memory; the next pass binds it again."""
         self._request, self._given, self._generation = self._compiled.model.create_infer_request(), {}, -1
 
     def _give(self, name: str, values: np.ndarray) -> None:
@@ -145,8 +148,8 @@ class Passes:
         self._request.set_tensor(name, ov.Tensor(values, shared_memory=values.size > 0))
 
     def _output(self, name: str) -> torch.Tensor:
-        """A copy of an output, since the next pass writes into the same memory."""
-        # By numpy: torch's threads are slow to wake where the engine's have just been at work.
+        """Return a copy of an output, since the next pass writes to the same memory."""
+        # By numpy, because torch's threads are slow to wake after the engine's have run.
         return torch.from_numpy(self._request.get_tensor(name).data.copy())
 
     def _bind_caches(self) -> None:
@@ -159,5 +162,5 @@ class Passes:
 
 
 def _reason(error: Exception) -> str:
-    """The last line of an error of OpenVINO's; the others say where in its own sources."""
+    """Return the last line of an OpenVINO error; the others are places in its source."""
     return ([line for line in map(str.strip, str(error).splitlines()) if line] or [type(error).__name__])[-1]

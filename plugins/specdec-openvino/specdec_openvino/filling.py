@@ -1,20 +1,20 @@
-"""Passes filled up to a few sizes, because another size is another plan to a compiled graph.
+"""Pads passes to a few sizes, because a compiled graph plans each size separately.
 
-A pass of another size than the one before takes 2 to 5 ms more for SmolLM2-135M, since the shapes of all operations are
-worked out anew, while the engine's kernels take hardly longer for six tokens than for one.
+A pass of another size than the previous one takes 2 to 5 ms more for SmolLM2-135M, since the shapes of all operations
+are computed again, while the engine's kernels take hardly longer for six tokens than for one.
 """
 
 from collections.abc import Sequence
 
-_PATIENCE = 4  # consecutive passes of a single token before one is fed alone
+_PATIENCE = 4  # consecutive passes of a single token before padding stops
 
 
 class Filling:
-    """The numbers of tokens that passes are fed.
+    """Chooses the numbers of tokens in passes.
 
     Args:
-        least: tokens of a row.
-        sizes: of passes, ascending; larger ones are fed as they are.
+        least: the minimum number of tokens of a row.
+        sizes: of passes, ascending; larger passes aren't padded.
     """
 
     def __init__(self, least: int, sizes: Sequence[int]) -> None:
@@ -22,7 +22,7 @@ class Filling:
         self._num_single = 0
 
     def tokens(self, num_nodes: Sequence[int]) -> list[int]:
-        """The tokens of each row in the next pass, by its nodes; the last row has what all lack of a size."""
+        """Return the number of tokens of each row in the next pass, by its nodes; the last row gets the padding."""
         tokens = [max(self.least, count) for count in num_nodes]
         total = sum(tokens)
         self._num_single = self._num_single + 1 if total == 1 else 0

@@ -1,4 +1,4 @@
-"""Conversions as files in the user's cache folder, each written whole or not at all, and whole when it is read."""
+"""Files of conversions in the user's cache folder, written atomically and checked when they are read."""
 
 import hashlib
 import json
@@ -21,24 +21,24 @@ from specdec_openvino.attention import LayerShape
 from specdec_openvino.outside import Place, Weights
 
 _SUFFIX = ".conversion"
-_ABANDONED = 24 * 3600  # seconds after which what an interrupted process has left is removed
-_CHUNK = 4 * 2**20  # bytes that a thread digests at once
+_ABANDONED = 24 * 3600  # seconds after which files left by an interrupted process are removed
+_CHUNK = 4 * 2**20  # bytes that a thread digests at a time
 _DIGEST_SIZE = 32
-_SIZE_SIZE = 8  # bytes that give the size of the facts
+_SIZE_SIZE = 8  # bytes of the size of the facts
 _ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of a converted model, besides its graph.
+    """The facts about a converted model besides its graph.
 
     Attributes:
         layers: the attention layers, in the order of the graph's caches.
         dtype: the model's.
-        source: the folder of the checkpoint that it was read from, "" for a model that was given as an object.
-        places: of a checkpoint's weights in its files.
-        baked: digests of tensors that the graph may have been made from, as it doesn't read them.
-        tied: by tensor, another one in whose memory it lies.
+        source: the folder of its checkpoint; "" for a model passed as an object.
+        places: the places of a checkpoint's weights in its files.
+        baked: digests of tensors that the graph doesn't read and that may be constants in it.
+        tied: by tensor, another one that has the same memory.
     """
 
     layers: tuple[LayerShape, ...]
@@ -49,18 +49,18 @@ class Facts:
     tied: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """The facts in what JSON has."""
+        """Return the facts as data for JSON."""
         return {**asdict(self), "dtype": str(self.dtype).removeprefix("torch.")}
 
     @classmethod
     def from_json(cls, known: dict[str, Any]) -> Self:
-        """The facts that ``to_json`` gave."""
+        """Return the facts of data from ``to_json``."""
         made = cls(**{**known, "dtype": getattr(torch, known["dtype"])})
         layers = tuple(LayerShape(**layer) for layer in known["layers"])
         return replace(made, layers=layers, places={name: Place(**place) for name, place in known["places"].items()})
 
     def fit(self, weights: Weights) -> bool:
-        """True where the graph is right for some weights by the same names."""
+        """Return True if the graph is valid for weights with the same names."""
         return all(name in weights and digest(weights[name]) == made for name, made in self.baked.items()) and all(
             name in weights and other in weights and weights[name].ctypes.data == weights[other].ctypes.data
             for name, other in self.tied.items()
@@ -69,11 +69,11 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A converted model without its weights: nothing of it is read from disk later but ``own``, whose file stays open.
+    """A converted model without its weights. Only ``own`` is read from disk later, from a file that stays open.
 
     Attributes:
         graph, constants: OpenVINO's two files.
-        own: large constants of the graph that are none of the model's tensors.
+        own: large constants of the graph that aren't tensors of the model.
     """
 
     facts: Facts
@@ -83,7 +83,7 @@ class Conversion:
 
     @classmethod
     def find(cls, path: Path) -> Self | None:
-        """The conversion in a file; None where there is none, or any byte of it is another than was written."""
+        """Return the conversion in a file; None if there is none, or any byte has changed."""
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError), path.open("rb") as file:
             mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
             if mapped[:_DIGEST_SIZE].tobytes().decode() == digest(mapped[_DIGEST_SIZE:]):
@@ -105,10 +105,10 @@ class Conversion:
         return cls(facts, graph.tobytes(), constants.tobytes(), dict(zip(header["own"], own, strict=True)))
 
     def save(self, path: Path) -> None:
-        """Write it to a file atomically: readers see the former conversion or this one, also after an interruption.
+        """Write the conversion to a file atomically: readers see the former one or this one, even after a crash.
 
         Warns:
-            UserWarning: where it can't be written, with the remedy.
+            UserWarning: if the file can't be written, with the remedy.
         """
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class Conversion:
             with os.fdopen(number, "w+b") as file:
                 self._write(file)
                 file.flush()
-                os.fsync(file.fileno())  # else a crash may leave the name, and zeros
+                os.fsync(file.fileno())  # otherwise a crash may leave a file of zeros
             os.replace(unfinished, path)
         except OSError as error:
             return _warn(path, error)
@@ -144,7 +144,7 @@ class Conversion:
 
 
 def digest(data: np.ndarray) -> str:
-    """A digest of every byte, by as many threads as there are processors; ``_DIGEST_SIZE`` letters."""
+    """Return a digest of all bytes, computed by a thread per processor; ``_DIGEST_SIZE`` letters."""
     flat = memoryview(data)
     chunks = [flat[begin : begin + _CHUNK] for begin in range(0, len(flat), _CHUNK)]
     if len(chunks) > 1:
@@ -160,7 +160,7 @@ def _digest(data: Any) -> bytes:
 
 
 def path_in(folder: Path, name: str) -> Path:
-    """The file of a conversion by its name."""
+    """Return the file of a conversion by its name."""
     return folder / f"{name}{_SUFFIX}"
 
 
@@ -181,7 +181,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 def _warn(path: Path, error: OSError) -> None:
     warnings.warn(
-        f"the converted model can't be kept in {path.parent}, so that each start converts it again: {error}; make room "
+        f"the converted model can't be saved in {path.parent}, so each start converts it again: {error}; make room "
         "there, or point XDG_CACHE_HOME to another folder",
         stacklevel=2,
     )

@@ -1,4 +1,4 @@
-"""From a model, a folder or a hub's name to graphs that were compared with the model on this device."""
+"""Makes graphs from a model, a folder or a hub name, and compares them with the model on this device."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,10 +34,10 @@ _CAPABILITIES = {torch.float16: "FP16", torch.bfloat16: "BF16"}
 
 
 def check(options: OpenVINOOptions) -> None:
-    """Refuse what isn't there before seconds go into a conversion.
+    """Check the options before a conversion, which takes seconds.
 
     Raises:
-        ModelError: for a device that OpenVINO doesn't list, and for rounded weights without nncf.
+        ModelError: for a device that OpenVINO doesn't list, or rounded weights without nncf.
     """
     devices = ov.Core().available_devices
     if options.device.split(".")[0] not in {name.split(".")[0] for name in devices}:
@@ -47,7 +47,7 @@ def check(options: OpenVINOOptions) -> None:
 
 
 def check_dtype(dtype: torch.dtype, device: str) -> None:
-    """Refuse a dtype that a device doesn't compute in.
+    """Refuse a dtype that a device doesn't support.
 
     Raises:
         ModelError: with the remedy.
@@ -57,15 +57,15 @@ def check_dtype(dtype: torch.dtype, device: str) -> None:
     if wanted is not None and wanted not in ov.Core().get_property(device, "OPTIMIZATION_CAPABILITIES"):
         name = str(dtype).removeprefix("torch.")
         raise ModelError(
-            f"OpenVINO computes no {name} on this {device}: load the model in float32, or use backend='hf'"
+            f"OpenVINO doesn't support {name} on this {device}: load the model in float32, or use backend='hf'"
         )
 
 
 def graphs_of(model: PreTrainedModel, options: OpenVINOOptions, prove: Prove) -> Graphs:
-    """The graphs of a model, which all backends share while it computes the same; they read the model's own weights.
+    """Return a model's graphs, which read its own weights; all backends share them until the model changes.
 
     Raises:
-        ModelError: for a model that can't be converted, or has other logits then, with the reason.
+        ModelError: if the model can't be converted, or has other logits afterwards, with the reason.
     """
     devices = {tensor.device.type for tensor in model.state_dict().values()}
     if devices != {"cpu"}:
@@ -99,12 +99,12 @@ def _graphs_of(model: PreTrainedModel, device: str, options: OpenVINOOptions, pr
 
 
 def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, prove: Prove) -> tuple[Any, Any]:
-    """A converted model and its tokenizer, from a folder or a hub's name; the torch model is loaded to convert it only.
+    """Return a converted model and its tokenizer from a folder or hub name; torch loads the model only to convert it.
 
-    Of a GGUF file, and in another dtype than the files', the torch model itself.
+    For a GGUF file, or another dtype than the files', the torch model itself is returned.
 
     Raises:
-        ModelError: as for a model, and for one that can't be loaded.
+        ModelError: if the model can't be loaded or converted, with the reason.
     """
     check(options)
     if source.device not in {"", "cpu"}:
@@ -117,7 +117,7 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
         return load_pretrained(name, tokenizer, source.dtype)
     folder = _folder_of(name)
     if folder is None or not (folder / "config.json").is_file():
-        load_pretrained(name, tokenizer, source.dtype)  # says what is wrong
+        load_pretrained(name, tokenizer, source.dtype)  # raises with the reason
         raise ModelError(f"can't load {name!r}: it has no config.json")
     config = AutoConfig.from_pretrained(folder)
     if source.dtype not in {"auto", str(config.dtype).removeprefix("torch.")}:  # the files have other numbers
@@ -145,7 +145,7 @@ def _folder_of(name: str) -> Path | None:
 
 
 def _snapshot(name: str) -> Path | None:
-    """The folder of a checkpoint, for a hub's name the one in the hub's cache; None where there is no configuration."""
+    """Return the folder of a checkpoint, in the hub's cache for a hub name; None if it has no configuration."""
     with suppress(OSError, ValueError):
         if (file := cached_file(name, "config.json", local_files_only=must_be_cached(name))) is not None:
             return Path(file).parent
@@ -153,20 +153,20 @@ def _snapshot(name: str) -> Path | None:
 
 
 def _known_graphs(folder: Path, options: OpenVINOOptions) -> Graphs | None:
-    """The graphs of a checkpoint that was converted before: they read its files, and torch has no part in it."""
+    """Return the graphs of a checkpoint that was converted before; they read its files, and torch isn't needed."""
     known = Conversion.find(_path_of(folder, options))
     if known is None:
         return None
     check_dtype(known.facts.dtype, options.device)
     places = known.facts.places
-    with suppress(OSError, ValueError, KeyError):  # files that aren't what they were
+    with suppress(OSError, ValueError, KeyError):  # files that have changed
         checkpoint = Checkpoint(folder, sorted({place.file for place in places.values()}))
         return Graphs(known, checkpoint.read(places), checkpoint.let_go)
     return None
 
 
 def _new_graphs(folder: Path, load: Callable[[], PreTrainedModel], options: OpenVINOOptions, prove: Prove) -> Graphs:
-    """The graphs of a checkpoint that is converted now: they read the memory of the model that torch has loaded."""
+    """Convert a checkpoint; return graphs that read the memory of the model that torch has loaded."""
     path, model = _path_of(folder, options), load()
     check_dtype(model.dtype, options.device)
     converted, weights = _converted(model), weights_of(model)
@@ -193,13 +193,13 @@ def _converted(model: PreTrainedModel) -> Converted:
         None if window is None else (window.kind, window.size) for window in shapes_of(model, ()).attention.values()
     }
     if any(window is not None and window[0] == "chunked" for window in windows):
-        raise refusal(model, "its attention is to chunks, which paged attention has no windows for")
+        raise refusal(model, "it has chunked attention, which paged attention doesn't support")
     if reason := why_fixed(model):
         raise refusal(model, reason)
     with tqdm(total=1, desc="converting to OpenVINO, once", leave=False):
         converted = convert(model)
     if {layer.window for layer in converted.layers} != {0 if window is None else window[1] for window in windows}:
-        raise refusal(model, "its windows are made by masks of its own, which paged attention doesn't read")
+        raise refusal(model, "its windows are made by its own masks, which paged attention doesn't read")
     return converted
 
 

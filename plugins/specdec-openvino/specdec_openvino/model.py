@@ -1,4 +1,4 @@
-"""A model that is there as an OpenVINO graph alone: its weights are held once, by the compiled graph."""
+"""A model that exists only as an OpenVINO graph, so its weights are in memory only once."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +10,12 @@ from specdec_openvino.engine import Graphs
 
 @dataclass(eq=False)
 class OpenVINOModel:
-    """The graphs of a checkpoint with the facts of its model.
+    """The graphs of a checkpoint, with the attributes of a model that specdec reads.
 
     Attributes:
         config, generation_config: transformers' own.
-        fingerprint: a text that is another for other files or another device.
-        name_or_path: what reports call it.
+        fingerprint: a text that changes with the files and the device.
+        name_or_path: its name in reports.
     """
 
     name: str
@@ -29,12 +29,12 @@ class OpenVINOModel:
 
     @property
     def device(self) -> torch.device:
-        """Where its logits are."""
+        """The device of its logits."""
         return torch.device("cpu")
 
     @property
     def dtype(self) -> torch.dtype:
-        """The model's dtype, not that of arithmetic."""
+        """The checkpoint's dtype; arithmetic may use another."""
         return self.graphs.conversion.facts.dtype
 
     def __repr__(self) -> str:

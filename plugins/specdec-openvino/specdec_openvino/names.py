@@ -1,7 +1,7 @@
-"""Names of conversions: by all that a graph is made of, so that equal names mean equal graphs.
+"""Names of conversions, derived from everything that determines a graph: equal names mean equal graphs.
 
-A graph has none of the model's weights, so they aren't part of a name. What modules hold besides is: numbers, texts,
-the scaling and the choice of adapters, and the code that they run.
+A graph doesn't contain the model's weights, so they aren't part of a name. Other contents of modules are: numbers,
+texts, the scaling and selection of adapters, and the code that they run.
 """
 
 import enum
@@ -20,12 +20,12 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
 from specdec.models.notes import Notes
 from specdec_openvino.outside import tensors_of
 
-_FORMAT = 8  # version of the files; another number makes earlier conversions unknown
-_READ = "*.safetensors", "*.json"  # the files of a checkpoint that say what the model computes
+_FORMAT = 8  # version of the files; another number invalidates earlier conversions
+_READ = "*.safetensors", "*.json"  # the files of a checkpoint that determine what the model computes
 _PLAIN = bool, int, float, complex, str, bytes, type(None), enum.Enum, torch.dtype, torch.device, torch.Size, range
-# Of a module: attributes that are described elsewhere, and transformers' note that hidden states were requested.
+# A module's attributes that are described elsewhere, and transformers' mark that hidden states were requested.
 _APART = {"_parameters", "_buffers", "_modules", "_output_capturing_hooks_installed"}
-_VERSIONED = "torch", "transformers", "peft"  # their versions are part of a name, and stand for their code
+_VERSIONED = "torch", "transformers", "peft"  # their versions are part of a name, instead of their code
 _CAPTURING = (
     "transformers.utils.output_capturing"  # its hooks, which stay after hidden states were requested, only read
 )
@@ -33,11 +33,11 @@ _MOST_DEPTH = 12
 
 
 class UnnameableError(Exception):
-    """Something in a model that can't be described, such as a closure, which may do anything."""
+    """Raised if part of a model can't be described, such as a closure."""
 
 
 def name_of_model(model: PreTrainedModel, device: str) -> str:
-    """A name for a model's conversion for a device, as it computes now; "" where something in it can't be described."""
+    """Return the name of a model's conversion for a device, as it computes now; "" if part of it can't be described."""
     named = _Digest(device)
     try:
         for path, module in model.named_modules(remove_duplicate=False):
@@ -51,15 +51,15 @@ def name_of_model(model: PreTrainedModel, device: str) -> str:
 
 
 def name_of_folder(folder: Path, device: str) -> str:
-    """A name for the conversion of a checkpoint for a device, by its files; its weights aren't read.
+    """Return the name of a checkpoint's conversion for a device, from its files, without reading the weights.
 
-    For a snapshot in a hub's cache the folder suffices: it is named after the commit, and files come as needed.
+    For a snapshot in the hub's cache, the folder's name is used: it is the commit, and files are fetched as needed.
     """
     named = _Digest(device)
     named.add(folder.resolve())
     if folder.parent.name != "snapshots":
         for file in sorted(file for pattern in _READ for file in folder.glob(pattern)):
-            facts = file.stat()  # a file that was replaced, or written to, has another number or time of change
+            facts = file.stat()  # a replaced or modified file has another inode or modification time
             named.add(file.name, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)
     return named.hex()
 
@@ -87,13 +87,13 @@ def _version_of(package: str) -> Iterator[str]:
 
 
 class _Description:
-    """Texts that describe a value by its contents, each object once."""
+    """Describes values by their contents, as texts; each object once."""
 
     def __init__(self) -> None:
         self._met: dict[int, int] = {}
 
     def of_attributes(self, attributes: Mapping[str, Any]) -> Iterator[str]:
-        """What an object holds by name."""
+        """Yield the description of an object's attributes."""
         for name, value in attributes.items():
             if name == "_forward_hooks":
                 yield from self.of([hook for hook in value.values() if hook.__module__ != _CAPTURING])
@@ -102,7 +102,7 @@ class _Description:
                 yield from self.of(value)
 
     def of(self, value: Any, depth: int = 0) -> Iterator[str]:
-        """Raises UnnameableError for what can't be described."""
+        """Yield the description of a value; UnnameableError if it can't be described."""
         if depth > _MOST_DEPTH:
             raise UnnameableError
         if isinstance(value, _PLAIN):
@@ -121,7 +121,7 @@ class _Description:
 
 
 def _parts(value: Any) -> Iterable[Any]:
-    """What a value consists of."""
+    """Return the parts of a value."""
     if isinstance(value, PreTrainedConfig):
         return [value.to_json_string(use_diff=False)]
     if isinstance(value, Mapping):
@@ -130,9 +130,9 @@ def _parts(value: Any) -> Iterable[Any]:
         return value
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
-    if isinstance(value, torch.Tensor):  # one in a list, say, whose numbers aren't compared
+    if isinstance(value, torch.Tensor):  # for example in a list, where its numbers aren't compared
         raise UnnameableError
-    if isinstance(value, torch.nn.Module):  # held outside of the tree of modules
+    if isinstance(value, torch.nn.Module):  # outside of the module tree
         return [*_code_of(type(value)), *_plain_attributes(value)]
     return _parts_of_code(value) if callable(value) else _parts_by_pickling(value)
 
@@ -150,7 +150,7 @@ def _parts_of_code(value: Any) -> Iterable[Any]:
 
 
 def _parts_by_pickling(value: Any) -> Iterable[Any]:
-    """What a copy of an object would be made of."""
+    """Return the parts of which a copy of an object would be made."""
     try:
         reduced = value.__reduce_ex__(2)
     except Exception:  # an error of any kind
@@ -172,10 +172,10 @@ def _plain_attributes(module: torch.nn.Module) -> Iterator[Any]:
 
 @cache
 def _code_of(cls: type) -> tuple[str, ...]:
-    """The class of a module and the code of its forward.
+    """Return the description of a module's class and of its forward's code.
 
     Raises:
-        UnnameableError: for a class of the user's, whose code may read any global.
+        UnnameableError: for a user's own class, whose code may read any global.
     """
     forward = inspect.unwrap(cls.forward)  # type: ignore[attr-defined]
     if not _is_versioned(cls.__module__) or not _is_versioned(forward.__module__):
@@ -199,5 +199,5 @@ def _instructions(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _instructions(constant)
-        else:  # a set's order is another in each process
+        else:  # a set's order differs between processes
             yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)

@@ -1,4 +1,4 @@
-"""The backend's options, and what they mean to OpenVINO."""
+"""The backend's options, and their translation to OpenVINO's properties."""
 
 from typing import Any, Literal
 
@@ -21,33 +21,35 @@ class OpenVINOOptions(BackendOptions):
     """Options of ``backend="openvino"``."""
 
     device: str = Field(default="CPU", description="a device that OpenVINO lists; tested on CPUs only")
-    precision: Precision = Field(default="model", description="of arithmetic: the model's own, or bfloat16")
-    kv: CachePrecision = Field(default="model", description="of keys and values: that of arithmetic, or 8 bits")
+    precision: Precision = Field(default="model", description="dtype of arithmetic: the model's own, or bfloat16")
+    kv: CachePrecision = Field(default="model", description="dtype of keys and values: that of arithmetic, or 8 bits")
     weights: Weights = Field(default="model", description="the model's own, or rounded to 8 or 4 bits by nncf")
-    threads: int = Field(default=0, ge=0, description="of the engine; 0: torch's number when the model is loaded")
+    threads: int = Field(
+        default=0, ge=0, description="threads of the engine (0: torch's number when the model is loaded)"
+    )
 
     def of_arithmetic(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype that a model of some dtype is computed in."""
+        """Return the dtype of arithmetic for a model's dtype."""
         return dtype if self.precision == "model" else torch.bfloat16
 
     def of_cache(self, dtype: torch.dtype) -> torch.dtype:
-        """The dtype of its keys and values."""
+        """Return the dtype of keys and values for a model's dtype."""
         return torch.uint8 if self.kv == "u8" else self.of_arithmetic(dtype)
 
     @property
     def num_threads(self) -> int:
-        """The engine's threads."""
+        """The number of the engine's threads."""
         return self.threads or torch.get_num_threads()
 
     def lossy(self, dtype: torch.dtype) -> str:
-        """The reason why the compiled model is another one than the model, or ""."""
+        """Return how the compiled model differs from the model, or ""."""
         changed = [f"precision={self.precision}"] if self.of_arithmetic(dtype) != dtype else []
         changed += ["kv=u8"] if self.kv == "u8" else []
         changed += [f"weights={self.weights}"] if self.weights != "model" else []
-        return f"{', '.join(changed)} where the model has {str(dtype).removeprefix('torch.')}" if changed else ""
+        return f"{', '.join(changed)}, but the model has {str(dtype).removeprefix('torch.')}" if changed else ""
 
     def properties(self, dtype: torch.dtype) -> dict[Any, Any]:
-        """The properties that a model of some dtype is compiled with."""
+        """Return the properties with which a model is compiled."""
         return {
             hint.inference_precision(): openvino_type(self.of_arithmetic(dtype)),
             hint.kv_cache_precision(): _CACHE_TYPES[self.of_cache(dtype)],
@@ -57,19 +59,19 @@ class OpenVINOOptions(BackendOptions):
 
     def _properties_of_cpus(self) -> dict[Any, Any]:
         return {
-            "KEY_CACHE_QUANT_MODE": "BY_TOKEN",  # of u8: each slot has a scale of its own, and can be moved
+            "KEY_CACHE_QUANT_MODE": "BY_TOKEN",  # for u8: each slot has its own scale, so it can be moved
             inference_num_threads(): self.num_threads,
-            hint.enable_cpu_pinning(): False,  # torch works between the passes, with threads of its own
+            hint.enable_cpu_pinning(): False,  # torch runs between the passes, with threads of its own
         }
 
 
 def openvino_type(dtype: torch.dtype) -> ov.Type:
-    """OpenVINO's name of a dtype.
+    """Return OpenVINO's name of a dtype.
 
     Raises:
-        ModelError: for one that the backend doesn't drive.
+        ModelError: for an unsupported dtype.
     """
     if dtype not in _TYPES:
         names = ", ".join(str(known).removeprefix("torch.") for known in _TYPES)
-        raise ModelError(f"the openvino backend drives models of {names}, not {str(dtype).removeprefix('torch.')}")
+        raise ModelError(f"the openvino backend supports models in {names}, not {str(dtype).removeprefix('torch.')}")
     return _TYPES[dtype]

@@ -1,6 +1,6 @@
-"""Weights outside a graph: a conversion has none, and reads the model's own, in memory or in a checkpoint's files.
+"""Weights outside of a graph: a conversion reads the model's own, from memory or from a checkpoint's files.
 
-Weights go by names and as flat arrays of bytes; a graph's inputs have their shapes and types.
+Weights are flat arrays of bytes, by name; the graph's inputs have their shapes and types.
 """
 
 import json
@@ -17,10 +17,10 @@ from openvino import opset13 as ops
 
 from specdec.weights.tensor import PackedWeight
 
-PREFIX = "weight."  # of the inputs that stand for weights
-_LEAST_OWN = 4096  # bytes of a constant that a graph's file doesn't hold itself
-_PROBE = 4096  # bytes that are compared first
-_HEADER_SIZE = 8  # bytes of a safetensors file that give the size of its header
+PREFIX = "weight."  # of the names of inputs that represent weights
+_LEAST_OWN = 4096  # bytes of a constant that isn't stored in the graph's file
+_PROBE = 4096  # bytes to compare first
+_HEADER_SIZE = 8  # bytes of the header size in a safetensors file
 _BYTES_OF = {"F32": 4, "BF16": 2, "F16": 2, "F64": 8, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 Weights = Mapping[str, np.ndarray]
@@ -36,7 +36,7 @@ class Place:
 
 
 def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Every tensor that a model's modules hold: parameters, buffers, and plain attributes."""
+    """Return every tensor of a model's modules: parameters, buffers and plain attributes."""
     found: dict[str, torch.Tensor] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         for name, value in (*module._parameters.items(), *module._buffers.items(), *vars(module).items()):
@@ -46,12 +46,12 @@ def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, np.ndarray]:
-    """A model's tensors as bytes: its own memory, and copies of those that are packed or not contiguous."""
+    """Return a model's tensors as bytes: its own memory, or copies of tensors that are packed or not contiguous."""
     return {name: bytes_of(tensor) for name, tensor in tensors_of(model).items()}
 
 
 def bytes_of(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor's numbers as flat bytes, in its own memory where they lie side by side."""
+    """Return a tensor's numbers as flat bytes: its own memory if it is contiguous, else a copy."""
     dense = tensor.unpacked() if isinstance(tensor, PackedWeight) else tensor.detach()
     flat: np.ndarray = dense.contiguous().reshape(-1).view(torch.uint8).numpy()
     return flat
@@ -60,7 +60,7 @@ def bytes_of(tensor: torch.Tensor) -> np.ndarray:
 class Checkpoint:
     """The safetensors files of a folder, mapped into memory.
 
-    A file's pages are the system's: they count as this process's while they are in use, and ``let_go`` gives them back.
+    Pages that were read count as this process's memory until ``let_go`` releases them.
     """
 
     def __init__(self, folder: Path, files: Sequence[str]) -> None:
@@ -72,19 +72,19 @@ class Checkpoint:
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        """All files of a folder."""
+        """Map all files of a folder."""
         return cls(folder, [file.name for file in sorted(folder.glob("*.safetensors"))])
 
     def read(self, places: Mapping[str, Place]) -> dict[str, np.ndarray]:
-        """The weights at some places.
+        """Return the weights at some places.
 
         Raises:
-            ValueError: for places that the files don't have.
+            ValueError: for places outside of the files.
         """
         return {name: self._at(place) for name, place in places.items()}
 
     def places_of(self, weights: Weights) -> dict[str, Place]:
-        """The places that hold the very bytes of some weights; of one by the same name where there are several."""
+        """Return the places with exactly the bytes of some weights; of several, the one with the same name."""
         by_size: dict[int, list[tuple[str, Place]]] = {}
         for name, place in self._tensors():
             by_size.setdefault(place.size, []).append((name, place))
@@ -99,7 +99,7 @@ class Checkpoint:
         return found
 
     def let_go(self) -> None:
-        """Give pages back to the system, which has them at hand when they are read again."""
+        """Release pages to the system, which still caches them if they are read again."""
         for mapped in self._maps.values():
             if hasattr(mmap, "MADV_DONTNEED"):
                 mapped.madvise(mmap.MADV_DONTNEED)
@@ -118,10 +118,10 @@ class Checkpoint:
 
 
 def take_out(graph: ov.Model, weights: Weights) -> tuple[set[str], dict[str, np.ndarray]]:
-    """Make inputs of a graph's constants: of those that lie in the memory of some weights, and of all large ones.
+    """Turn constants of a graph into inputs: those in the memory of some weights, and all large ones.
 
     Returns:
-        the names of the weights that were met, and the large constants that are none, by names of their own.
+        The names of the weights found, and the other large constants by new names.
     """
     by_address = {weight.ctypes.data: name for name, weight in reversed(weights.items()) if weight.nbytes}
     own: dict[str, np.ndarray] = {}
@@ -143,7 +143,7 @@ def take_out(graph: ov.Model, weights: Weights) -> tuple[set[str], dict[str, np.
 
 
 def put_in(graph: ov.Model, weights: Weights) -> None:
-    """Make constants of those inputs again, in the weights' own memory, which has to stay as long as the graph."""
+    """Turn these inputs back into constants in the weights' own memory, which must exist as long as the graph."""
     for parameter in graph.get_parameters():
         name = parameter.get_friendly_name()
         if name.startswith(PREFIX):

@@ -1,4 +1,4 @@
-"""Separating a converted graph from its weights: the graph is saved, the weights stay in the model's memory."""
+"""Separates a converted graph from its weights: the graph is saved, and the weights stay in the model's memory."""
 
 import tempfile
 from pathlib import Path
@@ -16,14 +16,14 @@ from specdec_openvino.widening import mark_decompressions
 
 
 def taken_out(converted: Converted, weights: Weights, **facts: Any) -> tuple[Conversion, dict[str, np.ndarray]]:
-    """A conversion without its weights, and those of some weights that it reads.
+    """Return a conversion without its weights, and the weights that it reads.
 
     Args:
-        weights: of the model that was converted, in its memory.
-        facts: others of the conversion.
+        weights: of the converted model, in its memory.
+        facts: further facts of the conversion.
 
     Raises:
-        ModelError: where there is no room for a few megabytes among the system's temporary files.
+        ModelError: if the system's folder of temporary files has no room for a few megabytes.
     """
     met, own = take_out(converted.graph, weights)
     by_memory = {(weights[name].ctypes.data, weights[name].nbytes): name for name in met}

@@ -1,4 +1,4 @@
-"""A layout as a compiled graph takes it: the nodes of all rows in order, and where each row lies."""
+"""The inputs of a compiled graph for a layout: the nodes of all rows in order, and the places of the rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ _NOTHING = np.zeros(0, np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """The inputs of a pass by name; ``begins``: of each row's tokens, with their number at the end."""
+    """The inputs of a pass by name; ``begins`` has the offset of each row's tokens, and their number at the end."""
 
     inputs: dict[str, np.ndarray]
     begins: list[int]
 
     def unpack(self, states: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """States of tokens, (tokens, size), as those of a layout's nodes, (rows, width, size); padding has zeros."""
+        """Arrange states of tokens, (tokens, size), by a layout's nodes, (rows, width, size); padding has zeros."""
         unpacked = states.new_zeros(len(layout.num_nodes), layout.width, states.shape[-1])
         for row, (begin, count) in enumerate(zip(self.begins, layout.num_nodes, strict=False)):
             unpacked[row, :count] = states[begin : begin + count]
@@ -32,10 +32,10 @@ def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, tokens: Sequ
     """Pack a layout's nodes, without its padding.
 
     Args:
-        rows: the layout's; they have blocks for their tokens.
+        rows: the layout's rows, which have blocks for their tokens.
         block_size: slots of a block.
-        tokens: to be fed for each row. Where there are fewer nodes the last one is repeated; nothing sees such a token.
-        least: columns that logits are computed for.
+        tokens: the number of tokens of each row; if it has fewer nodes, the last one is repeated, and nothing sees it.
+        least: the minimum number of columns for which logits are computed.
     """
     ids, positions, tables, seen = list[int](), list[int](), list[list[int]](), list[np.ndarray]()
     laid_out = zip(layout.input_ids.tolist(), layout.positions.tolist(), layout.lengths, layout.num_nodes, strict=True)
@@ -46,7 +46,7 @@ def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, tokens: Sequ
         tables.append(row.blocks[: -(-(length + tokens[number]) // block_size)])
         seen.append(_seen(layout, number, repeated))
     begins = [0, *accumulate(tokens)]
-    # A column that a row has no node for is its last one's again; so is what is missing of the least number of all.
+    # If a row has no node for a column, its last node is repeated; columns are padded to the minimum in the same way.
     columns = [
         begin + min(column, num_nodes - 1)
         for begin, num_nodes in zip(begins, layout.num_nodes, strict=False)
@@ -68,7 +68,7 @@ def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, tokens: Sequ
 
 
 def _seen(layout: Layout, row: int, repeated: int) -> np.ndarray:
-    """The nodes that each node of a row sees, flat and of bytes; empty for a chain. Repeated ones see everything."""
+    """Return which nodes each node of a row sees, as flat bytes; empty for a chain. Repeated nodes see everything."""
     num_nodes, length = layout.num_nodes[row], layout.lengths[row]
     if num_nodes == 1 or not layout.masks:
         return _NOTHING

@@ -1,4 +1,4 @@
-"""Which models given by name the engine takes by default."""
+"""Decides which models given by name are run by OpenVINO by default."""
 
 import json
 from contextlib import suppress
@@ -16,14 +16,14 @@ _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 
 
 def why_not(source: ModelSource, device: str) -> str:
-    """Return why torch should drive a model rather than the engine on a device of OpenVINO's, or "".
+    """Return why torch should drive a model rather than OpenVINO on a device, or "".
 
-    Whether its graph can be converted shows only when that is tried.
+    Whether the model can be converted is found out only by a conversion.
     """
     if torch.device(source.torch_device).type != "cpu":
         return f"the model is to be on {source.torch_device}"
     if is_gguf(source.name):
-        return "it keeps no conversions of GGUF files"
+        return "it doesn't save conversions of GGUF files"
     is_offline = must_be_cached(source.name)
     if _file(source.name, _ADAPTER, is_offline) is not None:
         return "the folder holds an adapter of another model"
@@ -38,7 +38,7 @@ def why_not(source: ModelSource, device: str) -> str:
 
 
 def _why_not_in(dtype: object, device: str) -> str:
-    """Return why a device doesn't compute in a dtype, by its name as configurations have it, or ""."""
+    """Return why a device doesn't support a dtype, given by its name in configurations, or ""."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else None
     try:
         if isinstance(found, torch.dtype):
@@ -49,7 +49,7 @@ def _why_not_in(dtype: object, device: str) -> str:
 
 
 def _config(file: Path | None) -> dict[str, Any]:
-    """A model's configuration; empty where there is none that can be read."""
+    """Return a model's configuration; {} if it can't be read."""
     with suppress(OSError, ValueError):
         if file is not None and isinstance(config := json.loads(file.read_text(encoding="utf-8")), dict):
             return config
@@ -57,7 +57,7 @@ def _config(file: Path | None) -> dict[str, Any]:
 
 
 def _file(name: str, file: str, is_offline: bool) -> Path | None:
-    """A file of a folder or of a hub's model, which is fetched; None where there is none."""
+    """Return a file of a folder, or of a model on the hub, which is fetched; None if there is none."""
     if Path(name).is_dir():
         return Path(name, file) if Path(name, file).is_file() else None
     with suppress(OSError, ValueError):

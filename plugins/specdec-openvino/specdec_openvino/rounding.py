@@ -1,4 +1,4 @@
-"""Weights of 8 and of 4 bits, by nncf."""
+"""Rounds weights to 8 or 4 bits, by nncf."""
 
 import logging
 from typing import Literal
@@ -7,7 +7,7 @@ import openvino as ov
 
 
 def round_weights(graph: ov.Model, to: Literal["int8", "int4"]) -> None:
-    """Round a graph's matrices, in place; with 4 bits, nncf leaves embeddings and the head 8."""
+    """Round a graph's matrices to 8 or 4 bits, in place; with 4, nncf uses 8 bits for the embeddings and the head."""
     import nncf
 
     logger = logging.getLogger("nncf")

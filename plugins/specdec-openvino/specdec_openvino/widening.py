@@ -1,9 +1,9 @@
-"""Graphs of 16-bit models that say float32, with weights of 16 bits.
+"""Changes graphs of 16-bit models to float32 types, with 16-bit weights.
 
-The device computes in the requested precision in either case. But it knows rotary embeddings, say, as one
-operation only where a graph has them in float32; and it keeps weights in 16 bits, instead of a float32 copy of them,
-only where the conversion after each of them is marked as a decompression. OpenVINO marks those of float16 weights
-itself, has no function that does so for others, and reads marks from a graph's file: there they are written.
+The device computes in the requested precision in either case. But it recognises fused operations, such as rotary
+embeddings, only in float32; and it stores weights in 16 bits, rather than as a float32 copy, only if the conversion
+after each of them is marked as a decompression. OpenVINO itself marks those of float16 weights. It has no function that
+marks others, but reads the marks from a graph's file, so they are written there.
 """
 
 from xml.etree import ElementTree
@@ -17,7 +17,7 @@ _NARROW = ov.Type.bf16, ov.Type.f16
 
 
 def widen(graph: ov.Model) -> None:
-    """Have a graph say float32 in place of 16-bit numbers, except for its weights."""
+    """Change the 16-bit types of a graph to float32, except those of its weights."""
     for node in graph.get_ordered_ops():
         is_constant = node.get_type_name() == "Constant"
         if (is_constant or node.get_type_name() == "Convert") and node.get_element_type() in _NARROW:
@@ -28,7 +28,7 @@ def widen(graph: ov.Model) -> None:
 
 
 def mark_decompressions(graph: bytes) -> bytes:
-    """Mark the conversions of weights in a graph's file; ``outside.take_out`` may have made inputs of these."""
+    """Mark the conversions of weights in a graph's file; ``outside.take_out`` may have made inputs of the weights."""
     tree = ElementTree.ElementTree(ElementTree.fromstring(graph))
     operations = {layer.get("id"): layer for layer in tree.iterfind("layers/layer")}
     for edge in tree.iterfind("edges/edge"):
@@ -37,5 +37,5 @@ def mark_decompressions(graph: bytes) -> bytes:
         if is_weight and target.get("type") == "Convert" and target.find("rt_info") is None:
             facts = ElementTree.Element("rt_info")
             ElementTree.SubElement(facts, "attribute", name="decompression", version="0")
-            target.insert(1, facts)  # after its data, where OpenVINO writes it
+            target.insert(1, facts)  # after its data, as OpenVINO writes it
     return ElementTree.tostring(tree.getroot())

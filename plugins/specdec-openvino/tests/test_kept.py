@@ -207,12 +207,10 @@ def full_disk() -> Iterator[None]:
 
 def test_a_full_disk_keeps_nothing(by_hand: tuple[Conversion, Path], full_disk: None) -> None:
     made, path = by_hand
-    with pytest.warns(
-        UserWarning, match=r"can't be kept in .*, so that each start.*: .*File too large.*XDG_CACHE_HOME"
-    ):
+    with pytest.warns(UserWarning, match=r"can't be saved in .*, so each start.*: .*File too large.*XDG_CACHE_HOME"):
         made.save(path.with_name("other.conversion"))
     assert list(path.parent.iterdir()) == [path]
-    with pytest.warns(UserWarning, match="can't be kept"):
+    with pytest.warns(UserWarning, match="can't be saved"):
         made.save(path)
     assert Conversion.find(path) is not None
 
@@ -245,7 +243,7 @@ def test_an_interrupted_conversion_leaves_nothing(
 def test_a_cache_that_cannot_be_written_serves(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "specdec").write_text("a file where a folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.warns(UserWarning, match=r"can't be kept in .*point XDG_CACHE_HOME to another folder"):
+    with pytest.warns(UserWarning, match=r"can't be saved in .*point XDG_CACHE_HOME to another folder"):
         assert text_of(small()) == expected_of(small())
 
 

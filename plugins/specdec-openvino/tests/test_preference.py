@@ -63,7 +63,7 @@ def test_a_dtype_that_is_asked_for_is_another_conversion(folder: Path) -> None:
 
 def test_what_can_not_be_converted_is_torchs(families: ModuleType, make: Make, tmp_path: Path) -> None:
     make("gemma2").save_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match="decoding with torch, not with openvino: .*its attention caps its scores"):
+    with pytest.warns(UserWarning, match="decoding with torch, not with openvino: .*its attention has soft caps"):
         generator = Generator(str(tmp_path), Letters())
     assert text_of(generator) == text_of(Generator(make("gemma2")))
 
@@ -86,10 +86,10 @@ def test_what_torch_computes_otherwise_is_declined(folder: Path, monkeypatch: py
 
 def test_a_dtype_that_the_device_lacks_is_declined(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(dtype: torch.dtype, device: str) -> None:
-        raise ModelError(f"OpenVINO computes no {dtype} on this {device}")
+        raise ModelError(f"OpenVINO doesn't support {dtype} on this {device}")
 
     monkeypatch.setattr(preference, "check_dtype", refuse)
-    assert declined(folder) == "OpenVINO computes no torch.float32 on this CPU"
+    assert declined(folder) == "OpenVINO doesn't support torch.float32 on this CPU"
 
 
 def test_torchs_devices_are_not_the_engines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""specdec's strategies inside vLLM, as its custom class for drafts, ``specdec_vllm.Proposer``."""
+"""specdec's strategies inside vLLM: ``specdec_vllm.Proposer`` is a custom proposer class for vLLM."""
 
 from specdec_vllm.proposer import Proposer
 

@@ -20,23 +20,23 @@ from specdec.tree import ROOT
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec_vllm.rows import Text
 
-# Until steps have shown what they take, a further token costs little, as on a GPU.
+# Until steps were measured, a further token is assumed to cost little, as on a GPU.
 _NOMINAL = Costs(sizes=(1, 201), seconds=(1.0, 2.0), plain=1.0)
 
 
 class Drafting:
-    """Chains of a strategy for texts side by side.
+    """Drafts chains for several texts, by one strategy.
 
     Args:
-        strategy: by its name and options, as everywhere in specdec.
+        strategy: its name and options, as everywhere in specdec.
         vocab_size, eos_token_ids: the model's.
         tokenizer: the model's, or None.
-        num_tokens: of a chain at most.
-        max_length: of a text.
-        clock: seconds.
+        num_tokens: maximum tokens of a chain.
+        max_length: maximum tokens of a text.
+        clock: returns seconds.
 
     Raises:
-        PluginError: for a strategy that is unknown, or needs more of the model than tokens.
+        PluginError: for a strategy that is unknown, or needs more than tokens.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Drafting:
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
 
     def begin(self, text: Text) -> None:
-        """Begin to draft for a text."""
+        """Start drafting for a text."""
         text.drafter = self._engine.start(
             Request(
                 tokens=text.tokens,
@@ -151,7 +151,7 @@ class Drafting:
 
 
 def _accepted(tree: DraftTree, tokens: Sequence[int]) -> tuple[int, ...]:
-    """The nodes of a chain that emitted tokens begin with; the last token is the model's own."""
+    """Return the nodes of a chain that were accepted; the last emitted token is the bonus token."""
     path = [ROOT]
     for node, token in zip(range(1, len(tree)), tokens[:-1], strict=False):
         if tree.tokens[node] != token:
@@ -161,7 +161,7 @@ def _accepted(tree: DraftTree, tokens: Sequence[int]) -> tuple[int, ...]:
 
 
 def _without_signals(auto: AutoProposer) -> MergedProposer:
-    """The merge that ``auto`` stands for, without the strategies that need the model's predictions."""
+    """Return the merge of ``auto`` without the strategies that need the model's predictions."""
     merged = auto.merged()
     return merged.model_copy(update={"proposers": tuple(each for each in merged.proposers if not each.wants())})
 

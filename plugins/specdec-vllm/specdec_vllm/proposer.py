@@ -1,4 +1,4 @@
-"""The door into vLLM: the class that its engine makes, and asks for drafts after each step."""
+"""The class that vLLM's engine makes, and calls for drafts after each step."""
 
 import logging
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ _log = logging.getLogger("vllm.specdec")
 
 
 class Proposer:
-    """Drafts by a strategy of specdec's, for ``speculative_config={"method": "custom_class", …}``.
+    """Drafts by a specdec strategy, for ``speculative_config={"method": "custom_class", …}``.
 
-    The strategy is named by ``additional_config={"specdec": "auto"}``. It must need nothing of the model but tokens;
-    ``auto`` leaves out what does. Drafts can't change the text: vLLM's own sampler decides about them.
+    The strategy is set by ``additional_config={"specdec": "auto"}``. It must need nothing but tokens from the model;
+    ``auto`` leaves out sources that do. Drafts can't change the text: vLLM's own sampler verifies them.
     """
 
     def __init__(self, vllm_config: Any) -> None:
@@ -41,24 +41,24 @@ class Proposer:
         token_ids_cpu: np.ndarray,
         slot_mappings: Any = None,
     ) -> list[list[int]]:
-        """A chain for each row of the batch.
+        """Return a chain for each row of the batch.
 
         Args:
-            sampled_token_ids: by row, the tokens that the last step emitted; none for a prompt that is still read.
-            num_tokens_no_spec: by row, the length of its text, these tokens included, (rows,).
+            sampled_token_ids: by row, the tokens emitted by the last step; none during prefill.
+            num_tokens_no_spec: by row, the length of its text, including these tokens, (rows,).
             token_ids_cpu: the texts, (rows, longest).
             slot_mappings: not used.
         """
         if not self._has_failed:
             try:
                 return self._chains(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-            except Exception:  # vLLM would end with it, and can go on without drafts
+            except Exception:  # an error would end vLLM, which can continue without drafts
                 self._has_failed = True
-                _log.exception("specdec drafts no more")
+                _log.exception("specdec stops drafting")
         return [[] for _ in sampled_token_ids]
 
     def load_model(self, *_: Any, **__: Any) -> None:
-        """Nothing: the strategy has no model."""
+        """Do nothing: the strategy has no model."""
 
     def _chains(self, emitted: list[list[int]], lengths: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
         rows = [tokens[row, : lengths[row]] for row in range(len(emitted))]
@@ -67,7 +67,7 @@ class Proposer:
             self._drafting.end(text)
         news = {text: rows[row][len(text.tokens) :].tolist() for row, text in found.items()}
         for row, text in found.items():
-            if len(news[text]) != len(emitted[row]):  # vLLM has gone on without asking for drafts
+            if len(news[text]) != len(emitted[row]):  # vLLM has continued without a call for drafts
                 text.draft = None
         is_plain_step = all(emitted) and all(text.draft is not None for text in found.values())
         self._drafting.learn(news, is_plain_step)

@@ -13,8 +13,8 @@ import numpy as np
 
 from specdec import Drafter, DraftTree
 
-_MOST_MISSED = 32  # tokens that a request may have emitted without a call: vLLM leaves those out near its longest text
-_MOST_ABSENT = 64  # steps that a request may be missing, as one that makes room for others is
+_MOST_MISSED = 32  # tokens that a request may have emitted without a call, which vLLM omits near its longest text
+_MOST_ABSENT = 64  # steps for which a request may be missing, such as a preempted one
 
 
 @dataclass(slots=True, eq=False)

@@ -285,7 +285,7 @@ def test_a_strategy_that_fails_ends_drafting_and_nothing_else(caplog: pytest.Log
     proposer._drafting._engine.propose_many = lambda *_: 1 / 0  # type: ignore[method-assign]
     run(engine, seed=4, count=6)
     assert len(engine.done) == 6
-    assert [record.message for record in caplog.records] == ["specdec drafts no more"]
+    assert [record.message for record in caplog.records] == ["specdec stops drafting"]
 
 
 def test_nothing_is_drafted_beyond_the_longest_text() -> None:

@@ -1,1 +1,1 @@
-"""Bit-exact attention: the mask compiler, the regions of each node's sum, and the kernel that reads them."""
+"""Bit-exact attention: the mask compiler, the regions that each node's sum is divided into, and the kernel."""

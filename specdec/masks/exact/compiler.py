@@ -1,4 +1,4 @@
-"""Visibility as booleans with the regions of each node's sum: what bit-exact attention reads."""
+"""The masks of bit-exact attention: boolean visibility with the regions of each node's sum."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -58,7 +58,7 @@ class ExactCompiler(MaskCompiler):
         return masks
 
     def _only_region(self, tree: DraftTree, length: int, shapes: Shapes) -> Region | None:
-        """Return the region that ``regions_of`` gives for a row without windows; None where nodes have several."""
+        """Return what ``regions_of`` returns for a row without windows, if it is one region; else None."""
         closed = closed_region(0, length)
         if closed != closed_region(0, length + max(tree.depths)):
             return None

@@ -1,21 +1,22 @@
-"""Attention whose bits depend on what a node sees, and on nothing else.
+"""Attention whose bits depend only on what a node sees.
 
-Other kernels sum over cache slots in an order that a draft tree's layout decides. Here a node's sum has two parts:
+Other kernels sum over cache slots in an order that depends on the draft tree's layout. Here a node's sum has two parts:
 
 - a closed region (``regions.py``), the same slots in the same order for plain decoding and for any tree, without a
-  mask, by a kernel whose rows don't depend on one another;
+  mask, by a kernel whose rows are independent;
 - open slots, summed in fixed point: weights p and values V are rounded to a grid on which every partial sum is exact
-  in float64, so that neither order nor library can matter.
+  in float64, so neither the order nor the library matters.
 
 Bits that are exact: p lies on a grid of 2^-g in [0, 1], V on one of 2^-h, so a partial sum of p V is a multiple of
 2^-(g+h), and exact while sum p |V| < 2^(53-g-h): 2^17 for g + h = 36 (``_GRIDS``). Float32 has more digits than that.
-There p is the sum of two limbs, each with a product of its own: what lies on 2^-12, and what is left, at most 2^-13 and
-a multiple of 2^-24. V lies on 2^-25 or a coarser grid, but for what is between -1/4 and -1/8 and keeps a digit more, so
-these sums are of multiples of 2^-38 and 2^-50, and exact while sum |V| < 2^15. An open region has at most 160 slots,
-223 under a window: all of it is exact where no |V| exceeds 146; beyond, order could matter where weights are that flat.
+There p is the sum of two limbs, each with a product of its own: a multiple of 2^-12, and the remainder, at most 2^-13
+and a multiple of 2^-24. V is on a grid of 2^-25 or coarser, except values between -1/4 and -1/8, which keep one digit
+more. So these sums consist of multiples of 2^-38 and 2^-50, and are exact while sum |V| < 2^15. There are at most 160
+open slots, 223 under a window, so everything is exact if no |V| exceeds 146. Above that, the order could matter if the
+weights are that flat.
 
-That rows of products and of the fused kernel don't depend on one another, and that scores don't depend on their slot,
-are properties of the libraries: ``specdec/probes/walk.py`` probes them.
+That rows of products and of the fused kernel are independent, and that scores don't depend on their slot, are
+properties of the libraries: ``specdec/probes/walk.py`` tests them.
 """
 
 from collections.abc import Sequence
@@ -31,28 +32,28 @@ from specdec.masks.exact.regions import ATTENTION, Region, found_regions, with_r
 from specdec.masks.exact.stacks import Stack, stacks_of
 from specdec.models.leaf_call import one_call
 
-_ROWS = 4  # products of fewer rows take other ways through the libraries, with other bits
+_ROWS = 4  # libraries compute products of fewer rows in another way, with other bits
 _FEWEST_SLOTS = 32  # so do scores of fewer slots
 _COLUMNS = 16  # in products of fewer columns a row's bits were seen to depend on its place among the rows
-_SMALLEST_FUSED_HEAD = 32  # below, rows of the fused kernel in half precision were seen to depend on one another
+_SMALLEST_FUSED_HEAD = 32  # with fewer, rows of the fused kernel in half precision were seen to depend on one another
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Spacings, as exponents of two: values on 2^-values, weights on the last of 2^-weights, a limb for each."""
+    """Grid spacings as exponents of two: of values, and of the limbs of the weights."""
 
     weights: tuple[int, ...]
     values: int
 
 
 _LOWEST_EXPONENT = -60.0
-# bfloat16 values above 2^-12 and float16 values above 2^-9 lie on 2^-20 as they are.
+# bfloat16 values above 2^-12 and float16 values above 2^-9 are multiples of 2^-20 already.
 _GRIDS = {
     torch.bfloat16: _Grid((16,), 20),
     torch.float16: _Grid((16,), 20),
     torch.float32: _Grid((12, 24), 25),
 }
-# By exponent, what _round_to adds: tensors, as of a Python number each operation makes one, and converts it.
+# By exponent, the number that _round_to adds; as tensors, since a Python number is converted in every operation.
 _LARGE = {
     exponent: torch.tensor(1.5 * 2.0 ** (23 - exponent), dtype=torch.float32, device="cpu")
     for grid in _GRIDS.values()
@@ -61,7 +62,7 @@ _LARGE = {
 
 
 def register() -> None:
-    """Make it known to transformers as ``specdec_exact``; doing so again changes nothing.
+    """Register this attention with transformers as ``specdec_exact``; a second call has no effect.
 
     Afterwards ``model.set_attn_implementation("specdec_exact")`` lets transformers' own ``generate`` use it.
     """
@@ -70,16 +71,16 @@ def register() -> None:
 
 
 def uncovered(dtype: torch.dtype) -> str:
-    """Return the reason why exact attention doesn't cover a dtype, or "" where it does."""
-    return "" if dtype in _GRIDS else f"{ATTENTION} covers bfloat16, float16 and float32, not {dtype}"
+    """Return why exact attention doesn't support a dtype, or ""."""
+    return "" if dtype in _GRIDS else f"{ATTENTION} supports bfloat16, float16 and float32, not {dtype}"
 
 
 def visibility_mask(*args: Any, kv_offset: int = 0, **kwargs: Any) -> torch.Tensor:
-    """transformers' boolean mask, always there and with its regions found, (rows, 1, width, slots)."""
+    """Return transformers' boolean mask with its regions, ``(rows, 1, width, slots)``; never None."""
     kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     mask: torch.Tensor = sdpa_mask(*args, kv_offset=kv_offset, **kwargs)
     if not mask.any(-1).all():
-        raise ModelError(f"{ATTENTION} takes no padded prompts: give prompts of one length, or one at a time")
+        raise ModelError(f"{ATTENTION} doesn't support padded prompts: give prompts of one length, or one at a time")
     return with_regions(mask, found_regions(mask, int(kv_offset)))
 
 
@@ -95,7 +96,7 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention as transformers calls it.
+    """Compute attention; called by transformers in each layer.
 
     Args:
         query: (rows, heads, width, head size).
@@ -107,7 +108,7 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
         (rows, width, heads, head size), and None for the weights.
 
     Raises:
-        ModelError: for a kind of attention that this one doesn't cover.
+        ModelError: for an unsupported kind of attention.
     """
     mask = _covered_mask(query.dtype, attention_mask, others.get("position_bias"))
     found: tuple[Region, ...] | None = getattr(mask, "regions", None)
@@ -127,7 +128,7 @@ def exact_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
         stack.put(output, _attend_stacked(grouped, key, value, stack, kind))
     for region in alone:
         attended = _attend(query[region.row, :, region.nodes], key[region.row], value[region.row], region, kind)
-        # A slice is written to in place, converting on the way; numbered nodes have to be converted first.
+        # Writing to a slice converts the dtype; nodes selected by number must be converted first.
         output[region.row, region.nodes] = attended if isinstance(region.nodes, slice) else attended.to(query.dtype)
     return output.flatten(2, 3), None
 
@@ -146,7 +147,7 @@ def _covered_mask(dtype: torch.dtype, mask: torch.Tensor | None, position_bias: 
 def _stacks(
     mask: torch.Tensor, regions: tuple[Region, ...], num_heads: int, slot_size: int
 ) -> tuple[Sequence[Stack], Sequence[Region]]:
-    """The stacks of a pass, and the regions that are in none: all its layers share them, with the mask."""
+    """Return the stacks of a pass and the regions outside of them; cached with the mask, for all layers."""
     found: dict[tuple[int, int], tuple[list[Stack], list[Region]]] = mask.__dict__.setdefault("stacks", {})
     key = num_heads, slot_size
     if key not in found:
@@ -162,7 +163,7 @@ class _Kind:
 
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, kind: _Kind) -> torch.Tensor:
-    """One region's attention, (nodes, groups, heads of a group, head size), float64.
+    """Return one region's attention, ``(nodes, groups, heads of a group, head size)``, float64.
 
     Args:
         q: (heads, nodes, head size).
@@ -176,7 +177,7 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, k
     keys = _filled_up(region.take_open(k), _FEWEST_SLOTS)
     values = _filled_up(region.take_open(v), _FEWEST_SLOTS)
     num_open = keys.shape[1]
-    # The closed region counts as one slot more, whose score is its log-sum-exp; a sink as one that holds nothing.
+    # The closed region counts as one more slot, whose score is its log-sum-exp; a sink as one with value 0.
     scores, closed = [_scores(rows, keys, kind, region.bias(num_heads, rows.shape[1], num_open))], None
     if region.closed.stop:
         closed, lse = _closed(rows, k[:, region.closed], v[:, region.closed], kind)
@@ -189,7 +190,7 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, region: Region, k
 
 
 def _attend_stacked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stack: Stack, kind: _Kind) -> torch.Tensor:
-    """A stack's attention, (regions, groups, rows of products, head size), float64.
+    """Return a stack's attention, ``(regions, groups, rows of products, head size)``, float64.
 
     Args:
         q: (rows, groups, heads of a group, width, head size).
@@ -214,7 +215,7 @@ def _attend_stacked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, stack: St
 
 
 def _joined(scores: list[torch.Tensor], values: torch.Tensor, closed: torch.Tensor | None, grid: _Grid) -> torch.Tensor:
-    """The sums over open slots and the closed region, by scores of both, (products, rows, head size), float64."""
+    """Return the sums over open slots and the closed region, ``(products, rows, head size)``, float64."""
     num_open, num_limbs = values.shape[1], len(grid.weights)
     limbs = _softmax_weights(scores, grid)
     sums = _whole(_exact_sum(limbs[..., :num_open], values, grid), num_limbs)
@@ -224,7 +225,7 @@ def _joined(scores: list[torch.Tensor], values: torch.Tensor, closed: torch.Tens
 
 
 def _whole(limbs: torch.Tensor, num_limbs: int) -> torch.Tensor:
-    """The sum of limbs, (groups, rows, size), of (groups, limbs * rows, size)."""
+    """Return the sum of limbs, ``(groups, rows, size)``, of ``(groups, limbs * rows, size)``."""
     if num_limbs == 1:
         return limbs
     coarse, fine = limbs.chunk(2, 1)
@@ -232,13 +233,13 @@ def _whole(limbs: torch.Tensor, num_limbs: int) -> torch.Tensor:
 
 
 def _filled_up(states: torch.Tensor, num_rows: int) -> torch.Tensor:
-    """(groups, rows, size), padded with rows of zeros."""
+    """Pad ``(groups, rows, size)`` with rows of zeros."""
     missing = num_rows - states.shape[1]
     return torch.nn.functional.pad(states, (0, 0, 0, missing)) if missing > 0 else states
 
 
 def _scores(rows: torch.Tensor, keys: torch.Tensor, kind: _Kind, bias: torch.Tensor) -> torch.Tensor:
-    """Scores in float32, (groups, rows, slots)."""
+    """Return scores in float32, ``(groups, rows, slots)``."""
     q, k = rows.float(), keys.float().transpose(1, 2)
     if kind.softcap is None:
         return torch.baddbmm(bias, q, k, alpha=kind.scale)
@@ -249,7 +250,7 @@ def _scores(rows: torch.Tensor, keys: torch.Tensor, kind: _Kind, bias: torch.Ten
 def _closed(
     rows: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, kind: _Kind
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over the closed region and the logarithm of its sum: (groups, rows, head size), (groups, rows, 1)."""
+    """Return attention over the closed region, (groups, rows, head size), and its log-sum-exp, (groups, rows, 1)."""
     if rows.is_cpu and kind.softcap is None and keys.shape == values.shape:
         if rows.dtype == torch.float16 or rows.shape[2] < _SMALLEST_FUSED_HEAD:  # float16's own kernel is slower, too
             rows, keys, values = rows.float(), keys.float(), values.float()
@@ -266,10 +267,10 @@ def _closed(
 
 
 def _softmax_weights(scores: list[torch.Tensor], grid: _Grid) -> torch.Tensor:
-    """exp(score - maximum) on the grid, (groups, limbs * rows, slots), float64.
+    """Return exp(score - maximum) rounded to the grid, ``(groups, limbs * rows, slots)``, float64.
 
-    exp and not exp2: on CPUs the last few numbers of a tensor get other bits from exp2, as they do from sigmoid. It is
-    slow where nothing representable is left, so that is cut off first: far below the grid.
+    exp is used because on CPUs the last few numbers of a tensor get other bits from exp2, as from sigmoid. It is slow
+    if the result underflows, so scores are clamped first, far below the grid.
     """
     joined = scores[0] if len(scores) == 1 else torch.cat(scores, -1)
     p = joined.sub_(joined.amax(-1, keepdim=True)).clamp_(min=_LOWEST_EXPONENT).exp_()
@@ -284,14 +285,13 @@ def _softmax_weights(scores: list[torch.Tensor], grid: _Grid) -> torch.Tensor:
 
 
 def _exact_sum(limbs: torch.Tensor, values: torch.Tensor, grid: _Grid) -> torch.Tensor:
-    """sum p V over slots by each limb of p, (groups, limbs * rows, head size), float64."""
+    """Return the sum of p V over slots for each limb of p, ``(groups, limbs * rows, head size)``, float64."""
     return torch.bmm(limbs, _round_to(values.float(), grid.values).double())
 
 
 def _round_to(x: torch.Tensor, exponent: int) -> torch.Tensor:
-    """Float32 ``x`` on multiples of 2^-exponent: adding a large number drops what is finer.
+    """Round float32 ``x`` to multiples of 2^-exponent, by adding a large number and subtracting it again.
 
-    Where ``x`` outgrows that number the multiples are of another power of two, and ``x`` changes by less than its own
-    last place.
+    If ``x`` is larger than that number, it is rounded to another power of two, by less than its own last place.
     """
     return torch.add(x, _LARGE[exponent]).sub_(_LARGE[exponent])

@@ -1,15 +1,15 @@
-"""The cache slots that a node's exact attention sums over, in two parts: a closed region, and the open slots around it.
+"""The cache slots of a node's exact attention, in two parts: a closed region, and the open slots around it.
 
-The bits of a sum depend on the order of its terms, and a tree's order isn't plain decoding's: other branches' slots
-lie between a node and its ancestors. Far enough back there is no such difference. The closed region is the whole blocks
-of slots that end at least ``OPEN`` positions before the node, hence before the root of any tree that is no deeper.
-Which blocks these are follows from the node's position alone, and in plain decoding and in every tree they hold the
-same tokens in the same slots, all of them visible: one sum in one order serves all. The open slots are the rest of what
-the node sees, in an order that differs. The kernel sums them exactly, and an exact sum is the same in any order.
+The bits of a sum depend on the order of its terms, and a tree's order differs from plain decoding's: slots of other
+branches lie between a node and its ancestors. Far enough back there is no difference. The closed region consists of the
+whole blocks of slots that end at least ``OPEN`` positions before the node, and so before the root of any tree that
+isn't deeper. It depends on the node's position alone: in plain decoding and in every tree, these blocks contain the
+same tokens in the same slots, all visible, and are summed in the same order. The open slots are the rest of what the
+node sees, in an order that differs. The kernel sums them exactly, so their order doesn't matter.
 
 Example: at position 250 a node sees the positions 0 … 250. The blocks that end by 250 - ``OPEN`` are slots 0 … 191, its
-closed region. In plain decoding slots 192 … 250 are open. As a node at depth 10 of a tree after 240 committed tokens
-it may lie in slot 275: then 192 … 275 are open, 25 of them hidden from it, and the others hold the same 59 tokens.
+closed region. In plain decoding slots 192 … 250 are open. As a node at depth 10 of a tree after 240 committed tokens,
+it may be in slot 275: then 192 … 275 are open, 25 of them hidden from it, and the others hold the same 59 tokens.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-ATTENTION = "specdec_exact"  # the name under which transformers knows the attention that reads regions
+ATTENTION = "specdec_exact"  # transformers' name of the attention that reads regions
 BLOCK = 64
 OPEN = 32  # no tree is deeper
 _LEAST_CLOSED = 128  # shorter regions cost more as a part of their own than they save
@@ -26,10 +26,11 @@ _LEAST_CLOSED = 128  # shorter regions cost more as a part of their own than the
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Nodes of one row that share their closed region.
+    """Nodes of one row that have the same closed region.
 
-    ``closed`` and ``open`` are cache slots; the open ones may lie on both sides of the closed. ``hidden``: -inf where a
-    node doesn't see an open slot, else 0, (nodes, open slots).
+    Attributes:
+        closed, open: cache slots; open slots may be on both sides of the closed ones.
+        hidden: -inf if a node doesn't see an open slot, else 0, ``(nodes, open slots)``.
     """
 
     row: int
@@ -40,7 +41,7 @@ class Region:
     _biases: dict[tuple[int, int, int], torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
 
     def bias(self, num_heads: int, num_rows: int, num_slots: int) -> torch.Tensor:
-        """``hidden`` once for each head, one below the other, (num_rows, num_slots): further slots are hidden, too."""
+        """Return ``hidden`` repeated for each head, ``(num_rows, num_slots)``; padding slots are hidden."""
         key = num_heads, num_rows, num_slots
         if key not in self._biases:
             nodes, slots = self.hidden.shape
@@ -51,16 +52,16 @@ class Region:
         return self._biases[key]
 
     def take_open(self, states: torch.Tensor) -> torch.Tensor:
-        """The open slots' keys or values, (groups, slots, head size)."""
+        """Return the open slots' keys or values, ``(groups, slots, head size)``."""
         if len(self.open) == 1:
             return states[:, self.open[0]]
         return torch.cat([states[:, piece] for piece in self.open], 1)
 
 
 def closed_region(first: int, position: int, offset: int = 0) -> slice:
-    """The closed region of a node that sees the positions from ``first`` to its own; empty where it would be short.
+    """Return the closed region of a node that sees the positions from ``first`` to its own; empty if it is short.
 
-    ``offset`` is the position that slot 0 holds.
+    ``offset`` is the position of slot 0.
     """
     start = -(-first // BLOCK) * BLOCK
     stop = (position - OPEN) // BLOCK * BLOCK
@@ -70,16 +71,16 @@ def closed_region(first: int, position: int, offset: int = 0) -> slice:
 def regions_of(
     row: int, seen: np.ndarray, positions: np.ndarray, device: torch.device, offset: int = 0
 ) -> Iterator[Region]:
-    """The regions of one row's nodes.
+    """Return the regions of one row's nodes.
 
     Args:
         row: the row of the batch.
-        seen: which slots each node sees, (nodes, slots); committed slots in the order of positions.
-        positions: the nodes' own, (nodes,).
-        device: where to put what the attention reads.
-        offset: the position that slot 0 holds.
+        seen: which slots each node sees, ``(nodes, slots)``; committed slots in the order of positions.
+        positions: the nodes' positions, ``(nodes,)``.
+        device: the device of the tensors that attention reads.
+        offset: the position of slot 0.
     """
-    # Where that is a node, its position is an earlier one: so little is seen that there is no closed region either way.
+    # If that slot is a node's, its position is smaller; so few slots are seen that there is no closed region anyway.
     first = (seen.argmax(axis=1) + offset).tolist()
     by_closed: dict[tuple[int, int], list[int]] = {}
     for node, (begin, position) in enumerate(zip(first, positions.tolist(), strict=True)):
@@ -90,8 +91,8 @@ def regions_of(
 
 
 def _region(row: int, nodes: list[int], seen: np.ndarray, closed: slice, device: torch.device) -> Region:
-    """``seen``: which slots these nodes see, (nodes, slots)."""
-    if not seen[:, closed].all():  # deeper than OPEN below a root: right, but no longer the same bits
+    """Return the region of some nodes; ``seen`` are the slots that each sees, ``(nodes, slots)``."""
+    if not seen[:, closed].all():  # deeper than OPEN below a root: correct, but without the same bits
         closed = slice(0, 0)
     begin = int(seen.argmax(axis=1).min())
     end = seen.shape[1] - int(seen[-1, ::-1].argmax())  # of these nodes the last one lies last
@@ -105,13 +106,13 @@ def _region(row: int, nodes: list[int], seen: np.ndarray, closed: slice, device:
 
 
 def with_regions(mask: torch.Tensor, regions: Iterable[Region]) -> torch.Tensor:
-    """The mask, carrying its regions: all layers of a pass share them."""
+    """Attach regions to a mask, for all layers of a pass; return the mask."""
     mask.regions = tuple(regions)  # type: ignore[attr-defined]  # it has now
     return mask
 
 
 def seen_in(regions: Iterable[Region], shape: Sequence[int]) -> torch.Tensor:
-    """Return which slots nodes see by their regions, boolean, in the shape (rows, width, slots)."""
+    """Return which slots nodes see according to their regions, boolean, ``(rows, width, slots)``."""
     seen = torch.zeros(*shape, dtype=torch.bool)
     for region in regions:
         slots = torch.cat([torch.arange(piece.start, piece.stop) for piece in region.open])
@@ -123,9 +124,9 @@ def seen_in(regions: Iterable[Region], shape: Sequence[int]) -> torch.Tensor:
 
 
 def found_regions(mask: torch.Tensor, offset: int = 0) -> Iterator[Region]:
-    """The regions of a boolean mask, (rows, 1, width, slots), whose slot 0 holds a given position.
+    """Return the regions of a boolean mask, ``(rows, 1, width, slots)``; slot 0 has position ``offset``.
 
-    What a node sees has no gaps in positions, so that its own follows from the first slot and their number.
+    A node sees consecutive positions, so its own follows from the first visible slot and their number.
     """
     for row, seen in enumerate(mask[:, 0].cpu().numpy()):
         positions = offset + seen.argmax(axis=1) + np.count_nonzero(seen, axis=1) - 1

@@ -1,7 +1,7 @@
-"""Stacks: regions of several rows whose open slots are summed in the same products, since each product costs a call.
+"""Stacks of regions: the open slots of several rows are summed in one batched product, which saves calls.
 
-A region's own sums don't change: padded slots have weight 0, and neither rows of products nor matrices of a batch
-depend on one another.
+The sums of each region don't change: padded slots have weight 0, and rows of products and matrices of a batch are
+independent.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,20 +11,21 @@ import torch
 
 from specdec.masks.exact.regions import Region
 
-_CALLS = 2**16  # numbers whose sums take about as long as a stack's calls do
-_MOST_ROWS = 64  # of a region's products: filling up and copying more takes longer than calls do
+_CALLS = 2**16  # number of terms whose sums take about as long as the calls of a stack
+_MOST_ROWS = 64  # of a region's products: padding and copying more takes longer than the calls
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stack:
-    """Regions with about as many nodes, and where their parts lie; heads are those of one group of keys.
+    """Regions with about the same number of nodes, and the indices of their parts; heads are those of one group.
 
     Attributes:
-        num_rows: of each region's products, one for a head and a node; the last may be filled up.
+        num_rows: rows of each region's products, one for each head and node; the last ones may be padding.
         sources: the row, head and node of each product's rows, (regions, 1) and twice (regions, num_rows).
         slots: the row and slot of each region's open keys, (regions, 1) and (regions, slots).
-        bias: -inf where a row doesn't see a slot, else 0, (regions, 1, num_rows, slots).
-        taken: the region and row of each result that is wanted, and targets: its row, node and head in the output.
+        bias: -inf if a row doesn't see a slot, else 0, (regions, 1, num_rows, slots).
+        taken: the region and row of each result to be used.
+        targets: the row, node and head of these results in the output.
     """
 
     regions: tuple[Region, ...]
@@ -37,16 +38,16 @@ class Stack:
     _lines: dict[tuple[int, ...], torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
 
     def take_rows(self, query: torch.Tensor) -> torch.Tensor:
-        """The products' rows, (regions, groups, num_rows, size), of (rows, groups, heads, width, size)."""
+        """Return the products' rows, (regions, groups, num_rows, size), of (rows, groups, heads, width, size)."""
         rows, heads, nodes = self.sources
         return query[rows, :, heads, nodes].transpose(1, 2).contiguous()
 
     def take_open(self, states: torch.Tensor) -> torch.Tensor:
-        """The open slots' keys or values, (regions, groups, slots, size), of (rows, groups, slots, size)."""
+        """Return the open slots' keys or values, (regions, groups, slots, size), of (rows, groups, slots, size)."""
         num_groups, size = states.shape[1], states.shape[3]
         if any(stride % size for stride in states.stride()[:3]) or states.stride(3) != 1:
             states = states.contiguous()
-        # Whole lines are copied from the memory as a matrix: an index of rows and slots takes six times as long.
+        # Whole lines are copied from the memory as a matrix, as an index of rows and slots takes six times as long.
         strides = [stride // size for stride in states.stride()[:3]]
         num_lines = 1 + sum((count - 1) * stride for count, stride in zip(states.shape, strides, strict=False))
         taken = states.as_strided((num_lines, size), (size, 1)).index_select(0, self._lines_at(num_groups, *strides))
@@ -71,12 +72,13 @@ class Stack:
 def stacks_of(
     regions: Sequence[Region], num_heads: int, slot_size: int, multiple: int, fewest_slots: int
 ) -> tuple[list[Stack], list[Region]]:
-    """Return the stacks of a pass, for ``num_heads`` heads of a group, and the regions that are faster alone.
+    """Return the stacks of a pass, and the regions that are faster alone.
 
     Args:
-        slot_size: numbers that a slot holds, of all groups.
-        multiple: of the rows of a product.
-        fewest_slots: of a product.
+        num_heads: heads of a group.
+        slot_size: numbers per slot, all groups together.
+        multiple: the rows of a product are padded to a multiple of this.
+        fewest_slots: the minimum number of slots of a product.
     """
     by_size: dict[int, list[Region]] = {}
     alone: list[Region] = []
@@ -99,7 +101,7 @@ def stacks_of(
 
 
 def _by_slots(regions: Sequence[Region], worth: int) -> Iterator[tuple[Region, ...]]:
-    """Divide regions into stacks, longest first; a new stack begins where that saves enough padded slots."""
+    """Divide regions into stacks, longest first; a new stack begins if that saves enough padded slots."""
     ordered = sorted(regions, key=lambda region: region.hidden.shape[1], reverse=True)
     longest, begin = ordered[0].hidden.shape[1], 0
     for place, region in enumerate(ordered):

@@ -1,8 +1,8 @@
-"""No mask over the prefix: where all nodes of a row see the same committed slots, only the tail after them needs one.
+"""Masks for the tail only: all nodes of a row see the same committed prefix, which needs no mask.
 
-So there is no mask as long as the context to build and to move, and the prefix goes through kernels that take none,
-FlashAttention among them (``kernel.py``). There is no compiler for FlexAttention: its block masks take
-milliseconds to make, for every tree anew, and without compilation it holds all scores at once.
+So no mask as long as the context is built or copied, and the prefix is computed by kernels without masks, such as
+FlashAttention (``kernel.py``). There is no compiler for FlexAttention: its block masks take milliseconds to build for
+every tree, and without compilation it holds all scores in memory.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from specdec.tree import DraftTree
 
 
 class SplitCompiler(MaskCompiler):
-    """Masks over each row's tail, (rows, 1, width, tail slots), with the stretch of slots that none is needed for."""
+    """Masks over each row's tail, ``(rows, 1, width, tail slots)``, with the prefix that needs no mask."""
 
     attention: ClassVar[str | None] = ATTENTION
 
     least_prefix: int = Field(
         default=128,
         ge=1,
-        description="slots; shorter prefixes go into the tail, as a part of their own costs more than it saves",
+        description="in slots; a shorter prefix is computed with the tail, since a part of its own would cost more",
     )
 
     def register(self) -> None:
@@ -55,7 +55,7 @@ class SplitCompiler(MaskCompiler):
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One row: its prefix, which nodes see it (width,), the tail's slots, and what of them they see (width, slots)."""
+    """One row: prefix, which nodes see it (width,), tail slots, and which of these each node sees (width, slots)."""
 
     prefix: slice
     sees: np.ndarray
@@ -66,9 +66,9 @@ class _Row:
 def _row(
     window: Window | None, length: int, positions: np.ndarray, closure: np.ndarray, num_nodes: int, least_prefix: int
 ) -> _Row:
-    """``positions``, (width,), and ``closure``, (width, width), with padding; ``num_nodes`` without."""
+    """Divide a row; ``positions`` (width,) and ``closure`` (width, width) include padding, ``num_nodes`` doesn't."""
     width = len(positions)
-    stop = length + (width == 1)  # a node alone sees itself as it sees what is committed
+    stop = length + (width == 1)  # a single node counts as committed: it sees itself
     first = first_seen(window, positions)
     is_node = np.arange(width) < num_nodes
     sees = is_node & (first < stop)
@@ -86,7 +86,7 @@ def _row(
 
 
 def _joined(rows: Sequence[_Row], shapes: Shapes) -> SplitMask:
-    """The rows' tails side by side, those with fewer slots filled up with hidden ones."""
+    """Join the rows' tails; shorter tails are padded with hidden slots."""
     longest = max(len(row.slots) for row in rows)
     tail = np.full((len(rows), 1, len(rows[0].sees), longest), -np.inf, dtype=np.float32)
     slots = np.zeros((len(rows), longest), dtype=np.int64)
@@ -95,7 +95,7 @@ def _joined(rows: Sequence[_Row], shapes: Shapes) -> SplitMask:
         slots[index, : len(row.slots)] = row.slots
     blind = np.array([~row.sees for row in rows])
     is_run = len(rows) == 1 and longest > 0 and slots[0, -1] - slots[0, 0] == longest - 1
-    # Beside float64 states the CPU's kernel takes a float32 mask for what it isn't.
+    # With float64 states the CPU kernel misreads a float32 mask.
     dtype = torch.promote_types(shapes.dtype, torch.float32)
     return SplitMask.of(
         torch.from_numpy(tail).to(shapes.device, dtype),

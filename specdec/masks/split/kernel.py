@@ -1,14 +1,14 @@
-"""Attention in two parts: the prefix without a mask, the tail under its own, merged by their log-sum-exps.
+"""Attention in two parts, the prefix without a mask and the tail under its mask, merged by their log-sum-exps.
 
-All nodes see the same of the prefix, so that heads of a group, which read the same keys, can stand below one another
-as if they were more nodes: keys are read once for a group, and never repeated. Kernels for the prefix:
+All nodes see the same prefix, so the heads of a group, which read the same keys, are passed as if they were more nodes:
+keys are read once per group, and never repeated. Kernels for the prefix:
 
 - CPUs: torch's fused kernel;
-- CUDA, half precision: ``flash-attn`` where it is installed (pip install flash-attn --no-build-isolation), else
-  torch's own operator (neither was tried or measured);
-- elsewhere, and with soft caps that a kernel doesn't know: plain products.
+- CUDA, half precision: ``flash-attn`` if it is installed (pip install flash-attn --no-build-isolation), else torch's
+  own operator (neither was tried or measured);
+- other devices, and soft caps that a kernel doesn't support: plain products.
 
-For the tail CPUs take the same kernel, which knows masks; elsewhere it is plain products.
+The tail is computed by the same fused kernel on CPUs, and by plain products elsewhere.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from specdec.models.leaf_call import one_call
 
 
 class _Part(NamedTuple):
-    """Attention over some of the slots, (rows, groups, heads of a group * width, head size), and its log-sum-exp."""
+    """Attention over part of the slots, (rows, groups, heads of a group * width, head size), and its log-sum-exp."""
 
     attended: torch.Tensor
     lse: torch.Tensor
@@ -38,7 +38,7 @@ class _Kind:
 
 
 def register() -> None:
-    """Make it known to transformers as ``specdec_split``; doing so again changes nothing."""
+    """Register this attention with transformers as ``specdec_split``; a second call has no effect."""
     AttentionInterface.register(ATTENTION, split_attention)
 
 
@@ -85,15 +85,15 @@ def split_attention(  # noqa: PLR0913, PLR0917 - the arguments are transformers'
 
 
 def _folded(query: torch.Tensor, groups: int) -> torch.Tensor:
-    """(rows, groups, heads of a group * width, head size)."""
+    """Fold the heads of a group into the width: (rows, groups, heads of a group * width, head size)."""
     return query.reshape(len(query), groups, -1, query.shape[3])
 
 
 def _merged(parts: list[_Part], sinks: torch.Tensor | None) -> torch.Tensor:
-    """Each part's attention weighed by its share of the whole sum, in the precision of the log-sum-exps.
+    """Merge the parts, each weighted by its share of the whole sum, in the precision of the log-sum-exps.
 
     Args:
-        sinks: (groups, heads of a group * width); they have a share, and nothing to attend to.
+        sinks: (groups, heads of a group * width); they have a share of the sum, with value 0.
     """
     attended, lse = parts[0]
     for part in parts[1:]:
@@ -104,14 +104,14 @@ def _merged(parts: list[_Part], sinks: torch.Tensor | None) -> torch.Tensor:
 
 
 def _prefix(folded: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: SplitMask, kind: _Kind) -> _Part:
-    """Row by row, since each row has its own number of slots."""
+    """Compute the prefix part row by row, since each row has its own number of slots."""
     if len(folded) == 1:
         part = _without_mask(folded, key[:, :, mask.prefixes[0]], value[:, :, mask.prefixes[0]], kind)
     else:
         shape = folded.shape[:3]
         part = _Part(folded.new_zeros(*shape, value.shape[3]), folded.new_zeros(shape, dtype=_precise(folded.dtype)))
         for row, prefix in enumerate(mask.prefixes):
-            if prefix.start < prefix.stop:  # where there are no slots kernels end the process, or give a sum of one
+            if prefix.start < prefix.stop:  # without slots, kernels crash the process or return a sum of 1
                 one = slice(row, row + 1)
                 found = _without_mask(folded[one], key[one, :, prefix], value[one, :, prefix], kind)
                 part.attended[one], part.lse[one] = found
@@ -122,7 +122,7 @@ def _prefix(folded: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: 
 
 
 def _without_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: _Kind) -> _Part:
-    """By the fastest kernel that takes it."""
+    """Compute attention without a mask, by the fastest kernel that supports it."""
     size = max(key.shape[3], value.shape[3])
     q, k, v = (_widened(states, size) for states in (query, key, value))
     if q.is_cpu and kind.softcap is None:
@@ -145,13 +145,13 @@ def _without_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, k
 
 
 def _widened(states: torch.Tensor, size: int) -> torch.Tensor:
-    """Fused kernels want heads of one size; zeros change no score, and give columns that are cut off again."""
+    """Pad heads with zeros to one size, as fused kernels need; scores don't change, and columns are cut off later."""
     missing = size - states.shape[3]
     return torch.nn.functional.pad(states, (0, missing)) if missing else states
 
 
 def _tail(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: SplitMask, kind: _Kind) -> _Part:
-    """Attention over the tail's slots, gathered from each row."""
+    """Compute attention over the tail's slots, gathered from each row."""
     folded = _folded(query, key.shape[1])
     k, v = (_gathered(states, mask.slots) for states in (key, value))
     if not query.is_cpu or kind.softcap is not None:
@@ -166,7 +166,7 @@ def _tail(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Spl
 
 
 def _gathered(states: torch.Tensor, slots: torch.Tensor | slice) -> torch.Tensor:
-    """Keys or values of each row's own slots, (rows, groups, tail slots, head size)."""
+    """Return the keys or values of each row's tail, ``(rows, groups, tail slots, head size)``."""
     if isinstance(slots, slice):
         return states[:, :, slots]
     rows = torch.arange(len(states), device=states.device)[:, None]
@@ -176,7 +176,7 @@ def _gathered(states: torch.Tensor, slots: torch.Tensor | slice) -> torch.Tensor
 def _products(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kind: _Kind, mask: SplitMask | None = None
 ) -> _Part:
-    """Product, softmax, product, in float32 at least."""
+    """Compute attention by plain products and a softmax, in float32 or better."""
     precise = _precise(query.dtype)
     scores = torch.matmul(query.to(precise), key.to(precise).transpose(2, 3)).mul_(kind.scale)
     if kind.softcap is not None:
@@ -184,7 +184,7 @@ def _products(
     if mask is not None:
         rows, groups, _, slots = scores.shape
         scores.view(rows, groups, -1, mask.shape[2], slots).add_(mask[:, :, None])
-    top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(precise).min)  # finite where a row sees nothing
+    top = scores.amax(-1, keepdim=True).clamp_(min=torch.finfo(precise).min)  # finite even if a row sees nothing
     weights = scores.sub_(top).exp_()
     total = weights.sum(-1, keepdim=True)
     attended = torch.matmul(weights, value.to(precise)).div_(total.clamp(min=torch.finfo(precise).tiny))

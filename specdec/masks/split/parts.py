@@ -1,8 +1,8 @@
-"""The two parts that split attention reads in place of a mask: a prefix that all nodes see, and a masked tail.
+"""The two parts of split attention: a prefix that all nodes see, and a masked tail.
 
-The prefix of a row is the committed slots that its nodes see alike. The tail is everything else: the nodes' own slots;
-with a sliding window, the few committed slots that have left it for the deepest node but not for the root; and all
-committed slots where they are few.
+The prefix of a row consists of the committed slots that all of its nodes see. The tail is everything else: the nodes'
+own slots; with a sliding window, the few committed slots that the root still sees but the deepest node doesn't; and all
+committed slots if there are only a few.
 """
 
 from typing import Self
@@ -11,17 +11,17 @@ import torch
 
 from specdec.layout import PartialMask
 
-ATTENTION = "specdec_split"  # the name under which transformers knows the attention that reads these
+ATTENTION = "specdec_split"  # transformers' name of the attention that reads these masks
 
 
 class SplitMask(PartialMask):
-    """The tail's mask, additive, (rows, 1, width, tail slots): 0 where a node sees a slot of the tail, else -inf.
+    """The tail's mask, additive, ``(rows, 1, width, tail slots)``: 0 if a node sees a slot of the tail, else -inf.
 
     Attributes:
-        prefixes: per row, the slots of its prefix; there may be none.
-        slots: which slots the columns stand for, (rows, tail slots); rows that have fewer fill up with hidden ones. A
-            slice where there is one row and no gap.
-        blind: which nodes see nothing of their row's prefix, (rows, width); None where all nodes of all rows see it.
+        prefixes: the slots of each row's prefix, which may be empty.
+        slots: the cache slots of the columns, ``(rows, tail slots)``, padded with hidden ones; a slice if there is one
+            row without gaps.
+        blind: the nodes that don't see their row's prefix, ``(rows, width)``; None if all see it.
     """
 
     prefixes: tuple[slice, ...]

@@ -1,4 +1,4 @@
-"""Drafts in the making: what a drafter is to forward next, and what becomes of what it answers."""
+"""A draft model's drafts while they are extended: the nodes to forward next, and the candidates chosen from logits."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,9 +16,10 @@ from specdec.tree import ROOT, DraftTree
 
 @dataclass(frozen=True, slots=True)
 class DraftLaw:
-    """The drafter's distribution over the target's vocabulary.
+    """The draft model's distribution over the target's vocabulary.
 
-    ``samples``: candidates are to be drawn from it, since the acceptance rule reads q; else the most likely are chosen.
+    Attributes:
+        samples: candidates are drawn from it, as the acceptance rule reads q; if False, the most likely are chosen.
     """
 
     request: Request
@@ -26,12 +27,12 @@ class DraftLaw:
     samples: bool
 
     def at(self, drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor | None:
-        """The distribution after some draft tokens, ``(vocab,)``; None where the settings allow no token or fail.
+        """Return the distribution after some draft tokens, ``(vocab,)``; None if the settings allow no token.
 
-        What fails on a path that may never be written is no fault: the draft ends there.
+        Also None if a processor raises: the path may never be accepted, so the draft ends there without an error.
 
-        Where the noise of the position is known it is that of the target's draw: softmax(log q + g), whose likeliest
-        token is the drafter's own draw with the target's noise (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
+        If the noise g of the position is known, the distribution is softmax(log q + g): its most likely token is the
+        draft model's draw with the target's noise (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
         """
         check_logits(logits)
         try:
@@ -47,12 +48,12 @@ class DraftLaw:
 
 
 class Draft(ABC):
-    """One request's draft while it is written.
+    """One request's draft while it is extended.
 
     Attributes:
-        trunk: the drafter's ids that its row lacks before the root; they go along with the first pass, and stay.
-        asked: the drafter's ids to forward next, below the root.
-        keeps: the path of ``asked`` that the drafter may commit.
+        trunk: the draft model's ids missing in its row before the root; forwarded and committed with the first pass.
+        asked: the tree to forward next, in the draft model's ids.
+        keeps: the path of ``asked`` that is committed in the draft model's cache.
     """
 
     keeps: Sequence[int] = ()
@@ -66,22 +67,22 @@ class Draft(ABC):
 
     @abstractmethod
     def receive(self, rows: NodeOutputs) -> None:
-        """Go on with the drafter's logits at the wanted nodes of ``asked``."""
+        """Extend the draft by the draft model's logits at the wanted nodes of ``asked``."""
 
     @abstractmethod
     def tree(self) -> DraftTree:
-        """The finished draft, in the target's ids."""
+        """Return the finished draft, in the target's ids."""
 
 
 def _root(token: int) -> DraftTree:
-    """A tree whose root's logits alone are wanted."""
+    """Return a tree of one node, whose logits are wanted."""
     tree = DraftTree(token)
     tree.wanted = [ROOT]
     return tree
 
 
 class ChainDraft(Draft):
-    """A chain of candidates, each cached by the drafter when it is forwarded."""
+    """A chain of candidates; each is cached by the draft model when it is forwarded."""
 
     keeps = (ROOT,)
 
@@ -99,7 +100,7 @@ class ChainDraft(Draft):
         self._tree = DraftTree(request.root)
 
     def receive(self, rows: NodeOutputs) -> None:
-        assert self._law is not None, "a draft that is written on has a distribution"
+        assert self._law is not None, "a draft that is extended has a distribution"
         last = len(self._tree) - 1
         law = self._law.at(self._tree.path(last), rows.logits(ROOT))
         if law is None:
@@ -108,7 +109,7 @@ class ChainDraft(Draft):
         token = self._request.draw(law) if self._law.samples else int(law.argmax())
         self._tree.add(last, token, q=law if self._law.samples else None)
         self._num_left -= 1
-        # Whether to go on is decided by a token that stays: a draw that was discarded would leave its q untrue.
+        # The token stays in the draft even if it is weak: discarding a draw would make its q untrue.
         is_weak = float(law[token]) < self._confidence
         draft_id = self._law.vocabulary.to_draft(token)
         self.is_done = self._num_left == 0 or is_weak or token in self._request.eos_token_ids or draft_id is None
@@ -120,7 +121,7 @@ class ChainDraft(Draft):
 
 
 class TextDraft(Draft):
-    """A chain of the drafter's own most likely tokens, which become the target's by way of their text."""
+    """A chain of the draft model's most likely tokens, decoded to text and encoded with the target's tokenizer."""
 
     keeps = (ROOT,)
 
@@ -157,7 +158,7 @@ class TextDraft(Draft):
 
 @dataclass(frozen=True, slots=True)
 class BeamOptions:
-    """The options of a beam: width, most nodes, least confidence, and the candidates next to a sampled one."""
+    """The options of a beam: width, maximum nodes, minimum confidence, and the siblings of a sampled candidate."""
 
     width: int
     num_nodes: int
@@ -166,13 +167,12 @@ class BeamOptions:
 
 
 class BeamDraft(Draft):
-    """A tree: at each level the most likely nodes get several children.
+    """A tree: at each level, the most likely nodes get several children.
 
-    Chosen candidates: the procedure of EAGLE-2, Li et al. 2024, arXiv 2406.16858, section 4, for any drafter: a beam by
-    cumulative probability, of whose nodes the best are kept. Sampled ones: none is dropped, since a rule that reads q
-    must see every draw, and what is written on is decided by tokens that are there already. Beside a sampled token
-    stand the likeliest ones, tried after it (the order that attains the optimum for fixed guesses and one draw: Hu et
-    al. 2025, arXiv 2502.18779), or further draws.
+    Chosen candidates follow EAGLE-2 (Li et al. 2024, arXiv 2406.16858, section 4): a beam by cumulative probability,
+    from which the best nodes are taken at the end. Sampled candidates are never dropped, since a rule that reads q must
+    see every draw. The siblings of a sampled token are either the most likely tokens, tried after it (the optimal order
+    for fixed guesses and one draw: Hu et al. 2025, arXiv 2502.18779), or further draws.
     """
 
     def __init__(
@@ -183,8 +183,8 @@ class BeamDraft(Draft):
         self._options = options
         self._tree = DraftTree(request.root)
         self._likelihood = {ROOT: 1.0}
-        self._level = [ROOT]  # the nodes to write on
-        self._fed = {ROOT: ROOT}  # where in ``asked`` nodes are
+        self._level = [ROOT]  # the nodes to extend
+        self._fed = {ROOT: ROOT}  # each node's place in ``asked``
 
     def receive(self, rows: NodeOutputs) -> None:
         children: list[int] = []
@@ -205,11 +205,11 @@ class BeamDraft(Draft):
             self._ask_next()
 
     def _has_room(self) -> bool:
-        """A sampled tree keeps all its nodes, so it must stop in time; of a chosen one the best are taken."""
+        """Return True if another level fits; always for chosen candidates, of which the best are taken at the end."""
         return not self._law.samples or len(self._tree) - 1 + self._options.width <= self._options.num_nodes
 
     def _write_below(self, node: int, law: torch.Tensor) -> list[int]:
-        """Add a node's candidates; those of them that were not there and are likely enough to be written on."""
+        """Add a node's candidates; return the new ones that are likely enough to be extended."""
         known = len(self._tree)
         for token, q in self._candidates(law):
             child = self._tree.add(node, token, q=q)
@@ -221,14 +221,14 @@ class BeamDraft(Draft):
         ]
 
     def _candidates(self, law: torch.Tensor) -> list[tuple[int, torch.Tensor | None]]:
-        """Tokens in the order in which a rule is to try them, each with the distribution it was drawn from."""
+        """Return tokens in the order in which a rule tries them, each with the distribution that it was drawn from."""
         width = min(self._options.width, int((law > 0).sum()))
         if not self._law.samples:
             return [(token, None) for token in law.topk(width).indices.tolist()]
         if self._options.siblings == "chosen":
-            likeliest = law.topk(width - 1).indices
-            q = without(law, likeliest)
-            return [(self._request.draw(q), q), *((token, None) for token in likeliest.tolist())]
+            most_likely = law.topk(width - 1).indices
+            q = without(law, most_likely)
+            return [(self._request.draw(q), q), *((token, None) for token in most_likely.tolist())]
         drawn: list[tuple[int, torch.Tensor | None]] = []
         for _ in range(width if self._options.siblings == "without_replacement" else self._options.width):
             token = self._request.draw(law)
@@ -238,31 +238,31 @@ class BeamDraft(Draft):
         return drawn
 
     def _ask_next(self) -> None:
-        """All nodes written on so far, below the root: the drafter has none of them in its cache.
+        """Add the level to the tree to forward, which holds all extended nodes: none of them is cached.
 
-        Feeding them again at each level costs a small model little, and needs no cache with branches.
+        Forwarding them again at each level costs a small model little, and needs no cache with branches.
         """
         for node in self._level:
             draft_id = self._law.vocabulary.to_draft(self._tree.tokens[node])
-            assert draft_id is not None, "nodes that the drafter can't be told are not written on"
+            assert draft_id is not None, "nodes without an id of the draft model are not extended"
             self._fed[node] = self.asked.add(self._fed[self._tree.parents[node]], draft_id)
         self.asked.wanted = sorted({self._fed[node] for node in self._level})
 
     def tree(self) -> DraftTree:
         if self._law.samples or len(self._tree) - 1 <= self._options.num_nodes:
             return self._tree
-        # Likelihood falls along a path, so that the best nodes hang together; of equals the nearer come first.
+        # Likelihood never rises along a path, so the best nodes are connected; of equals the shallower come first.
         best = sorted(range(1, len(self._tree)), key=self._likelihood.__getitem__, reverse=True)
         return self._tree.part(sorted(best[: self._options.num_nodes]))
 
 
 def without(law: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """A distribution conditional on other tokens than these."""
+    """Return the distribution conditional on none of these tokens."""
     rest = law.index_fill(0, tokens, 0.0)
     return rest / rest.sum()
 
 
 def check_logits(logits: torch.Tensor) -> None:
-    """Raises NumericsError where a drafter's logits are no numbers."""
+    """Raise NumericsError if a draft model's logits are NaN or infinite."""
     if not logits.max().isfinite():
         raise NumericsError("the draft model's logits are NaN or infinite: check its weights and dtype")

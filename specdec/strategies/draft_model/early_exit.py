@@ -1,4 +1,4 @@
-"""The first layers of a model as a model of its own, sharing its weights."""
+"""Early exit: a draft model of the target's first layers, which shares its weights."""
 
 import copy
 
@@ -10,18 +10,25 @@ from specdec.models.notes import share_lock
 
 
 def first_layers(model: object, num_layers: int) -> PreTrainedModel:
-    """A model of the first layers, final norm and head of another; no weight is copied.
+    """Return a model of another's first layers, final norm and head; no weight is copied.
 
-    Early exit without training: Zhang et al. 2023, "Draft & Verify", arXiv 2309.08168; with: LayerSkip, Elhoushi et al.
-    2024, arXiv 2404.16710.
+    Early exit without training: Zhang et al. 2023, "Draft & Verify", arXiv 2309.08168. With training: LayerSkip,
+    Elhoushi et al. 2024, arXiv 2404.16710.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> sizes = dict(vocab_size=8, hidden_size=8, intermediate_size=8, num_attention_heads=2, num_hidden_layers=3)
+    >>> model = LlamaForCausalLM(LlamaConfig(**sizes))
+    >>> shallow = first_layers(model, 1)
+    >>> len(model.model.layers), len(shallow.model.layers), shallow.lm_head is model.lm_head
+    (3, 1, True)
 
     Raises:
-        ModelError: for what isn't a transformers model, has no such layers, or no single list of them.
+        ModelError: if it isn't a transformers model, or has no single list of more than ``num_layers`` layers.
     """
     if not isinstance(model, PreTrainedModel):
         raise ModelError(
-            f"layers={num_layers}: early exit needs a transformers model that torch drives, not a "
-            f"{type(model).__name__}: give the generator backend='hf'"
+            f"layers={num_layers}: early exit needs a transformers model that runs on torch, not a "
+            f"{type(model).__name__}: make the generator with backend='hf'"
         )
     depth = model.config.get_text_config().num_hidden_layers
     if not 1 <= num_layers < depth:
@@ -57,7 +64,7 @@ def first_layers(model: object, num_layers: int) -> PreTrainedModel:
 
 
 def _copy(module: torch.nn.Module) -> torch.nn.Module:
-    """The same submodules and parameters in another object."""
+    """Return another object with the same submodules and parameters."""
     copied = copy.copy(module)
     copied._modules = dict(module._modules)
     return copied

@@ -1,4 +1,4 @@
-"""A draft model: a smaller model writes ahead, the target checks.
+"""A draft model: a smaller model drafts, and the target verifies.
 
 Leviathan et al. 2022, arXiv 2211.17192; Chen et al. 2023, arXiv 2302.01318.
 """
@@ -20,12 +20,19 @@ from specdec.tree import Budget, DraftTree
 
 
 class DraftModelProposer(Proposer):
-    """Drafts by a smaller model with a cache of its own.
+    """Drafts with a smaller model that has a KV cache of its own.
 
     Under a rule that reads q (``rejection``, ``traversal``) and at a temperature above 0, candidates are drawn from the
-    drafter's distribution, warped as the target's is; otherwise they are its likeliest tokens. Under ``match`` the
-    drafter is given the noise of each position, so that it guesses what the target will *draw*; ``confidence`` is then
-    about that guess.
+    draft model's distribution, warped as the target's is. Otherwise they are its most likely tokens. Under ``match``
+    the noise of each position is added to the draft model's logits as well, so that it predicts what the target will
+    *draw*; ``confidence`` then applies to that prediction.
+
+    >>> from specdec import ToyModel
+    >>> from specdec.testing import first_drafts
+    >>> first_drafts(DraftModelProposer(model=ToyModel.counting(), num_tokens=3), prompt=[0, 1])
+    [DraftTree(tokens=[1, 2, 3, 4], parents=[-1, 0, 1, 2])]
+    >>> first_drafts(DraftModelProposer(model=ToyModel.counting(), width=2, num_tokens=1), prompt=[0, 1])
+    [DraftTree(tokens=[1, 2, 3], parents=[-1, 0, 0])]
     """
 
     tunable: ClassVar[Tunable] = {
@@ -33,14 +40,16 @@ class DraftModelProposer(Proposer):
         "confidence": (0.0, 0.2, 0.4, 0.6, 0.8),
     }
 
-    model: Any = Field(default=None, description="draft model, or its folder or hub name; none with layers", repr=False)
-    tokenizer: Any = Field(default=None, description="the drafter's, where it isn't the target's", repr=False)
+    model: Any = Field(default=None, description="draft model, or its folder or hub name; not with layers", repr=False)
+    tokenizer: Any = Field(default=None, description="the draft model's, if it differs from the target's", repr=False)
     layers: int | None = Field(default=None, ge=1, description="draft with the target's own first layers (early exit)")
     num_tokens: int = Field(default=5, ge=1, description="depth of the draft")
     width: int = Field(default=1, ge=1, description="candidates per node, and nodes expanded per level; 1: a chain")
-    num_nodes: int = Field(default=24, ge=1, description="most nodes of a tree: best of chosen, first of sampled")
+    num_nodes: int = Field(
+        default=24, ge=1, description="maximum nodes of a tree: the most likely if chosen, the first if sampled"
+    )
     siblings: Literal["chosen", "without_replacement", "with_replacement"] = Field(
-        default="chosen", description="beside a sampled candidate: the likeliest tokens, or further draws"
+        default="chosen", description="siblings of a sampled candidate: the most likely tokens, or further draws"
     )
     confidence: float = Field(
         default=0.0,
@@ -49,13 +58,13 @@ class DraftModelProposer(Proposer):
         description="stop after a token of lower probability",
     )
     vocabulary: Literal["same", "shared", "text"] = Field(
-        default="same", description="what drafter and target have in common: ids, token strings, or text alone"
+        default="same", description="what the two tokenizers share: ids, token strings, or text alone"
     )
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if (self.model is None) == (self.layers is None):
-            raise ValueError("give a draft model (model=PATH), or the target's first layers (layers=2): one of the two")
+            raise ValueError("give either a draft model (model=PATH) or a number of the target's layers (layers=2)")
         if self.layers is not None and self.vocabulary != "same":
             raise ValueError(
                 f"vocabulary={self.vocabulary!r} is for another model's tokenizer; layers share the target's"
@@ -63,7 +72,7 @@ class DraftModelProposer(Proposer):
         if self.layers is not None and self.tokenizer is not None:
             raise ValueError("tokenizer is for another model; layers share the target's")
         if self.vocabulary == "text" and self.width != 1:
-            raise ValueError("vocabulary='text' drafts chains: leave width at 1")
+            raise ValueError("vocabulary='text' drafts chains only: leave width at 1")
         if self.width > self.num_nodes:
             raise ValueError(
                 f"width={self.width} is above num_nodes={self.num_nodes}, which leaves no room for a level"
@@ -82,20 +91,20 @@ class DraftModelProposer(Proposer):
         target = host.open(model)
         if self.width > 1 and not target.shapes.takes_trees:
             raise ModelError(
-                f"width={self.width}: the drafter, a {type(model).__name__}, takes chains only; use width=1"
+                f"width={self.width}: the draft model, a {type(model).__name__}, supports chains only; use width=1"
             )
         return _DraftModelEngine(self, host, target, _vocabulary(self, host, target.shapes.vocab_size, tokenizer))
 
 
 class _ModelDrafter(BatchDrafter):
-    """One request's row of the drafter's cache, and the ids in it."""
+    """One request's row of the draft model's cache, and the ids in it."""
 
     def __init__(self, request: Request, engine: "_DraftModelEngine") -> None:
         super().__init__(request, engine)
         self._engine = engine
         self.row: CacheRow | None = None
         self.cached: list[int] = []
-        self.num_agreed = 0  # of these, how many are known to be the text's
+        self.num_agreed = 0  # how many of these are known to be committed tokens
 
     def read(self, num_tokens: int, budget: Budget) -> None:
         self._engine.read(self, num_tokens, budget)
@@ -105,7 +114,7 @@ class _ModelDrafter(BatchDrafter):
 
 
 class _DraftModelEngine(Engine):
-    """The drafter, with a row of its cache for each request, drafting for the whole batch at once."""
+    """The draft model with a cache row for each request; drafts for the whole batch at once."""
 
     def __init__(
         self, config: DraftModelProposer, host: Host, target: Target, vocabulary: Vocabulary | TextVocabulary
@@ -119,7 +128,7 @@ class _DraftModelEngine(Engine):
         return _ModelDrafter(request, self)
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
-        """Begin a draft for each request, write on until all are done; a request that fails fails alone."""
+        """Extend all drafts together until each is done; an error ends its own request's draft only."""
         drafts: dict[_ModelDrafter, Draft] = {}
         failed: dict[Drafter, Exception] = {}
         for drafter, budget in zip(drafters, budgets, strict=True):
@@ -138,7 +147,7 @@ class _DraftModelEngine(Engine):
         return [failed[each] if each in failed else _tree(drafts[each]) for each in drafters]  # type: ignore[index]  # as above
 
     def read(self, drafter: _ModelDrafter, num_tokens: int, budget: Budget) -> None:
-        """Read the first tokens of a prompt, as far as they are whole chunks."""
+        """Prefill the first tokens of a prompt, in whole chunks."""
         tokens = drafter.request.tokens
         if drafter.row is None:
             whole = self._vocabulary.context(tokens)
@@ -148,7 +157,7 @@ class _DraftModelEngine(Engine):
         self._synchronise(drafter, drafter.row, self._vocabulary.context(tokens[: num_tokens + 1]))
 
     def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft:
-        """Bring the drafter's row to the committed text, but for the tokens that the first pass will feed."""
+        """Bring the request's row up to date with the text, except for the tokens that the first pass will forward."""
         config, request = self._config, drafter.request
         context = self._vocabulary.context(request.tokens)
         num_tokens = min(config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
@@ -173,11 +182,11 @@ class _DraftModelEngine(Engine):
         return sys.maxsize if most is None else most - len(context)
 
     def _knows(self, tokens: Sequence[int]) -> bool:
-        """Return True if the drafter has these ids: those of the target's padding say nothing to it."""
+        """Return True if the draft model has these ids; it may lack those of the target's padding."""
         return all(token < self._target.shapes.vocab_size for token in tokens)
 
     def _synchronise(self, drafter: _ModelDrafter, row: CacheRow, context: Sequence[int]) -> Sequence[int]:
-        """Roll the row back to where it agrees with the text, and read on; the ids that are left, at least one."""
+        """Roll the row back to where it agrees with the text, and prefill; return the missing ids, at least one."""
         cached = drafter.cached
         common = drafter.num_agreed if isinstance(self._vocabulary, SameVocabulary) else 0
         while common < min(len(cached), len(context) - 1) and cached[common] == context[common]:
@@ -192,7 +201,7 @@ class _DraftModelEngine(Engine):
         return context[len(cached) :]
 
     def _forward(self, drafts: Mapping[_ModelDrafter, Draft]) -> Mapping[_ModelDrafter, NodeOutputs]:
-        """One pass of the drafter over what each draft asks."""
+        """Run one pass of the draft model over the nodes that each draft needs next."""
         rows = {drafter: drafter.row for drafter in drafts if drafter.row is not None}
         planned = self._target.compile(
             {row: drafts[drafter].asked for drafter, row in rows.items()},
@@ -221,7 +230,7 @@ def _tree(draft: Draft) -> DraftTree | Exception:
 
 
 def _drafter(config: DraftModelProposer, host: Host) -> tuple[Any, Any]:
-    """The draft model and its tokenizer; the target's own where none is named."""
+    """Return the draft model and its tokenizer (default: the target's)."""
     if config.layers is not None:
         from specdec.strategies.draft_model.early_exit import first_layers
 
@@ -254,21 +263,22 @@ def _check_own(tokenizer: Any, size: int) -> None:
     """Refuse a tokenizer of another model than the drafter."""
     if tokenizer is not None and len(tokenizer) > size:
         raise ModelError(
-            f"the drafter's tokenizer has {plural(len(tokenizer), 'id')} but its vocabulary is {size}: is it its own?"
+            f"the draft model's tokenizer has {plural(len(tokenizer), 'id')}, but the model's vocabulary is {size}: "
+            "give the draft model's own tokenizer"
         )
 
 
 def _check_same(host: Host, size: int, tokenizer: Any) -> None:
-    """Refuse a drafter whose ids aren't the target's."""
+    """Raise ModelError if the draft model's ids differ from the target's."""
     are_both_known = tokenizer is not None and host.tokenizer is not None
     if are_both_known and tokenizer is not host.tokenizer and tokenizer.get_vocab() != host.tokenizer.get_vocab():
         raise ModelError(
-            "the drafter's tokenizer is another than the target's: vocabulary='shared' drafts their common tokens, "
-            "vocabulary='text' encodes drafts anew"
+            "the draft model's tokenizer differs from the target's: vocabulary='shared' drafts their common tokens, "
+            "vocabulary='text' encodes drafts again"
         )
     is_padded = are_both_known and len(tokenizer) <= min(size, host.vocab_size)
     if size != host.vocab_size and not is_padded:
         raise ModelError(
             f"the drafter's vocabulary is {size}, the target's {host.vocab_size}: give both tokenizers and "
-            "vocabulary='shared' (their common tokens) or 'text' (drafts are encoded anew)"
+            "vocabulary='shared' (their common tokens) or 'text' (drafts are decoded and encoded again)"
         )

@@ -1,4 +1,4 @@
-"""The relation of a drafter's tokens to the target's: the same ids, some shared strings, or nothing but text."""
+"""Mappings between the draft model's tokens and the target's: by id, by token string, or by text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,27 +10,27 @@ import torch
 from specdec.errors import ModelError
 
 _REPLACEMENT = "\ufffd"  # what an incomplete character decodes to
-_LOOK_BEHIND = 16  # committed tokens that are encoded along with a draft, so that it joins on where they end
+_LOOK_BEHIND = 16  # committed tokens that are encoded with a draft, since tokens depend on the text before them
 
 
 class Vocabulary(ABC):
-    """Between the drafter's ids and the target's."""
+    """Maps between the draft model's ids and the target's."""
 
     @abstractmethod
     def context(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The target's tokens as the drafter would have written them."""
+        """Return the target's tokens as the draft model's ids."""
 
     @abstractmethod
     def logits(self, logits: torch.Tensor) -> torch.Tensor:
-        """The drafter's logits for the target's vocabulary, shape ``(vocab,)``, -inf for what it can't say."""
+        """Return the draft model's logits over the target's vocabulary, ``(vocab,)``; -inf for tokens that it lacks."""
 
     @abstractmethod
     def to_draft(self, token: int) -> int | None:
-        """The drafter's id for a target's token; None where it has none."""
+        """Return the draft model's id of a target token, or None if it has none."""
 
 
 class SameVocabulary(Vocabulary):
-    """One tokenizer; either model's embedding may be padded beyond it."""
+    """Both models use one tokenizer; the embedding of either may be padded."""
 
     def __init__(self, target_size: int, draft_size: int) -> None:
         self._missing = target_size - draft_size
@@ -40,7 +40,7 @@ class SameVocabulary(Vocabulary):
         return tokens
 
     def logits(self, logits: torch.Tensor) -> torch.Tensor:
-        # A negative padding cuts the drafter's own padding off.
+        # A negative padding cuts the draft model's own padding off.
         return torch.nn.functional.pad(logits, (0, self._missing), value=-torch.inf) if self._missing else logits
 
     def to_draft(self, token: int) -> int | None:
@@ -48,10 +48,15 @@ class SameVocabulary(Vocabulary):
 
 
 class SharedVocabulary(Vocabulary):
-    """Token-level intersection: the drafter's distribution over the strings that both tokenizers have, renormalised.
+    """Token-level intersection: the draft model's distribution over the strings of both tokenizers, renormalised.
 
-    Timor et al. 2025, arXiv 2502.05202, section 3.3 (TLI). Committed tokens that are not shared are encoded anew.
-    Strings are compared as the tokenizers spell them, so that families with another sign for a space share few.
+    Timor et al. 2025, arXiv 2502.05202, section 3.3 (TLI). Committed tokens that aren't shared are encoded again.
+    Strings are compared as the tokenizers spell them: tokenizers with different signs for a space share few.
+
+    >>> from specdec.testing import toy_tokenizer
+    >>> vocabulary = SharedVocabulary(toy_tokenizer(4), toy_tokenizer(2), target_size=4)
+    >>> vocabulary.logits(torch.tensor([0.25, 0.5])), vocabulary.to_draft(1), vocabulary.to_draft(3)
+    (tensor([0.2500, 0.5000,   -inf,   -inf]), 1, None)
     """
 
     def __init__(self, target: Any, draft: Any, target_size: int) -> None:
@@ -60,7 +65,7 @@ class SharedVocabulary(Vocabulary):
             (ours, known[token]) for token, ours in target.get_vocab().items() if token in known and ours < target_size
         )
         if not pairs:
-            raise ModelError("the drafter's tokenizer shares no token with the target's: use vocabulary='text'")
+            raise ModelError("the draft model's tokenizer shares no token with the target's: use vocabulary='text'")
         self._target, self._draft = target, draft
         self._target_size = target_size
         self._ours = torch.tensor([ours for ours, _ in pairs])
@@ -87,20 +92,24 @@ class SharedVocabulary(Vocabulary):
 
 
 class TextVocabulary:
-    """Nothing but text in common: drafts are written by the drafter and encoded anew for the target.
+    """Only text is shared: drafts are decoded with the draft model's tokenizer and encoded with the target's.
 
     Timor et al. 2025, arXiv 2502.05202, section 3.1 (SLEM). Such drafts have no q.
+
+    >>> from specdec.testing import toy_tokenizer
+    >>> TextVocabulary(toy_tokenizer(4), toy_tokenizer(4)).context([1, 2, 3])
+    [1, 2, 3]
     """
 
     def __init__(self, target: Any, draft: Any) -> None:
         self._target, self._draft = target, draft
 
     def context(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The target's tokens as the drafter would have written them."""
+        """Return the target's tokens as the draft model's ids."""
         return encode(self._draft, decode(self._target, tokens))
 
     def to_target(self, tokens: Sequence[int], context: Sequence[int], drafted: Sequence[int]) -> list[int]:
-        """Return the target's tokens for what was drafted after ``context``, the drafter's view of ``tokens``."""
+        """Return the target's ids of draft tokens after ``tokens``, which are ``context`` in the draft model's ids."""
         tail = context[-_LOOK_BEHIND:]
         before = decode(self._draft, tail)
         text = decode(self._draft, [*tail, *drafted])[len(before) :].split(_REPLACEMENT)[0]
@@ -114,12 +123,12 @@ class TextVocabulary:
 
 
 def encode(tokenizer: Any, text: str) -> list[int]:
-    """Text as ids, without the special tokens that a tokenizer puts around a whole prompt."""
+    """Return the ids of a text, without the special tokens that a tokenizer adds around a whole prompt."""
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
 
 
 def decode(tokenizer: Any, tokens: Sequence[int]) -> str:
-    """Ids as text, to the letter."""
+    """Return the exact text of ids."""
     text: str = tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return text

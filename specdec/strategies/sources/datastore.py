@@ -1,8 +1,8 @@
-"""Retrieval from a datastore: what followed the longest run of tokens that ends here, anywhere in a corpus.
+"""Retrieval from a datastore: draft what followed the longest possible suffix of the text in a corpus.
 
-He et al. 2023, "REST: Retrieval-Based Speculative Decoding", arXiv 2311.08252. Their suffix array on disk, here with a
-candidate's acceptance rate, by the length of the match and the share of the occurrences, in place of a draft from the
-longest match alone. ``specdec index`` makes the file.
+He et al. 2023, "REST: Retrieval-Based Speculative Decoding", arXiv 2311.08252: a suffix array on disk. Here shorter
+matches propose candidates too, and a candidate's probability is the acceptance rate measured for its match length and
+its share of the occurrences. ``specdec index`` builds the file.
 """
 
 from collections.abc import Hashable, Sequence
@@ -16,30 +16,40 @@ from specdec.strategies.merging.acceptance_rates import AcceptanceRate, Acceptan
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.sources.index.lookup import Index, Match
 
-_MAX_CANDIDATES, _MOST_RUNS = 6, 3  # runs: of those that are searched for candidates
-_LONGEST, _MOST_RANK, _SHARES = 8, 3, 4  # longer runs and later ranks share a bucket; classes of a share
-_OFTEN = 8  # occurrences from which on a share means something
+_MAX_CANDIDATES, _MOST_RUNS = 6, 3  # candidates; matched suffixes that are read for them
+_LONGEST, _MOST_RANK, _SHARES = 8, 3, 4  # longer matches and later ranks share a bucket; buckets of a follower's share
+_OFTEN = 8  # occurrences that make a share reliable
 
 
 class DatastoreProposer(SourceProposer):
-    """Continue as a corpus does, from an index that ``specdec index`` has made of it.
+    """Drafts what followed the last tokens in a corpus, by an index that ``specdec index`` has built.
 
-    Costs some ten microseconds per node. Memory: the file is mapped, and some megabytes of it are held at a time.
+    Takes about ten microseconds per node. Memory: the file is mapped, with some megabytes resident at a time.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from specdec.strategies.sources.index.building import build_index
+    >>> from specdec.testing import first_drafts
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = build_index(Path(folder, "index"), [[1, 2, 3, 4], [7, 2, 3, 5]])
+    ...     first_drafts(DatastoreProposer(path=Path(folder, "index")), prompt=[0, 1, 2])
+    [DraftTree(tokens=[2, 3, 4, 5], parents=[-1, 0, 1, 1])]
+
+    After 1, 2 the corpus has 3, 4; after the shorter suffix 2, 3 it also has 5.
     """
 
     path: Path = Field(
-        default=Path("datastore.index"), description="an index that `specdec index` made with the model's tokenizer"
+        default=Path("datastore.index"), description="an index built by `specdec index` with the model's tokenizer"
     )
-    depth: int = Field(default=16, ge=1, le=32, description="longest run of tokens that is looked for")
+    depth: int = Field(default=16, ge=1, le=32, description="longest suffix to look up, in tokens")
 
     def bind(self, host: Host) -> Engine:
         index = Index(self.path.expanduser(), self.depth)
         try:
-            remedy = "make it anew with `specdec index … --model` and this model"
+            remedy = "build it again with `specdec index … --model` and this model"
             index.header.tokenizer.check(host.tokenizer, f"the index {self.path}", remedy)
             if index.header.num_ids > host.vocab_size:
                 raise ModelError(
-                    f"the index {self.path} holds ids up to {index.header.num_ids - 1} and the model's vocabulary is "
+                    f"the index {self.path} has ids up to {index.header.num_ids - 1}, but the model's vocabulary has "
                     f"{host.vocab_size}: {remedy}"
                 )
         except BaseException:
@@ -49,7 +59,7 @@ class DatastoreProposer(SourceProposer):
 
 
 class DatastoreEngine(Engine):
-    """The open index, and the acceptance rates of all requests where the text doesn't depend on what is drafted."""
+    """The open index, and the acceptance rates of all requests, which are shared if drafts can't change the text."""
 
     def __init__(self, config: DatastoreProposer, index: Index, is_keyed: bool) -> None:
         self.config, self.index, self._is_keyed = config, index, is_keyed
@@ -106,12 +116,12 @@ class _DatastoreSource(Source):
         return list(candidates.items())
 
     def _damaged(self) -> RequestError:
-        return RequestError(f"the index {self._index.path} is damaged: make it anew with `specdec index`")
+        return RequestError(f"the index {self._index.path} is damaged: build it again with `specdec index`")
 
 
-# Acceptance rates to begin with: those of the suffix source, somewhat lower since a corpus is another's text.
+# Initial rates, which measurement corrects: those of the suffix source, somewhat lower as the text isn't the model's.
 _RIGHT_BY_LENGTH = 0.2, 0.35, 0.45, 0.5, 0.6, 0.65, 0.7, 0.8
-_WORTH_BY_SHARE = 0.15, 0.35, 0.7, 0.9, 1.0, 0.8  # the last: of one occurrence
+_WORTH_BY_SHARE = 0.15, 0.35, 0.7, 0.9, 1.0, 0.8  # the last is for a single occurrence
 
 
 def _prior(bucket: Hashable) -> float:

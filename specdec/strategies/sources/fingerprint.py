@@ -1,4 +1,4 @@
-"""A tokenizer's fingerprint: files of token ids say by it whose ids they hold."""
+"""A tokenizer's fingerprint, stored in files of token ids to identify the tokenizer."""
 
 from hashlib import sha256
 from typing import Any, Self
@@ -9,7 +9,7 @@ from specdec.errors import ModelError
 
 
 class Fingerprint(BaseModel):
-    """The name of a tokenizer and a hash of its vocabulary, both empty where ids came without a tokenizer."""
+    """The name of a tokenizer and a hash of its vocabulary; both are empty if the tokenizer is unknown."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -18,7 +18,7 @@ class Fingerprint(BaseModel):
 
     @classmethod
     def of(cls, tokenizer: Any) -> Self:
-        """The fingerprint of a transformers tokenizer; an empty one for what has no vocabulary to be asked for."""
+        """Return the fingerprint of a transformers tokenizer; an empty one for an object without a vocabulary."""
         if not hasattr(tokenizer, "get_vocab"):
             return cls()
         digest = sha256()
@@ -27,14 +27,14 @@ class Fingerprint(BaseModel):
         return cls(name=str(getattr(tokenizer, "name_or_path", "")), digest=digest.hexdigest())
 
     def check(self, tokenizer: Any, holder: str, remedy: str) -> None:
-        """Refuse a file whose ids are another tokenizer's. Where either is unknown there is nothing to compare.
+        """Raise an error if a file's ids are of another tokenizer, unless one of the two is unknown.
 
         Args:
-            holder: the file, as a message begins.
-            remedy: what to do, as a message ends.
+            holder: the file, as the start of the message.
+            remedy: what to do, as the end of the message.
 
         Raises:
-            ModelError: naming both tokenizers.
+            ModelError: with both tokenizers' names.
         """
         own = Fingerprint.of(tokenizer)
         if self.digest and own.digest and self.digest != own.digest:

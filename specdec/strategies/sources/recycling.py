@@ -1,4 +1,4 @@
-"""Token recycling: draft the tokens that the target itself last predicted after these tokens.
+"""Token recycling: draft the tokens that the target itself predicted the last time it saw the same tokens.
 
 Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696: a table of successors by the last token, updated from
 every node of every pass. Here a second table is keyed by the last two tokens, and measured acceptance rates replace the
@@ -25,9 +25,18 @@ _GAPS = 6  # buckets of the distance to the best other score, a unit of log-prob
 
 
 class TokenRecyclingProposer(SourceProposer):
-    """Continue with the tokens that the model itself last predicted after these tokens.
+    """Drafts the target's own latest top-k predictions after each token and token pair.
 
-    Costs some microseconds per node. Memory: about a kilobyte per token and token pair, up to ``num_pairs`` of each.
+    Takes some microseconds per node. Memory: about a kilobyte per token and per token pair, up to ``num_pairs`` of
+    each.
+
+    >>> from specdec.testing import first_drafts
+    >>> for tree in first_drafts(TokenRecyclingProposer(k=1, num_nodes=4), prompt=[0], num_steps=4, vocab_size=3):
+    ...     print(tree.tokens)  # once 0 has been followed by 1, 1 by 2 and 2 by 0, this order is drafted
+    [0]
+    [1]
+    [2]
+    [0, 1, 2, 0]
     """
 
     k: int = Field(default=6, ge=1, description="successors cached per token or token pair")
@@ -35,12 +44,12 @@ class TokenRecyclingProposer(SourceProposer):
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="seconds that loading may spend on predictions after each token alone",
+        description="seconds at load for predicting the successors of each token by itself",
     )
     num_pairs: int = Field(default=1 << 15, ge=0, description="tokens, and token pairs, whose successors are cached")
-    path: Path | None = Field(default=None, description="a saved memory to begin with")
+    path: Path | None = Field(default=None, description="file with saved successors to start from")
     save_to: Path | None = Field(
-        default=None, description="file that the memory is written to when the generator closes"
+        default=None, description="file to which successors are saved when the generator closes"
     )
 
     def wants(self) -> frozenset[Signal]:
@@ -52,7 +61,7 @@ class TokenRecyclingProposer(SourceProposer):
             begun = RecyclingMemory.load(self.path.expanduser(), host.tokenizer, host.vocab_size)
         if self.save_to is not None:
             self._check_saving(host.is_keyed)
-        if not host.is_keyed:  # else the text would depend on earlier ones
+        if not host.is_keyed:  # shared tables would change the text of later requests
             return Engine(lambda request: RecyclingEngine(self, begun).start(request))
         tokenizer = Fingerprint.of(host.tokenizer) if self.save_to else None
         prior = VocabularyPrior(host.idle_target, preceding_token(host.tokenizer))
@@ -63,7 +72,7 @@ class TokenRecyclingProposer(SourceProposer):
         if not is_keyed:
             raise RequestError(
                 "token_recycling:save_to needs verifier='match': under this verifier the text depends on the drafts, "
-                "so each request starts with empty tables"
+                "so every request starts with empty tables"
             )
         assert self.save_to is not None, "called only with save_to"
         if not self.save_to.expanduser().absolute().parent.is_dir() or self.save_to.expanduser().is_dir():

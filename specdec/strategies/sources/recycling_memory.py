@@ -62,7 +62,7 @@ class RecyclingMemory:
         """Read a file that ``save`` wrote.
 
         Raises:
-            RequestError: for a file that is missing, damaged, or no recycling memory.
+            RequestError: if the file is missing, damaged, or not a recycling memory.
             ModelError: for a memory of another tokenizer.
         """
         try:
@@ -77,13 +77,13 @@ class RecyclingMemory:
             reason = error.strerror or "it is damaged"
             raise RequestError(f"the recycling memory {path} can't be read ({reason}): {_REMEDY}") from error
         except Exception as error:  # a damaged archive raises anything
-            raise RequestError(f"{path} is no recycling memory, or a damaged one: {_REMEDY}") from error
+            raise RequestError(f"{path} isn't a recycling memory, or is damaged: {_REMEDY}") from error
         made_with.check(tokenizer, f"the recycling memory {path}", _REMEDY)
         entries = (*of_token.values(), *of_pair.values())
         largest = max((token for successors in entries for token, _ in successors), default=0)
         if largest >= vocab_size:
             raise ModelError(
-                f"the recycling memory {path} holds ids up to {largest} and the model's vocabulary is {vocab_size}: "
+                f"the recycling memory {path} has ids up to {largest}, but the model's vocabulary is {vocab_size}: "
                 f"{_REMEDY}"
             )
         return cls({token: entry for (token,), entry in of_token.items()}, {(a, b): of_pair[a, b] for a, b in of_pair})

@@ -1,7 +1,7 @@
-"""Suffix decoding: what followed the longest run of tokens that ends here, wherever it was written before.
+"""Suffix decoding: draft what followed earlier occurrences of the longest possible suffix of the text.
 
-Oliaro et al. 2024, "SuffixDecoding", arXiv 2411.04975. Their tree of suffixes with counts, here with a candidate's
-acceptance rate, by the length of the match and the rank by count, in place of the counts' own ratio.
+Oliaro et al. 2024, "SuffixDecoding", arXiv 2411.04975: a suffix tree with counts. Here a candidate's probability is the
+acceptance rate measured for its match length and rank, not the ratio of the counts.
 """
 
 from collections.abc import Hashable, Sequence
@@ -14,29 +14,37 @@ from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.sources.trie import BREAK, Match, SuffixTrie
 from specdec.tree import Budget
 
-_MAX_CANDIDATES = 3
-_LONGEST, _SHARES = 8, 4  # longer matches share a bucket; classes of a follower's share
+_MAX_CANDIDATES = 3  # candidates
+_LONGEST, _SHARES = 8, 4  # longer matches share a bucket; buckets of a follower's share of the occurrences
 
 
 class SuffixProposer(SourceProposer):
-    """Continue as earlier text did: the request's own and, with ``num_remembered``, that of recent answers.
+    """Drafts what followed earlier occurrences of the last tokens: in the request's own text, and in recent answers.
 
-    Costs some microseconds per node. Memory: a hundred bytes per token of the request and of ``num_remembered``, and
-    some hundreds more for each length at which a run that ends there was written before.
+    Recent answers are searched only if ``num_remembered`` is above 0. Takes some microseconds per node. Memory: about
+    100 bytes per token of the request and of ``num_remembered``, and some hundreds of bytes more for each earlier
+    occurrence of the suffixes that end at the token.
+
+    >>> from specdec.testing import first_drafts
+    >>> first_drafts(SuffixProposer(num_nodes=2), prompt=[6, 7, 8, 6, 9, 4, 6])
+    [DraftTree(tokens=[6, 9, 7], parents=[-1, 0, 0])]
+
+    6 was followed by 9 the last time, and by 7 before.
     """
 
-    depth: int = Field(default=16, ge=1, description="longest run of tokens that is looked for")
-    num_remembered: int = Field(default=0, ge=0, description="tokens of earlier answers that are kept, 0 for none")
+    depth: int = Field(default=16, ge=1, description="longest suffix to look up, in tokens")
+    num_remembered: int = Field(default=0, ge=0, description="tokens of earlier answers to retain (0: none)")
 
     def bind(self, host: Host) -> Engine:
-        return SuffixEngine(self) if host.is_keyed else super().bind(host)  # else the text would depend on earlier ones
+        # Under other rules, remembered answers and rates would change the text of later requests.
+        return SuffixEngine(self) if host.is_keyed else super().bind(host)
 
     def start(self, request: Request) -> Source:
         return SuffixEngine(self).start(request)
 
 
 class SuffixEngine(Engine):
-    """The acceptance rates of all requests, and the answers to the last of them."""
+    """The acceptance rates of all requests, and the most recent answers."""
 
     def __init__(self, config: SuffixProposer) -> None:
         self.config = config
@@ -48,7 +56,7 @@ class SuffixEngine(Engine):
         self.past: list[SuffixTrie] = []  # earlier answers, the latest first
 
     def remember(self, answer: Sequence[int]) -> None:
-        """Keep an answer. When the younger half of the memory is full, the older one is dropped."""
+        """Retain an answer; when the newer half of the memory is full, the older half is dropped."""
         if not self._num_remembered:
             return
         if not self.past or len(self.past[0]) + len(answer) > self._num_remembered // 2:
@@ -106,8 +114,8 @@ class _SuffixSource(Source):
         self._engine.remember(self.request.tokens[self.request.prompt_length :])
 
 
-# Of SmolLM2-135M-Instruct's greedy answers to 40 chat prompts: how often the most frequent follower of a run was right,
-# by the run's length, where it had at least half of the occurrences; and what a smaller share is worth of that.
+# Measured on SmolLM2-135M-Instruct's greedy answers to 40 chat prompts: how often the most frequent follower was right
+# by match length, if it had at least half of the occurrences; and the factor for a smaller share.
 _RIGHT_BY_LENGTH = 0.29, 0.48, 0.62, 0.66, 0.80, 0.80, 0.80, 0.93
 _WORTH_BY_SHARE = 0.15, 0.35, 1.0, 1.0, 1.0
 

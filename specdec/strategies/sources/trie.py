@@ -1,23 +1,23 @@
-"""A suffix trie: for every run of tokens in a text, what followed it and how often.
+"""A suffix trie: for every n-gram of a text, the tokens that followed it and their counts.
 
-A run that was seen once needs no node of its own: the text itself says how it goes on. So there are about as many nodes
-as there are repetitions, and a token costs as many updates as the match that it ends is long.
+An n-gram that was seen once has no node, since its continuation can be read from the text. So the number of nodes is
+about the number of repetitions, and the number of updates per token is the length of the match that it ends.
 """
 
 from typing import NamedTuple
 
-BREAK = -1  # between texts: no run goes on behind it
-_MOST_FOLLOWERS = 4  # of a run, that are told
+BREAK = -1  # between texts; no n-gram continues after it
+_MOST_FOLLOWERS = 4  # ranked followers of an n-gram
 
 
 class Node:
-    """A run of tokens that was seen more than once, and what followed it.
+    """An n-gram that was seen more than once, and the tokens that followed it.
 
     Attributes:
-        count: how often it was seen.
-        followers: by token, the run with that token behind it: a node, or where the text goes on behind its only
-            occurrence.
-        ranked: the top followers and their counts: the most frequent first, of equals the most recent.
+        count: the number of occurrences.
+        followers: by token, the n-gram extended by that token: its node or, if it occurred once, the position in the
+            text after that occurrence.
+        ranked: the top followers and their counts, most frequent first; of equals, the most recent first.
     """
 
     __slots__ = ("count", "followers", "ranked")
@@ -34,7 +34,7 @@ class Node:
             self.rank(token, 1)
 
     def rank(self, token: int, count: int) -> None:
-        """Move a follower, the most recent now, to the place of its new count."""
+        """Move a follower, now the most recent, to its place by the new count."""
         ranked = self.ranked
         if count > 1 and (token, count - 1) in ranked:
             ranked.remove((token, count - 1))
@@ -47,12 +47,12 @@ class Node:
 
 
 class Match(NamedTuple):
-    """The runs that end a path, longest first.
+    """The suffixes of a path that occur in the text, longest first.
 
     Attributes:
-        length: tokens of the longest run that was seen once, 0 where there is none.
-        at: the place after that one in the text.
-        nodes: of the runs that were seen more often; the last is the empty run.
+        length: the length of the longest one that was seen exactly once, 0 if there is none.
+        at: the position in the text after this occurrence.
+        nodes: the nodes of those seen more often; the last one is the empty suffix.
     """
 
     length: int
@@ -61,7 +61,7 @@ class Match(NamedTuple):
 
 
 class SuffixTrie:
-    """The runs of up to ``depth`` tokens of a text that grows, and the match of its end with what came before."""
+    """The n-grams of up to ``depth`` tokens of a growing text, and the match of its end with earlier text."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
@@ -73,7 +73,7 @@ class SuffixTrie:
         return len(self._text)
 
     def append(self, token: int) -> None:
-        """Add a token to the text; ``BREAK`` begins another one."""
+        """Add a token to the text; ``BREAK`` starts another text."""
         text = self._text
         text.append(token)
         if token == BREAK:
@@ -97,16 +97,16 @@ class SuffixTrie:
 
     @property
     def end(self) -> Match:
-        """The match of the text's end with what came before it."""
+        """The match of the text's end with earlier text."""
         return Match(0, 0, tuple(self._active))
 
     @property
     def start(self) -> Match:
-        """The match of nothing."""
+        """The match of an empty path."""
         return Match(0, 0, (self._top,))
 
     def follow(self, match: Match, token: int) -> Match:
-        """The match one token further."""
+        """Return the match of the path extended by a token."""
         length, at, nodes = 0, 0, list[Node]()
         if self.next_at(match) == token:
             length, at = min(match.length + 1, self._depth), match.at + 1
@@ -120,5 +120,5 @@ class SuffixTrie:
         return Match(length, at, tuple(nodes[-self._depth - 1 :]))
 
     def next_at(self, match: Match) -> int:
-        """Return the token after the longest run that was seen once, ``BREAK`` where the text has none."""
+        """Return the token after the longest suffix that was seen once, or ``BREAK`` if there is none."""
         return self._text[match.at] if match.length and match.at < len(self._text) else BREAK

@@ -33,7 +33,7 @@ class VocabularyPrior:
     Args:
         idle_target: see ``Host``.
         preceding: the token before each token; models treat the first token of a text differently.
-        folder: has the files of all models; specdec's cache folder by default.
+        folder: the folder of all models' files (default: specdec's cache folder).
         clock: returns seconds.
     """
 

@@ -156,8 +156,8 @@ def spoilt(path: Path, fault: str) -> None:
         ("truncated", "is truncated: it has"),
         ("cut in its header", "is damaged: its header"),
         ("longer", "is damaged: it has"),
-        ("foreign", "is no index of specdec's"),
-        ("empty", "is no index of specdec's"),
+        ("foreign", "isn't a specdec index"),
+        ("empty", "isn't a specdec index"),
         ("a bit of the header", "is damaged: its header"),
         ("later", "is of version 2, little-endian; this is version 1"),
         ("unknown fields", "is damaged: its header"),
@@ -186,7 +186,7 @@ def test_damage_in_the_arrays_costs_the_source_and_never_the_text(path: Path) ->
         [1, 2], max_new_tokens=40
     )
     assert result.token_ids == plain.token_ids
-    assert any("is damaged: make it anew" in note for note in result.notes)
+    assert any("is damaged: build it again" in note for note in result.notes)
 
 
 def test_an_index_of_another_tokenizer_or_of_ids_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_an_index_of_another_tokenizer_or_of_ids_beyond_the_vocabulary_is_refuse
     Generator(model, tokenizer, proposer=DatastoreProposer(path=tmp_path / "own")).close()
     with pytest.raises(ModelError, match=r"made with the tokenizer 'another/one' \(abcdef01\), and the model's own"):
         Generator(model, tokenizer, proposer=DatastoreProposer(path=tmp_path / "other"))
-    with pytest.raises(ModelError, match=f"holds ids up to {vocab_size} and the model's vocabulary is {vocab_size}"):
+    with pytest.raises(ModelError, match=f"has ids up to {vocab_size}, but the model's vocabulary has {vocab_size}"):
         Generator(model, tokenizer, proposer=DatastoreProposer(path=tmp_path / "beyond"))
 
 

@@ -143,7 +143,7 @@ def test_another_tokenizers_memory_and_ids_beyond_the_vocabulary_are_refused(tmp
     RecyclingMemory({1: ((len(tokenizer), 1.0),)}, {}).save(tmp_path / "beyond", Fingerprint.of(tokenizer))
     with pytest.raises(ModelError, match="was made with the tokenizer 'another'"):
         Generator(model, tokenizer, proposer=TokenRecyclingProposer(path=tmp_path / "other"))
-    with pytest.raises(ModelError, match=f"holds ids up to {len(tokenizer)}"):
+    with pytest.raises(ModelError, match=f"has ids up to {len(tokenizer)}"):
         Generator(model, tokenizer, proposer=TokenRecyclingProposer(path=tmp_path / "beyond"))
 
 

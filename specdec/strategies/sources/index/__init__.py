@@ -1,1 +1,1 @@
-"""Indexes of token ids: the file, how it is made of documents, and how runs of tokens are found in it."""
+"""Indexes of token ids: the file format, building one from documents, and looking up n-grams."""

@@ -1,7 +1,7 @@
 """Documents for an index: text files, folders of them, and conversations as JSON Lines.
 
-A line of JSON is ``{"messages": [{"role": …, "content": …}, …]}``, ``{"prompt": …, "completion": …}`` or
-``{"text": …}``, a document each. Hidden files and folders are left out, and so is what isn't UTF-8.
+Each line of JSON is a document: ``{"messages": [{"role": …, "content": …}, …]}``, ``{"prompt": …, "completion": …}`` or
+``{"text": …}``. Hidden files and folders are left out, and so are files that aren't UTF-8.
 """
 
 import json
@@ -15,7 +15,7 @@ from specdec.errors import RequestError
 
 _NOT_TEXT = frozenset({"node_modules", "__pycache__"})  # folders
 _LAYOUTS = '{"messages": […]}, {"prompt": …, "completion": …} or {"text": …}'
-_PIECE = 100_000  # characters that are encoded at once; longer texts are cut at a line's end
+_PIECE = 100_000  # characters encoded at a time; longer texts are cut at the end of a line
 _BATCH = 1_000_000
 
 Messages = list[dict[str, str]]
@@ -27,7 +27,7 @@ class Corpus:
 
     Attributes:
         files: in the order of their names below each path.
-        skipped: those that turned out to be no text, or couldn't be read.
+        skipped: files that aren't text, or couldn't be read.
     """
 
     files: list[Path]
@@ -35,20 +35,20 @@ class Corpus:
 
     @classmethod
     def of(cls, paths: Sequence[Path]) -> "Corpus":
-        """The files that paths name, and those in the folders that they name.
+        """Return the corpus of some files, and of all files in some folders.
 
         Raises:
-            RequestError: for a path that isn't there.
+            RequestError: for a path that doesn't exist.
         """
         files: list[Path] = []
         for path in paths:
             if not path.exists():
-                raise RequestError(f"{path} isn't there: give text files, .jsonl files, or folders of them")
+                raise RequestError(f"{path} doesn't exist: give text files, .jsonl files, or folders of them")
             files += _below(path) if path.is_dir() else [path]
         return cls(list(dict.fromkeys(files)))
 
     def documents(self, path: Path) -> Iterator[str | Messages]:
-        """The contents of a file: texts and conversations.
+        """Yield the documents of a file: texts and conversations.
 
         Raises:
             RequestError: for a line of JSON that is neither.
@@ -81,7 +81,7 @@ def _document(line: str, where: str) -> str | Messages:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
-        raise RequestError(f"{where} is no JSON ({error.msg}): each line is one of {_LAYOUTS}") from None
+        raise RequestError(f"{where} isn't JSON ({error.msg}): each line is one of {_LAYOUTS}") from None
     match entry:
         case {"messages": [*messages]} if messages and all(map(_is_message, messages)):
             return messages
@@ -89,7 +89,7 @@ def _document(line: str, where: str) -> str | Messages:
             return prompt + completion
         case {"text": str(text)}:
             return text
-    raise RequestError(f"{where} is of another layout: each line is one of {_LAYOUTS}")
+    raise RequestError(f"{where} has an unknown layout: each line is one of {_LAYOUTS}")
 
 
 def _is_message(message: object) -> bool:
@@ -100,13 +100,13 @@ def _is_message(message: object) -> bool:
 
 
 class Encoder:
-    """Documents as token ids; conversations go through the tokenizer's chat template, where it has one."""
+    """Encodes documents as token ids; conversations with the tokenizer's chat template, if it has one."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
     def encode(self, documents: Iterator[str | Messages]) -> Iterator[list[int]]:
-        """The ids of each document, in order. Texts are encoded many at a time, which tokenizers do in parallel."""
+        """Yield the ids of each document, in order; texts are encoded in batches, which tokenizers do in parallel."""
         waiting, num_characters = list[list[str]](), 0
         for document in documents:
             text = document if isinstance(document, str) else self._written(document)

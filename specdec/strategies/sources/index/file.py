@@ -1,12 +1,12 @@
 """The file of an index: a header, and arrays that are mapped into memory.
 
-Laid out as: ``MAGIC``; the length and the CRC-32 of the header, 4 bytes each; the header as JSON; and then, each begun
-at a multiple of 4,096 bytes:
-- ``starts``, uint32: where in ``suffixes`` those that begin with each id do, and the end of the last;
-- ``tokens``, uint16 or uint32: the documents, each followed by a break, the type's greatest number;
-- ``suffixes``, uint32: the places of all tokens, sorted by what is written from there on, for ``depth`` tokens;
-- ``column_1`` to ``column_3``, as ``tokens``: the second, third and fourth token of each suffix, in their order. Short
-  runs, which occur often, are looked up in these alone: one place of them after another, not all over the text.
+The format: ``MAGIC``; the length and the CRC-32 of the header, 4 bytes each; the header as JSON; and the following
+arrays, each starting at a multiple of 4,096 bytes:
+- ``starts``, uint32: for each id, where the suffixes that begin with it start in ``suffixes``, and the end of the last;
+- ``tokens``, uint16 or uint32: the documents, each followed by a break, the type's largest number;
+- ``suffixes``, uint32: the places of all tokens, sorted by the ``depth`` tokens from there on;
+- ``column_1`` to ``column_3``, types as ``tokens``: the second, third and fourth token of each suffix, in the order of
+  ``suffixes``. Short n-grams, which occur often, are looked up in these arrays, where their entries are consecutive.
 """
 
 import json
@@ -39,7 +39,7 @@ _MAKE = "make one with `specdec index FOLDER --output FILE`"
 
 
 class Header(BaseModel):
-    """The facts about an index that its file begins with."""
+    """The header of an index file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,21 +48,21 @@ class Header(BaseModel):
     tokenizer: Fingerprint
     num_documents: int = Field(ge=1)
     num_tokens: int = Field(ge=1)
-    num_ids: int = Field(ge=1, description="the greatest id, and one")
-    depth: int = Field(ge=1, description="tokens that suffixes are sorted by")
+    num_ids: int = Field(ge=1, description="the largest id, plus one")
+    depth: int = Field(ge=1, description="tokens by which suffixes are sorted")
 
     @property
     def token_code(self) -> _Code:
-        """The type of a token, as ``array`` and ``memoryview`` call it; a break is its largest number."""
+        """The type code of a token, for ``array`` and ``memoryview``; a break is the type's largest number."""
         return "H" if self.num_ids < 1 << 16 else "I"
 
     @property
     def separator(self) -> int:
-        """The number of a break."""
+        """The number that represents a break."""
         return (1 << 16) - 1 if self.token_code == "H" else (1 << 32) - 1
 
     def sections(self, begin: int) -> Mapping[str, tuple[int, int, _Code]]:
-        """Of each array the place of its first byte, its bytes and its type, where the header ends at ``begin``."""
+        """Return each array's offset, size in bytes and type, if the header ends at ``begin``."""
         sizes: dict[str, tuple[int, _Code]] = {
             "starts": (self.num_ids + 1, "I"),
             "tokens": (self.num_tokens + self.num_documents, self.token_code),
@@ -78,18 +78,18 @@ class Header(BaseModel):
 
 
 class IndexFile:
-    """An index that is mapped into memory.
+    """An index file mapped into memory.
 
     Attributes:
         path, header, num_bytes: of the file.
-        starts, tokens, suffixes, columns: its arrays; they are gone once it is closed.
+        starts, tokens, suffixes, columns: its arrays; unusable after ``close``.
     """
 
     def __init__(self, path: Path) -> None:
         """Open and map a file.
 
         Raises:
-            RequestError: for a file that isn't there, or is no index, or a damaged or truncated one.
+            RequestError: if the file doesn't exist, isn't an index, or is damaged or truncated.
         """
         self.path = path
         with _opened(path) as file:
@@ -115,7 +115,7 @@ class IndexFile:
         self._advise("MADV_NOHUGEPAGE")
 
     def drop_pages(self) -> None:
-        """Let go of the memory that reading took; what is read again comes from the system's cache."""
+        """Release the memory of pages that were read; reading them again uses the system's cache."""
         self._advise("MADV_DONTNEED")
 
     def _advise(self, name: str) -> None:
@@ -141,9 +141,9 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _read_header(file: BinaryIO, path: Path) -> tuple[Header, int]:
-    """The header and the number of bytes up to its end."""
+    """Read the header; return it and the offset of its end."""
     if file.read(len(MAGIC)) != MAGIC:
-        raise RequestError(f"{path} is no index of specdec's: {_MAKE}")
+        raise RequestError(f"{path} isn't a specdec index: {_MAKE}")
     length, checksum = (int.from_bytes(file.read(4), "little") for _ in range(2))
     text = file.read(min(length, _LONGEST_HEADER))
     damaged = f"the index {path} is damaged: its header can't be read; {_MAKE}"
@@ -162,13 +162,13 @@ def _read_header(file: BinaryIO, path: Path) -> tuple[Header, int]:
 
 
 def write(path: Path, header: Header, arrays: "Mapping[str, NDArray[np.unsignedinteger[Any]]]") -> int:
-    """Write an index under another name and rename it: it appears as a whole or not at all. Return its bytes."""
+    """Write an index under another name and rename it, so it appears as a whole or not at all; return its size."""
     text = header.model_dump_json().encode()
     begin = MAGIC + len(text).to_bytes(4, "little") + zlib.crc32(text).to_bytes(4, "little") + text
     with replacing(path) as file:
         file.write(begin)
         for name, (start, length, _) in header.sections(len(begin)).items():
-            assert arrays[name].nbytes == length, "arrays are as long as the header says"
+            assert arrays[name].nbytes == length, "arrays have the lengths in the header"
             file.write(bytes(start - file.tell()))
             array = arrays[name].data.cast("B")
             for place in range(0, length, _WRITTEN):
@@ -178,10 +178,10 @@ def write(path: Path, header: Header, arrays: "Mapping[str, NDArray[np.unsignedi
 
 @contextmanager
 def replacing(path: Path, opened: Callable[[Path], BinaryIO] = lambda path: path.open("xb")) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` once it is written, and goes if that fails.
+    """Open a file that replaces ``path`` after the block; it is removed if the block fails.
 
     Raises:
-        RequestError: where it can't be written.
+        RequestError: if it can't be written.
     """
     written = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

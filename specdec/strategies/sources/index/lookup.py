@@ -1,4 +1,4 @@
-"""Runs of tokens in an index: found one token further at a time, with what follows them."""
+"""Looks up n-grams in an index, extended by one token at a time, and the tokens that followed them."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -13,12 +13,12 @@ _MOST_SEEN = 32  # occurrences of a run whose followers are looked at
 
 
 class Match(NamedTuple):
-    """The runs that end a path and occur in the index, longest first.
+    """The suffixes of a path that occur in the index, longest first.
 
     Attributes:
-        length: tokens of the longest run that occurs once, 0 where there is none.
-        at: the place after that one in the text.
-        ranges: of the runs that occur more often: tokens, first and last but one of their suffixes.
+        length: the length of the longest one that occurs exactly once, 0 if there is none.
+        at: the position in the index's text after this occurrence.
+        ranges: for those that occur more often: their length, and the start and end of their range of sorted suffixes.
     """
 
     length: int
@@ -27,7 +27,7 @@ class Match(NamedTuple):
 
 
 class Followers(NamedTuple):
-    """The tokens that followed a run, the most frequent first, with their counts among the occurrences looked at."""
+    """The tokens that followed an n-gram, most frequent first, with their counts among the occurrences read."""
 
     length: int
     num_occurrences: int
@@ -36,7 +36,7 @@ class Followers(NamedTuple):
 
 
 class Index:
-    """An index that is open. It finds runs of up to ``depth`` tokens, and follows a run that occurs once to its end."""
+    """An open index; finds n-grams of up to ``depth`` tokens, and follows one that occurs once to the text's end."""
 
     start = Match(0, 0, ())
 
@@ -60,7 +60,7 @@ class Index:
         return self._file.path
 
     def follow(self, match: Match, token: int) -> Match:
-        """The match one token further."""
+        """Return the match of the path extended by a token."""
         if not 0 <= token < self._num_ids:
             return self.start
         self._pages.begin()
@@ -81,7 +81,7 @@ class Index:
             low, high = self._narrowed(run, low, high, token)  # noqa: PLW2901 - the same range, narrowed
             if high - low > 1:
                 ranges.append((run + 1, low, high))
-            elif high > low and not length:  # of shorter runs it is the same occurrence
+            elif high > low and not length:  # shorter ones have the same occurrence
                 length, at = run + 1, self._suffixes[low] + run + 1
         low, high = self._starts[token], self._starts[token + 1]
         if high - low > 1:
@@ -91,7 +91,7 @@ class Index:
         return Match(length, at, tuple(ranges))
 
     def _narrowed(self, run: int, low: int, high: int, token: int) -> tuple[int, int]:
-        """The part of a range of suffixes, which share ``run`` tokens, that goes on with a token."""
+        """Return the part of a range of suffixes, which share ``run`` tokens, that continues with a token."""
         if run <= len(self._columns):
             column = self._columns[run - 1]
             first = bisect_left(column, token, low, high)
@@ -109,7 +109,7 @@ class Index:
         return first, bisect_right(suffixes, token, first, high, key=token_after)
 
     def followers(self, match: Match) -> Iterator[Followers]:
-        """The followers of a match's runs, from the longest on; a run with no more occurrences says nothing new."""
+        """Yield the followers of a match's suffixes, longest first; one without further occurrences is left out."""
         known, separator = 0, self.header.separator
         if match.length:
             known, only = 1, self._tokens[match.at]
@@ -124,7 +124,7 @@ class Index:
             yield Followers(run, known, len(seen), sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def _seen(self, run: int, low: int, high: int) -> list[int]:
-        """The followers of a range, or some of them at equal distances: suffixes are sorted, so that shares stay."""
+        """Return the followers of a range; of a large one, a sample at equal distances, with about the same shares."""
         self._pages.begin()
         size = high - low
         column = self._columns[run - 1] if run <= len(self._columns) else self._suffixes
@@ -139,5 +139,5 @@ class Index:
         return seen
 
     def close(self) -> None:
-        """Unmap the file; nothing may be looked up any more."""
+        """Unmap the file; no lookup may follow."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""The pages of a mapped file that reading has brought into memory, as this thread's page faults tell."""
+"""Counts the pages of a mapped file that are read into memory, by this thread's page faults."""
 
 try:
     from resource import RUSAGE_THREAD, getrusage
@@ -12,21 +12,21 @@ else:
         return getrusage(RUSAGE_THREAD).ru_minflt
 
 
-_MOST_FAULTS = 160  # Linux maps up to 64 kB around each, where it isn't told otherwise: 10 MB
+_MOST_FAULTS = 160  # Linux maps up to 64 kB around each by default: 10 MB
 
 
 class Pages:
-    """The faults of the reading between ``begin`` and ``end``; counters of resident memory lag."""
+    """The page faults between ``begin`` and ``end``; counters of resident memory would lag."""
 
     def __init__(self) -> None:
         self._num_faults = self._before = 0
 
     def begin(self) -> None:
-        """Reading begins."""
+        """Start to count."""
         self._before = _num_faults()
 
     def end(self) -> bool:
-        """Reading is over; return True if so much was read since the last time that it should be let go."""
+        """Stop counting; return True if so many pages were read since the last release that they should be released."""
         self._num_faults += _num_faults() - self._before
         if self._num_faults <= _MOST_FAULTS:
             return False

@@ -1,7 +1,8 @@
-"""The order of a text's suffixes, by their first tokens.
+"""Sorts a text's suffixes by their first tokens.
 
-Tokens are packed into 64-bit keys, which are sorted; what is still tied is sorted by pairs of ranks, which doubles the
-tokens that count with each round (Manber and Myers 1993; only ties are sorted again, as by Larsson and Sadakane 1999).
+The first tokens are packed into 64-bit keys, which are sorted. Ties are then sorted by pairs of ranks, which doubles
+the number of compared tokens in each round (Manber and Myers 1993; only ties are sorted again, as in Larsson and
+Sadakane 1999).
 """
 
 from typing import Any
@@ -13,10 +14,10 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 
 
 def sorted_suffixes(text: Tokens, num_ids: int, depth: int) -> NDArray[np.uint32]:
-    """The places of all tokens, sorted by at least ``depth`` tokens from there on.
+    """Return the places of all tokens, sorted by at least ``depth`` tokens from there on.
 
     Args:
-        text: ids below ``num_ids``, and breaks, which are no places; shape ``(size,)``, ending in a break.
+        text: ids below ``num_ids``, and breaks, whose places aren't returned; shape ``(size,)``, ending with a break.
     """
     keys, length = _packed(text, num_ids, depth)
     order = np.argsort(keys, kind="stable").astype(np.uint32)
@@ -31,18 +32,19 @@ def sorted_suffixes(text: Tokens, num_ids: int, depth: int) -> NDArray[np.uint32
         if not len(slots):
             break
         places = order[slots]
-        behind = np.minimum(places.astype(np.int64) + length, len(text) - 1)  # a run that ends there has met a break
-        pairs = (ranks[places].astype(np.uint64) << np.uint64(32)) | ranks[behind]
+        # A suffix that is cut at the text's end contains a break.
+        later = np.minimum(places.astype(np.int64) + length, len(text) - 1)
+        pairs = (ranks[places].astype(np.uint64) << np.uint64(32)) | ranks[later]
         by_pair = np.argsort(pairs, kind="stable")
         order[slots] = places[by_pair]
         is_first[slots] = _differs(pairs[by_pair])
         ranks[order[slots]] = _groups(is_first[slots], slots)
         length *= 2
-    return order[: int((text < num_ids).sum())]  # breaks are greater than any token
+    return order[: int((text < num_ids).sum())]  # breaks are larger than any token
 
 
 def _packed(text: Tokens, num_ids: int, depth: int) -> tuple[NDArray[np.uint64], int]:
-    """The first tokens from each place on as one number, and how many they are."""
+    """Return the first tokens from each place on as one number, and their count."""
     symbols = np.minimum(text, num_ids)
     is_used = np.zeros(num_ids + 1, bool)
     is_used[symbols] = True
@@ -58,10 +60,10 @@ def _packed(text: Tokens, num_ids: int, depth: int) -> tuple[NDArray[np.uint64],
 
 
 def _differs(values: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """For each of some sorted values, whether it is the first of its kind."""
+    """Return, for each sorted value, whether it differs from the previous one."""
     return np.concatenate(([True], values[1:] != values[:-1]))
 
 
 def _groups(is_first: NDArray[np.bool_], slots: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """For each slot the slot of the first that is tied with it."""
+    """Return, for each slot, the first slot that is tied with it."""
     return np.maximum.accumulate(np.where(is_first, slots, np.uint32(0)))

@@ -1,0 +1,26 @@
+"""The trees that a strategy drafts, for worked examples and tests."""
+
+from itertools import islice
+
+from specdec.backends.toy import ToyModel
+from specdec.record import StepRecord
+from specdec.strategies.base import Proposer
+from specdec.tree import DraftTree
+
+
+def first_drafts(proposer: Proposer, prompt: list[int], num_steps: int = 1, vocab_size: int = 10) -> list[DraftTree]:
+    """Return the trees that a strategy drafts in the first steps after a prompt.
+
+    The target is ``ToyModel.counting(vocab_size)``, decoded greedily: it predicts token i % vocab_size at position i.
+    """
+    from specdec.generator import Generator
+
+    trees: list[DraftTree] = []
+
+    def collect(record: StepRecord) -> None:
+        trees.extend(outcome.tree for outcome in record.outcomes if outcome.tree is not None)
+
+    with Generator(ToyModel.counting(vocab_size), proposer=proposer) as generator:
+        for _ in islice(generator.stream(prompt, max_new_tokens=64, on_step=collect), num_steps):
+            pass
+    return trees

@@ -1,0 +1,36 @@
+"""Each strategy's docstring has an example of what it drafts, and the example is right."""
+
+import doctest
+from importlib import import_module
+
+import pytest
+
+from specdec.plugins.builtins import specdec_proposers
+
+MODULES = (
+    "specdec.strategies.autoregressive",
+    "specdec.strategies.draft_model.early_exit",
+    "specdec.strategies.draft_model.proposer",
+    "specdec.strategies.draft_model.vocabulary",
+    "specdec.strategies.jacobi",
+    "specdec.strategies.lookahead",
+    "specdec.strategies.prompt_lookup",
+    "specdec.strategies.sources.datastore",
+    "specdec.strategies.sources.recycling",
+    "specdec.strategies.sources.suffix",
+)
+SIZED_BY_COSTS = {"auto"}  # what it drafts depends on the machine
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_modules_examples_print_what_they_show(name: str) -> None:
+    results = doctest.testmod(import_module(name))
+    assert results.attempted > 0
+    assert results.failed == 0
+
+
+def test_every_strategy_has_an_example_that_is_run() -> None:
+    strategies = {name: cls for name, cls in specdec_proposers().items() if name not in SIZED_BY_COSTS}
+    assert len(strategies) >= 8
+    assert [name for name, cls in strategies.items() if ">>> " not in (cls.__doc__ or "")] == []
+    assert {cls.__module__ for cls in strategies.values()} <= set(MODULES)
