@@ -160,8 +160,12 @@ class StaticBackend(HFBackend):
             return self._call(inputs)
         graph = self._graphs.pop(shape, None)
         if graph is None:
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            graph = Graph(self._call, inputs, self._pool)
+            try:
+                self._pool = self._pool or torch.cuda.graph_pool_handle()
+                graph = Graph(self._call, inputs, self._pool)
+            except RuntimeError:  # the model waits for the device, as experts that are chosen on the host do
+                self._captures, self.is_warm = False, True
+                return self._call(inputs)
         self._graphs[shape] = graph
         if len(self._graphs) > _MOST_GRAPHS:
             self._graphs.popitem(last=False)  # the one used longest ago

@@ -122,6 +122,24 @@ def test_a_pass_is_warm_once_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> 
     assert warm == [False, False, True, True]
 
 
+def test_a_model_that_cannot_be_captured_is_driven_without_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(static, "Graph", refused)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    plain = Target(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()), DenseCompiler())
+    backend._captures = True
+    tokens = []
+    for target in (Target(backend, DenseCompiler()), plain):
+        row = open_row(target, PROMPTS[2])
+        tokens.append([target.forward(target.compile({row: DraftTree(5)})).rows[row].argmax(0) for _ in range(3)])
+    assert tokens[0] == tokens[1]
+    assert not backend._captures
+    assert backend.is_warm
+
+
 def test_inputs_made_in_a_callers_inference_mode_serve_outside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static, "Graph", PretendGraph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
