@@ -47,11 +47,12 @@ def model_facts(model: Any) -> dict[str, str]:
 def key_of(*facts: object) -> str:
     """Return a key of facts, this machine and the versions: 32 hex digits, for file names and dictionaries.
 
-    The key changes with the processor, its usable cores and instructions, torch's threads, and the versions of specdec,
-    torch and transformers. Facts are compared by ``repr``: pass numbers, texts and tuples of them.
+    The key changes with the processor, its usable cores and instructions, the GPUs, torch's threads, and the versions of
+    specdec, torch and transformers. Facts are compared by ``repr``: pass numbers, texts and tuples of them.
     """
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()
-    machine = processor_name(), cores, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    machine = processor_name(), cores, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads(), *gpus
     versions = tuple(map(version, ("specdec", "torch", "transformers")))
     return blake2b(repr((machine, versions, facts)).encode(), digest_size=16).hexdigest()
 

@@ -37,3 +37,12 @@ def test_a_container_without_a_limit_has_what_the_system_has(
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     free = machine.free_bytes(CPU)
     assert free is None or free > 2**20
+
+
+def test_a_key_changes_with_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    keys = set()
+    for name in ("H100", "H200"):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index, name=name: name)
+        keys.add(machine.key_of("costs"))
+    assert len(keys) == 2
