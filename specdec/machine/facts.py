@@ -47,7 +47,7 @@ def model_facts(model: Any) -> dict[str, str]:
 def key_of(*facts: object) -> str:
     """Return a key of facts, this machine and the versions: 32 hex digits, for file names and dictionaries.
 
-    The key changes with the processor, its usable cores and instructions, the GPUs, torch's threads, and the versions of
+    The key changes with the processor, its usable cores and instructions, GPUs, torch's threads, and the versions of
     specdec, torch and transformers. Facts are compared by ``repr``: pass numbers, texts and tuples of them.
     """
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count()

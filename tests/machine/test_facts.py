@@ -43,6 +43,6 @@ def test_a_key_changes_with_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     keys = set()
     for name in ("H100", "H200"):
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda index, name=name: name)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
         keys.add(machine.key_of("costs"))
     assert len(keys) == 2
