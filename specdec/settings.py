@@ -5,8 +5,18 @@ from numbers import Integral
 from typing import Any, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
+from specdec.constraints.base import Constraint
 from specdec.errors import RequestError, plural, remedy
 
 # (input_ids (batch, tokens), scores (batch, vocab)) -> scores, as transformers' LogitsProcessor
@@ -61,6 +71,10 @@ _ELSEWHERE = {
     "assistant_model": "use proposer=DraftModelProposer(model=…)",
     "prompt_lookup_num_tokens": "use proposer='prompt_lookup'",
     "num_beams": "there is no beam search here: use model.generate",
+    **dict.fromkeys(
+        ("response_format", "json_schema", "guided_json", "structured_outputs", "grammar"),
+        "use constraint=JsonSchema(…), or another of specdec.constraints",
+    ),
 }
 _SAMPLING_ONLY = ("temperature", "top_k", "top_p", "min_p")
 _LEAST_TEMPERATURE = 1e-6  # below it, scores divided by the temperature overflow float32
@@ -83,6 +97,7 @@ class Settings(BaseModel):
             copies of processors that may have state. Functions can't be copied, so they need ``is_path_pure``.
         stopping_criteria: called after each token of the text, also if a step emits several.
         max_time: seconds since the request was made; the token that exceeds it is the last.
+        constraint: the texts that are allowed, such as ``JsonSchema(Person)`` from ``specdec.constraints``.
         keeps_scores: records of steps have the scores that decided each token.
         keeps_logits: records of steps have the model's raw logits.
     """
@@ -111,6 +126,7 @@ class Settings(BaseModel):
     logits_processor: tuple[Processor, ...] = ()
     stopping_criteria: tuple[Criterion, ...] = ()
     max_time: float | None = Field(default=None, gt=0.0)
+    constraint: SerializeAsAny[Constraint] | None = None
     keeps_scores: bool = False
     keeps_logits: bool = False
 
@@ -132,6 +148,13 @@ class Settings(BaseModel):
     @classmethod
     def _as_pairs(cls, value: object) -> object:
         return tuple(value.items()) if isinstance(value, Mapping) else value
+
+    @field_validator("constraint", mode="before")
+    @classmethod
+    def _is_constraint(cls, value: object) -> object:
+        if value is not None and not isinstance(value, Constraint):
+            raise ValueError("give a constraint of specdec.constraints, such as JsonSchema(Person) or Regex('[0-9]+')")
+        return value
 
     @field_validator("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", mode="before")
     @classmethod
@@ -157,6 +180,8 @@ class Settings(BaseModel):
             raise ValueError("bad_words_ids contains an empty list, which names no word: remove it")
         if (self.min_new_tokens or 0) > self.max_new_tokens:
             raise ValueError(f"min_new_tokens={self.min_new_tokens} is above max_new_tokens={self.max_new_tokens}")
+        if self.constraint is not None and self.min_new_tokens is not None:
+            raise ValueError("min_new_tokens and constraint both decide where the text may end: leave one out")
         return self
 
     def after_prompt(self, num_tokens: int) -> Self:

@@ -8,11 +8,12 @@ from typing import Any, overload
 
 import torch
 
+from specdec.constraints.path_state import PathState
 from specdec.decoding.contexts import Context
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import RequestPlan
 from specdec.decoding.stats import Stats
-from specdec.errors import failure
+from specdec.errors import PluginError, failure
 from specdec.record import FinishReason
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
@@ -47,6 +48,7 @@ class RequestState:
 
     Attributes:
         tokens: the last is the root, whose keys and values aren't cached yet.
+        constraint: the constraint's state after the committed tokens; None if the text is free.
         decoder: None unless text is needed while decoding: for stop strings and streams.
         index: the request's place in the caller's list.
         context: whose row the request continues, and leaves its own row to.
@@ -64,6 +66,7 @@ class RequestState:
     randomness: Randomness
     warper: Warper
     decoder: TextDecoder | None
+    constraint: PathState | None = None
     index: int = 0
     context: Context | None = None
     row: CacheRow | None = None
@@ -132,7 +135,8 @@ class RequestState:
         tokens, warper, shows_noise = self.tokens, self.warper, self.plan.verifier.is_keyed
 
         def warp(drafted: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-            return warper.draft_probs([*tokens, *drafted] if warper.has_processors else (), logits)
+            state = None if self.constraint is None else self.constraint.after(drafted)
+            return warper.draft_probs([*tokens, *drafted] if warper.has_processors else (), logits, state)
 
         def noise(position: int) -> torch.Tensor:
             return self.randomness.foresee(position, vocab_size)
@@ -145,6 +149,7 @@ class RequestState:
             temperature=self.settings.temperature,
             rng=self.randomness.stream(self.plan.strategy.name),
             warp=warp,
+            constraint=lambda: self.constraint,
             noise=noise if shows_noise and self.settings.temperature > 0.0 else None,
         )
 
@@ -174,12 +179,26 @@ class RequestState:
         except Exception as error:  # a caller's own
             self.fail(failure("a stopping criterion", error))
             return
-        if token in self.eos_token_ids or has_stop_string or meets_criterion:
+        try:
+            is_complete = self.constraint is not None and self._completes_constraint(self.constraint, token)
+        except Exception as error:  # a limit, or a third party's code
+            self.fail(error)
+            return
+        if token in self.eos_token_ids or has_stop_string or meets_criterion or is_complete:
             self.finish_reason = "stop"
         elif self.num_remaining == 0:
             self.finish_reason = "length"
         elif self.settings.max_time is not None and time.perf_counter() - self.began > self.settings.max_time:
             self.finish_reason = "time"
+
+    def _completes_constraint(self, state: PathState, token: int) -> bool:
+        """Advance the constraint's state; return True if no token may follow."""
+        if not state.allows(token):
+            raise PluginError(
+                f"verifier {type(self.plan.verifier).__name__} emitted {token}, which the constraint refuses"
+            )
+        self.constraint = state.follow(token) or state  # an end of text is no part of the constrained text
+        return self.constraint.is_complete
 
     def _meets_criterion(self) -> bool:
         """Return True if any of the caller's criteria ends the text; each runs, since criteria may count calls."""

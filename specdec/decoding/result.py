@@ -6,7 +6,7 @@ from typing import Any
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.stats import Stats
-from specdec.errors import failure, plural
+from specdec.errors import failure, in_one_line, plural
 from specdec.numerics import Numerics
 from specdec.record import FinishReason, Outcome
 
@@ -24,6 +24,8 @@ class Result:
         numerics: whether the bits of logits, and so the text, may depend on the strategy, and why.
         notes: settings that were left out, and other remarks.
         lossless: False if the acceptance rule doesn't preserve the model's distribution, or weights are rounded.
+        parsed: the value of a text under a constraint, such as an object of the schema's type; None if the text is
+            incomplete, which notes explain.
         ties: the indices of new tokens whose runner-up scored the same within numerical noise: another strategy's text
             may differ from there on. Empty in exact numerics.
     """
@@ -38,6 +40,7 @@ class Result:
     notes: tuple[str, ...] = ()
     lossless: bool = True
     ties: tuple[int, ...] = ()
+    parsed: Any = None
 
     def __repr__(self) -> str:
         shown = repr(self.text if self.text is not None else list(self.token_ids))
@@ -85,6 +88,7 @@ def chunk_of(
             whole = TextDecoder.of(tokenizer, request.settings, prompt).text_of(request.new_tokens)
     except Exception as error:  # a third party's code
         finish_reason, fault = "error", fault or failure("the tokenizer", error)
+    parsed, remarks = _parsed(request, whole)
     result = Result(
         token_ids=tuple(request.new_tokens),
         text=whole,
@@ -92,9 +96,23 @@ def chunk_of(
         stats=request.stats,
         seed=request.randomness.seed,
         error=fault,
-        notes=notes,
+        notes=(*notes, *remarks),
         lossless=lossless,
         numerics=numerics,
         ties=request.ties(2 * numerics.noise),  # either score may move by the noise
+        parsed=parsed,
     )
     return Chunk(tokens, text, request.index, result)
+
+
+def _parsed(request: RequestState, text: str | None) -> tuple[Any, tuple[str, ...]]:
+    """The value of a text under a constraint, or None with a note."""
+    constraint, state = request.settings.constraint, request.constraint
+    if constraint is None or state is None or text is None or request.error is not None:
+        return None, ()
+    try:
+        if state.is_accepting:
+            return constraint.parse(text), ()
+        return None, ("parsed is None: the text ended before the constraint was met",)
+    except Exception as error:  # a type's own validator, or text that was cut at a stop string
+        return None, (f"parsed is None: {in_one_line(error)}",)

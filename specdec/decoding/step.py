@@ -175,7 +175,8 @@ def verify(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> No
     fetch_logits(drafting, output)
     for turn in drafting:
         request, verifier, outputs = turn.request, turn.request.plan.verifier, output.rows[turn.row]
-        turn.target = NodeDistributions(turn.tree, outputs, request.tokens, request.warper, request.randomness)
+        warper, randomness, constraint = request.warper, request.randomness, request.constraint
+        turn.target = NodeDistributions(turn.tree, outputs, request.tokens, warper, randomness, constraint)
         if verifier.reads_q and not turn.tree.has_true_q:
             verifier, turn.has_fallen_back = batch.fallback, True
         with blame_verifier(verifier, request):

@@ -3,6 +3,12 @@
 from collections.abc import Mapping
 
 from specdec.backends.base import Backend
+from specdec.constraints.base import Constraint
+from specdec.constraints.choice import Choice
+from specdec.constraints.grammar import Grammar
+from specdec.constraints.json_object import JsonObject
+from specdec.constraints.json_schema import JsonSchema
+from specdec.constraints.regex import Regex
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
@@ -16,6 +22,7 @@ from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
 from specdec.strategies.sources.datastore import DatastoreProposer
+from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.verifiers.base import Verifier
@@ -36,6 +43,7 @@ def specdec_proposers() -> Mapping[str, type[Proposer]]:
         "suffix": SuffixProposer,
         "token_recycling": TokenRecyclingProposer,
         "datastore": DatastoreProposer,
+        "grammar": GrammarProposer,
         "autoregressive": AutoregressiveProposer,
         "draft_model": DraftModelProposer,
         "jacobi": JacobiProposer,
@@ -57,6 +65,17 @@ def specdec_verifiers() -> Mapping[str, type[Verifier]]:
 @hookimpl
 def specdec_masks() -> Mapping[str, type[MaskCompiler]]:
     return {"dense": DenseCompiler, "exact": ExactCompiler, "split": SplitCompiler}
+
+
+@hookimpl
+def specdec_constraints() -> Mapping[str, type[Constraint]]:
+    return {
+        "json_schema": JsonSchema,
+        "json_object": JsonObject,
+        "regex": Regex,
+        "choice": Choice,
+        "grammar": Grammar,
+    }
 
 
 @hookimpl

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pluggy
 
 from specdec.backends.base import Backend
+from specdec.constraints.base import Constraint
 from specdec.masks.base import MaskCompiler
 from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
@@ -37,6 +38,11 @@ def specdec_backends() -> Mapping[str, type[Backend]]:  # type: ignore[empty-bod
     For a model object, ``backend="auto"`` selects the first that accepts it; for a model given by name, the first
     that ``is_preferred`` and doesn't decline it.
     """
+
+
+@hookspec
+def specdec_constraints() -> Mapping[str, type[Constraint]]:  # type: ignore[empty-body]  # as above
+    """Constraints on text by name."""
 
 
 @hookspec

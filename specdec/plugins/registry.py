@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from specdec.backends.base import Backend, BackendOptions
+from specdec.constraints.base import Constraint
 from specdec.errors import PluginError, in_one_line, nearest
 from specdec.masks.base import MaskCompiler
 from specdec.plugins import builtins, hookspecs
@@ -37,6 +38,7 @@ KINDS: dict[str, type] = {
     "masks": MaskCompiler,
     "backends": Backend,
     "kernels": Kernel,
+    "constraints": Constraint,
 }
 
 

@@ -10,6 +10,7 @@ from itertools import chain
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar
 
+from specdec.constraints.cache import ConstraintCache
 from specdec.decoding.detokenizer import TextDecoder
 from specdec.decoding.plan import RequestPlan, Strategy
 from specdec.decoding.request_state import RequestState
@@ -35,6 +36,7 @@ class RequestBuilder:
     tokenizer: Any | None
     shapes: Shapes
     verifier: Verifier
+    constraints: ConstraintCache
 
     def build(
         self, request: GenerationRequest, strategies: ReadOnly[Strategy], wants_text: bool = False
@@ -137,7 +139,7 @@ class RequestBuilder:
                 f"the prompt has {plural(len(ids), 'token')} and max_new_tokens={settings.max_new_tokens} would bring "
                 f"it to {needed}, but the model can be driven to {shapes.max_positions} positions: shorten one of them"
             )
-        eos = frozenset(settings.eos_token_id or ())
+        eos, constraint = frozenset(settings.eos_token_id or ()), settings.constraint
         return RequestState(
             tokens=ids,
             plan=plan,
@@ -145,6 +147,7 @@ class RequestBuilder:
             randomness=Randomness(secrets.randbits(63) if settings.seed is None else settings.seed),
             warper=Warper(settings, len(ids), sorted(eos), shapes.device),
             decoder=TextDecoder.of(self.tokenizer, settings, ids) if settings.stop or wants_text else None,
+            constraint=None if constraint is None else self.constraints.start(constraint, eos),
             index=index,
         )
 

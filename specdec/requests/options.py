@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from specdec.constraints.base import Constraint
 from specdec.decoding.contexts import Context
 from specdec.record import StepRecord
 from specdec.settings import Criterion, Processor
@@ -42,6 +43,7 @@ class RequestOptions(TypedDict, total=False):
     logits_processor: Processor | Sequence[Processor] | None
     stopping_criteria: Criterion | Sequence[Criterion] | None
     max_time: float | None
+    constraint: Constraint | None
     keeps_scores: bool
     keeps_logits: bool
 

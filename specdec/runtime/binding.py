@@ -10,6 +10,8 @@ from typing import Any, Self
 
 import torch
 
+from specdec.constraints.base import Vocabulary
+from specdec.constraints.cache import ConstraintCache
 from specdec.costs import Costs
 from specdec.decoding.contexts import Contexts
 from specdec.errors import ModelError, RequestError, close_all, plural
@@ -211,7 +213,8 @@ class Binding:
             failing.pop_all()
         self.weights, self.target, self.strategies, self._backend = weights, target, strategies, backend
         self._probed, self._num_threads, self._state, self._copied = numerics, torch.get_num_threads(), state, copied
-        self.builder = RequestBuilder(model, tokenizer, target.shapes, choice.verifier)
+        constraints = ConstraintCache(Vocabulary(tokenizer, target.shapes.vocab_size))
+        self.builder = RequestBuilder(model, tokenizer, target.shapes, choice.verifier, constraints)
         self.fallback = self._registry.make("verifiers", "match")
         self.contexts = Contexts(target, fingerprint=partial(fingerprint_of, model))
 

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import torch
 
-from specdec.errors import NumericsError, SpecdecError, failure
+from specdec.constraints.path_state import PathState
+from specdec.errors import NumericsError, RequestError, SpecdecError, failure
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import RandomSource
 from specdec.sampling.topk import topk
@@ -46,13 +47,20 @@ class NodeDistributions:
     Args:
         outputs: the model's output at the tree's nodes.
         committed: the text up to the tree's root.
+        constraint: the constraint's state at the root; None if the text is free.
 
     Attributes:
         faults: by node, why the node has no distribution.
     """
 
     def __init__(
-        self, tree: DraftTree, outputs: NodeOutputs, committed: Sequence[int], warper: Warper, chances: RandomSource
+        self,
+        tree: DraftTree,
+        outputs: NodeOutputs,
+        committed: Sequence[int],
+        warper: Warper,
+        chances: RandomSource,
+        constraint: PathState | None = None,
     ) -> None:
         self._tree = tree
         self._outputs = outputs
@@ -60,6 +68,7 @@ class NodeDistributions:
         self._length = len(committed)
         self._warper = warper
         self._chances = chances
+        self._constraint = constraint
         self._drawn: dict[int, int] = {}
         self._probs: dict[int, torch.Tensor | None] = {}
         self._scores: dict[int, torch.Tensor] = {}
@@ -97,7 +106,7 @@ class NodeDistributions:
         """
         temperature = self._warper.temperature
         if self._warper.is_plain_argmax:
-            scores = self._outputs.logits(node)
+            scores = self._masked(node, self._outputs.logits(node))
         elif not self._warper.is_pure:
             return None
         elif temperature == 0.0:
@@ -127,7 +136,7 @@ class NodeDistributions:
     def predictions(self, nodes: Sequence[int], wants_draws: bool) -> dict[int, int]:
         """The next token at some nodes: the draw if ``wants_draws``, else the raw argmax.
 
-        Nodes without a possible token are left out. A processor of the caller's that isn't path-pure never runs on
+        Nodes without a possible token are left out, such as those on a path that the constraint refuses. A processor of the caller's that isn't path-pure never runs on
         paths that may not be written: the raw argmax replaces the draw.
         """
         found = {node: self._predict(node, wants_draws) for node in nodes}
@@ -136,7 +145,8 @@ class NodeDistributions:
     def _predict(self, node: int, wants_draw: bool) -> int | None:
         if not self._outputs.is_finite(node):
             return None
-        if not wants_draw or self._warper.is_plain_argmax or not self._warper.is_pure:
+        is_argmax = self._warper.is_plain_argmax and self._constraint is None
+        if not wants_draw or is_argmax or not self._warper.is_pure:
             return self._outputs.argmax(node)
         try:
             token = self._drawn[node] if node in self._drawn else self._draw(node)
@@ -168,7 +178,9 @@ class NodeDistributions:
     def _draw(self, node: int) -> int:
         if self._warper.is_plain_argmax:
             self._check_logits(node)
-            return self._outputs.argmax(node)
+            token = self._outputs.argmax(node)
+            if self._constraint is None or self._constraint_at(node).allows(token):  # no need to fetch the logits
+                return token
         if self._warper.temperature == 0.0:
             return int(self._warped(node).argmax())
         return self._chances.categorical(self._warped(node).softmax(-1), self.position(node))
@@ -185,14 +197,31 @@ class NodeDistributions:
         scores = self._warper.warped(self._path(node), self._processed(node))
         if not scores.max().isfinite():
             raise NumericsError(
-                f"the logits processors leave no token possible at position {self.position(node)} (their largest "
+                f"the {self._masks} leave no token possible at position {self.position(node)} (their largest "
                 f"score is {float(scores.max())}): loosen the constraints, or check your own processors"
             )
         return scores
 
     def _processed(self, node: int) -> torch.Tensor:
-        self._scores[node] = self._warper.constrained(self._path(node), self._outputs.logits(node))
+        scores = self._warper.constrained(self._path(node), self._outputs.logits(node))
+        self._scores[node] = self._masked(node, scores)
         return self._scores[node]
+
+    def _masked(self, node: int, scores: torch.Tensor) -> torch.Tensor:
+        """The scores without the tokens that the constraint refuses at a node."""
+        return scores if self._constraint is None else self._constraint_at(node).masked(scores)
+
+    def _constraint_at(self, node: int) -> PathState:
+        """The constraint's state after a node's own path."""
+        assert self._constraint is not None, "called only under a constraint"
+        state = self._constraint.after(self._tree.path(node))
+        if state is None:
+            raise RequestError(f"the constraint refuses the path to position {self.position(node)}")
+        return state
+
+    @property
+    def _masks(self) -> str:
+        return "logits processors" if self._constraint is None else "constraint and the logits processors"
 
     def _path(self, node: int) -> list[int]:
         """The text up to a node. ``committed`` may have grown since the tree was verified."""

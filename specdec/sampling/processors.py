@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from specdec.constraints.path_state import PathState
 from specdec.sampling.penalties import Bias, CountPenalty
 from specdec.settings import Processor, Settings
 
@@ -37,7 +38,7 @@ class Warper:
         self.is_pure = not impure(settings)
         own = constraints(settings, prompt_length, list(eos_token_ids), str(self._device))
         self._constraints, self._warpers = [*own, *settings.logits_processor], warpers(settings)
-        self._for_drafts = [*self._constraints, *self._warpers] if self.is_pure else [*own, *self._warpers]
+        self._for_drafts = self._constraints if self.is_pure else own
         self.has_processors = bool(self._constraints or self._warpers)
         self.is_plain_argmax = self.temperature == 0.0 and not self.has_processors
         self.is_on_host = self._device.type == "cpu"
@@ -53,13 +54,18 @@ class Warper:
         """The scores after temperature and truncation."""
         return _processed(path, scores, self._warpers)
 
-    def draft_probs(self, path: Sequence[int], logits: torch.Tensor) -> torch.Tensor:
-        """The distribution of a drafter's logits under the settings, ``(vocab,)``.
+    def draft_probs(
+        self, path: Sequence[int], logits: torch.Tensor, constraint: PathState | None = None
+    ) -> torch.Tensor:
+        """The distribution of a drafter's logits under the settings and the constraint after the path, ``(vocab,)``.
 
         The caller's own processors are applied only if all of them are path-pure: others never run on tokens that may
         not be written.
         """
-        return _processed(path, logits.to(self._device), self._for_drafts).softmax(-1)
+        scores = _processed(path, logits.to(self._device), self._for_drafts)
+        if constraint is not None:
+            scores = constraint.masked(scores)
+        return self.warped(path, scores).softmax(-1)
 
 
 def _processed(path: Sequence[int], logits: torch.Tensor, processors: Sequence[Processor]) -> torch.Tensor:

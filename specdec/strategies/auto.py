@@ -6,12 +6,13 @@ from pydantic import Field
 
 from specdec.strategies.base import Engine, Host, Proposer, Signal
 from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 
 
 class AutoProposer(Proposer):
-    """Drafts from the text's own suffixes and the target's recycled predictions, merged in one tree.
+    """Drafts from the text's own suffixes, the target's recycled predictions and the constraint's forced text, in one tree.
 
     The draft sizer decides in each step how many nodes are worth their cost, which may be none.
     """
@@ -25,7 +26,8 @@ class AutoProposer(Proposer):
 
     def merged(self) -> MergedProposer:
         """Return the merge that this strategy is short for."""
-        return MergedProposer(proposers=(SuffixProposer(), TokenRecyclingProposer()), loss=self.loss, clock=self.clock)
+        sources = SuffixProposer(), TokenRecyclingProposer(), GrammarProposer()
+        return MergedProposer(proposers=sources, loss=self.loss, clock=self.clock)
 
     def wants(self) -> frozenset[Signal]:
         return self.merged().wants()

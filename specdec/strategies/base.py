@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from specdec.constraints.path_state import PathState
 from specdec.costs import Costs
 from specdec.errors import PluginError
 from specdec.record import Outcome, StepRecord
@@ -198,11 +199,12 @@ class Request:
 
     Attributes:
         tokens: a live view of prompt and committed tokens; the last one is the root of the next tree.
-        warp: applies the request's settings to raw logits after some draft tokens: (drafted, logits) -> distribution,
-            both ``(vocab,)``. At temperature 0 the distribution is that of temperature 1.
+        warp: applies the request's settings and constraint to raw logits after some draft tokens: (drafted, logits)
+            -> distribution, both ``(vocab,)``. At temperature 0 the distribution is that of temperature 1.
         noise: returns the noise, ``(vocab,)``, that the acceptance rule adds to the log-probabilities at an absolute
             position before it takes the argmax. None at temperature 0, and under rules where a drafter that knew the
             noise would bias the text.
+        constraint: returns the constraint's state after the committed tokens; None if the text is free.
     """
 
     tokens: Sequence[int]
@@ -213,6 +215,7 @@ class Request:
     rng: np.random.Generator
     warp: Callable[[Sequence[int], torch.Tensor], torch.Tensor] = lambda _, logits: softmax(logits)
     noise: Callable[[int], torch.Tensor] | None = None
+    constraint: Callable[[], PathState | None] = lambda: None
 
     @property
     def root(self) -> int:

@@ -1,20 +1,22 @@
 """Tests for your own strategies, acceptance rules and backends: contract checks, exact enumeration, random cases.
 
-- ``check_verifier``, ``check_drafting``, ``check_proposer`` and ``check_backend`` raise AssertionError if a law of the
-  contract is broken: by a rule, by a strategy that samples its candidates together with a rule, by any strategy, and by
-  a backend.
+- ``check_verifier``, ``check_drafting``, ``check_proposer``, ``check_backend`` and ``check_constraint`` raise
+  AssertionError if a law of the contract is broken: by a rule, by a strategy that samples its candidates together with
+  a rule, by any strategy, by a backend, and by a constraint.
 - ``outcomes`` runs a function once for each combination of its random choices, and returns its exact distribution.
 - ``shapes``, ``laws`` and ``trees`` are hypothesis strategies for draft shapes, distributions over a vocabulary, and
   trees.
 - ``first_drafts`` returns the trees that a strategy drafts in its first steps, for worked examples.
+- ``TableConstraint`` is a constraint over a small vocabulary.
 - ``toy_tokenizer`` is a tokenizer for a ``ToyModel``, for strategies that read or write text.
 
 hypothesis comes with the extra ``specdec[testing]``; enumeration works without it.
 """
 
 from specdec.testing.backends import check_backend
-from specdec.testing.cases import Shape, TableLaw, draw_tree, laws, shapes, trees
+from specdec.testing.cases import Shape, TableConstraint, TableLaw, draw_tree, laws, shapes, trees
 from specdec.testing.checks import check_drafting, check_proposer, check_verifier, toy_host
+from specdec.testing.constraints import check_constraint
 from specdec.testing.drafting import first_drafts
 from specdec.testing.emission import emitted_law, expected_length, plain_law, target_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation
@@ -23,8 +25,10 @@ from specdec.testing.tokenizer import toy_tokenizer
 __all__ = [
     "EXACT",
     "Shape",
+    "TableConstraint",
     "TableLaw",
     "check_backend",
+    "check_constraint",
     "check_drafting",
     "check_proposer",
     "check_verifier",

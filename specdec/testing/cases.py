@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from specdec.backends.toy import Law
+from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
 from specdec.sampling.randomness import RandomSource
 from specdec.tree import ROOT, DraftTree, Role
 
@@ -79,6 +80,43 @@ class TableLaw:
         weights[rng.integers(self.vocab_size)] += 0.1  # some token is always possible
         law: list[float] = (weights / weights.sum()).tolist()
         return law
+
+
+class TableConstraint(Constraint):
+    """A mask of its own for every path, with one token at least; it may accept anywhere, and its forced tokens err."""
+
+    seed: int
+    prob_of_refusal: float = 0.5
+
+    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+        return TableState(self, vocabulary.size, ())
+
+
+@dataclass(frozen=True)
+class TableState(ConstraintState):
+    """The state of a table constraint after a path."""
+
+    table: TableConstraint
+    vocab_size: int
+    path: tuple[int, ...]
+
+    @property
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.table.seed, len(self.path), *self.path])
+
+    @property
+    def is_accepting(self) -> bool:
+        return bool(self._rng.random() < 0.3)
+
+    def mask(self) -> torch.Tensor:
+        draws = self._rng.random(self.vocab_size + 1)[1:]  # the first decides whether the text may end
+        return torch.from_numpy((draws >= self.table.prob_of_refusal) | (draws == draws.max()))
+
+    def advance(self, token: int) -> ConstraintState:
+        return TableState(self.table, self.vocab_size, (*self.path, token))
+
+    def forced(self) -> Sequence[int]:
+        return [int(self._rng.integers(self.vocab_size)), 0]
 
 
 def laws(vocab_size: int) -> "st.SearchStrategy[TableLaw]":

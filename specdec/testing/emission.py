@@ -7,6 +7,8 @@ import torch
 
 from specdec.backends.output import Output, OutputRow
 from specdec.backends.toy import Law
+from specdec.constraints.base import Vocabulary
+from specdec.constraints.path_state import PathState
 from specdec.sampling.distributions import NodeDistributions
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import RandomSource
@@ -20,14 +22,28 @@ CPU = torch.device("cpu")
 
 
 def target_of(
-    p: Law, tree: DraftTree, context: Sequence[int], settings: Settings, chances: RandomSource
+    p: Law,
+    tree: DraftTree,
+    context: Sequence[int],
+    settings: Settings,
+    chances: RandomSource,
+    prompt_length: int | None = None,
 ) -> NodeDistributions:
-    """Return the target's distributions at a tree's nodes for a known p; logits are log p, in float64."""
+    """Return the target's distributions at a tree's nodes for a known p; logits are log p, in float64.
+
+    Args:
+        prompt_length: tokens of ``context`` before the text, which a constraint is about; all of them by default.
+    """
     laws = np.array([p((*context, *tree.path(node))) for node in range(len(tree))])
     with np.errstate(divide="ignore"):
         logits = torch.from_numpy(np.log(laws))[None]
     warper = Warper(settings, len(context), (), CPU)
-    return NodeDistributions(tree, OutputRow(Output(logits, range(len(tree))), 0), context, warper, chances)
+    constraint = None
+    if settings.constraint is not None:
+        first = settings.constraint.start(Vocabulary(None, laws.shape[1]))
+        new_tokens = () if prompt_length is None else context[prompt_length:]
+        constraint = PathState(first, frozenset(), laws.shape[1]).after(new_tokens)
+    return NodeDistributions(tree, OutputRow(Output(logits, range(len(tree))), 0), context, warper, chances, constraint)
 
 
 def verdict_of(
@@ -87,7 +103,7 @@ def _go_on(
     tokens = list(emitted[:num_tokens])
     while len(tokens) < num_tokens:
         known = [*context, *tokens]
-        law = target_of(p, DraftTree(known[-1]), known, settings, chances).probs(ROOT)
+        law = target_of(p, DraftTree(known[-1]), known, settings, chances, len(context)).probs(ROOT)
         assert law is not None, "a distribution under test has a possible token"
         tokens.append(chances.categorical(law, len(known)))
     return tuple(tokens)

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Protocol
 
+from specdec.constraints.path_state import PathState
 from specdec.errors import PluginError
 from specdec.strategies.base import Request
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate, Agreements
@@ -68,6 +69,8 @@ class Growth:
         self._vocab_size = request.vocab_size
         self._stops, self._least, self._is_chain = request.eos_token_ids, min_probability, is_chain
         self._states: list[list[Any]] = []
+        self._constraint = request.constraint()
+        self._constraint_states: list[PathState | None] = []
         self._heap: list[tuple[float, int, int, int]] = []  # minus probability, order, parent, token
         self._order, self._on_failure = count(), on_failure
         self._open(ROOT)
@@ -97,6 +100,7 @@ class Growth:
         states, candidates = list[Any](), dict[int, AcceptanceRate]()
         self._states.append(states)
         self.candidates.append(candidates)
+        self._constraint_states.append(None)
         token = self.tokens[node]
         if self.depths[node] >= self._depth or (node and token in self._stops):
             return
@@ -114,6 +118,7 @@ class Growth:
                     self._sources[index] = None
                     self._on_failure(index, error)
             states.append(state)
+        self._prune(node, candidates)
         path_probability, least, heap, order = self.probabilities[node], self._least, self._heap, self._order
         for each, rate in candidates.items():
             probability = path_probability * rate.value
@@ -127,6 +132,21 @@ class Growth:
                 raise PluginError(f"proposed token {token}, outside the vocabulary of {self._vocab_size}")
             known = candidates.get(token)
             candidates[token] = rate if known is None else self._agreements[known, rate]
+
+    def _prune(self, node: int, candidates: dict[int, AcceptanceRate]) -> None:
+        """Remove the candidates that the request's constraint refuses."""
+        state = self._constraint
+        if state is None:
+            return
+        try:
+            if node:
+                above = self._constraint_states[self.parents[node]]
+                state = None if above is None else above.follow(self.tokens[node])
+            self._constraint_states[node] = state
+            for token in [token for token in candidates if state is None or not state.allows(token)]:
+                del candidates[token]
+        except Exception:  # a limit, met on a path that may never be written: nothing is drafted there
+            candidates.clear()
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Update the acceptance rates along the committed tokens, as far as the tree goes."""

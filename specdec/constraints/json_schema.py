@@ -1,0 +1,81 @@
+"""JSON that is valid under a schema."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.matcher import check_size, library, start
+from specdec.constraints.schema_check import check_schema
+from specdec.errors import RequestError, in_one_line
+
+Whitespace = Literal["single", "none", "any"]
+_SEPARATORS = {"single": (", ", ": "), "none": (",", ":"), "any": (",", ":")}
+
+
+class JsonSchema(Constraint):
+    """JSON that is valid under a JSON schema, with the properties in the schema's order.
+
+    ``JsonSchema(Person)`` takes a pydantic model, or any type that a pydantic TypeAdapter takes, and ``result.parsed``
+    is an object of that type. ``JsonSchema({"type": "object", …})`` takes a schema as a mapping or JSON text, and
+    ``result.parsed`` is plain data. Keywords that can't be enforced are refused by name.
+    """
+
+    definition: str = Field(description="the schema as JSON text")
+    whitespace: Whitespace = Field(
+        default="single", description="a space after each comma and colon, none, or whatever the model writes"
+    )
+    python_type: Any = Field(default=None, exclude=True, repr=False, description="the type of parsed values")
+
+    def __init__(self, definition: Any, **options: Any) -> None:
+        if isinstance(definition, str | Mapping):
+            text = definition if isinstance(definition, str) else _as_text(definition)
+        else:
+            options["python_type"] = definition
+            text = _as_text(_schema_of(definition))
+        check_size("the JSON schema", text)
+        check_schema(_read(text))
+        super().__init__(definition=text, **options)
+
+    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+        after_item, after_key = _SEPARATORS[self.whitespace]
+        options = {
+            "item_separator": after_item,
+            "key_separator": after_key,
+            "whitespace_flexible": self.whitespace == "any",
+            "coerce_one_of": False,
+            "lenient": False,
+        }
+        grammar = library().LLMatcher.grammar_from_json_schema(self.definition, overrides=options)
+        return start(grammar, vocabulary)
+
+    def parse(self, text: str) -> Any:
+        if self.python_type is None:
+            return json.loads(text)
+        return TypeAdapter(self.python_type).validate_json(text)
+
+
+def _as_text(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RequestError(f"the JSON schema isn't JSON: {in_one_line(error)}") from None
+
+
+def _schema_of(python_type: Any) -> Mapping[str, Any]:
+    try:
+        return TypeAdapter(python_type).json_schema()
+    except Exception as error:  # pydantic's, and any that a model's own code raises
+        raise RequestError(
+            f"JsonSchema({python_type!r}): give a pydantic model or another type with a JSON schema, a mapping or JSON "
+            f"text ({in_one_line(error)})"
+        ) from error
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the JSON schema isn't JSON: {in_one_line(error)}") from None

@@ -1,0 +1,175 @@
+"""Grammars on llguidance (https://github.com/guidance-ai/llguidance), which comes with the extra ``structured``.
+
+Its matchers change as they consume tokens, so the states of a text share one matcher. It is moved to a state's position
+when the state's mask is read, by rollback to the common prefix and consumption of the rest: about 2 µs a token.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+
+from specdec.constraints.base import ConstraintState, Vocabulary
+from specdec.errors import RequestError, in_one_line
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+MOST_BYTES = 1 << 18  # of a grammar's text; a JSON schema of that size takes 0.2 s
+_MOST_FORCED_BYTES = 256
+Answer = TypeVar("Answer")
+
+
+def start(grammar: str, vocabulary: Vocabulary) -> ConstraintState:
+    """Compile a grammar in llguidance's own form, as ``LLMatcher.grammar_from_…`` returns it.
+
+    Raises:
+        RequestError: with the library's message, if it refuses the grammar or the tokenizer, or isn't installed.
+    """
+    tokens = vocabulary.once(_library_tokens)
+    matcher = library().LLMatcher(tokens.tokenizer, grammar, log_level=0)
+    check(matcher)
+    return _MatcherState(_SharedMatcher(matcher, tokens), _START)
+
+
+def library() -> Any:
+    """Return the module llguidance.
+
+    Raises:
+        RequestError: if it isn't installed.
+    """
+    try:
+        import llguidance
+    except ImportError:
+        raise RequestError(
+            "constraints need llguidance, which isn't installed: pip install 'specdec[structured]'"
+        ) from None
+    return llguidance
+
+
+def check(matcher: "LLMatcher") -> None:
+    """Raise RequestError if a matcher has failed."""
+    if matcher.is_error():
+        lines = matcher.get_error().strip().partition("\n<state>")[0].splitlines()
+        raise RequestError(f"the constraint is refused: {' '.join(' '.join(lines).split())}")
+
+
+def check_size(name: str, text: str) -> None:
+    """Raise RequestError for a grammar's text that is too large."""
+    if (size := len(text.encode())) > MOST_BYTES:
+        raise RequestError(f"{name} has {size:,} bytes; at most {MOST_BYTES:,} are accepted")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """The library's tokenizer for a vocabulary of ``size`` logits."""
+
+    tokenizer: "LLTokenizer"
+    size: int
+
+
+def _library_tokens(tokenizer: Any, size: int) -> _Tokens:
+    library()
+    from llguidance.hf import from_tokenizer
+
+    try:
+        made = from_tokenizer(tokenizer, max(size, len(tokenizer)))
+    except Exception as error:  # such as a tokenizer without a fast form
+        raise RequestError(f"llguidance can't use this tokenizer: {in_one_line(error)}") from error
+    return _Tokens(made, size)
+
+
+class _Position(NamedTuple):
+    """A path as a linked list, the last token first; compared by identity."""
+
+    before: "_Position | None"
+    token: int
+    depth: int
+
+
+_START = _Position(None, -1, 0)
+
+
+class _SharedMatcher:
+    """One matcher for all states of a text.
+
+    Args:
+        compiled: a matcher at the start, which is copied and never moved.
+    """
+
+    def __init__(self, compiled: "LLMatcher", tokens: _Tokens) -> None:
+        self._compiled, self.tokens = compiled, tokens
+        self._renew()
+
+    def copy(self) -> "_SharedMatcher":
+        """A matcher of its own for another text."""
+        return _SharedMatcher(self._compiled, self.tokens)
+
+    def ask(self, position: _Position, question: Callable[["LLMatcher"], Answer]) -> Answer:
+        """The answer to a question about a position.
+
+        Raises:
+            RequestError: if the grammar exceeds a limit of the library there.
+        """
+        answer = question(self._at_position(position))
+        if self._matcher.is_error():  # perhaps since drafts have used up a limit: a fresh matcher sees the path alone
+            self._renew()
+            answer = question(self._at_position(position))
+            if self._matcher.is_error():
+                failed = self._matcher
+                self._renew()
+                check(failed)
+        return answer
+
+    def _renew(self) -> None:
+        self._matcher, self._at = self._compiled.deep_copy(), _START
+
+    def _at_position(self, position: _Position) -> "LLMatcher":
+        here, there, missing = self._at, position, list[int]()
+        while here is not there:
+            if there.depth >= here.depth:
+                assert there.before is not None, "all paths begin at the start"
+                missing.append(there.token)
+                there = there.before
+            else:
+                assert here.before is not None, "all paths begin at the start"
+                here = here.before
+        if self._at.depth > here.depth:
+            self._matcher.rollback(self._at.depth - here.depth)
+        if missing:
+            self._matcher.consume_tokens(missing[::-1])
+        self._at = position
+        return self._matcher
+
+
+class _MatcherState(ConstraintState):
+    def __init__(self, shared: _SharedMatcher, position: _Position, forced: Sequence[int] | None = None) -> None:
+        self._shared, self._position = shared, position
+        self._forced = forced  # if given, the rest of an earlier state's
+
+    @property
+    def is_accepting(self) -> bool:
+        return self._shared.ask(self._position, lambda matcher: matcher.is_accepting())
+
+    def mask(self) -> torch.Tensor:
+        bits = self._shared.ask(self._position, lambda matcher: matcher.compute_bitmask())
+        size = self._shared.tokens.size
+        allowed = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=size, bitorder="little")
+        return torch.from_numpy(allowed.view(np.bool_))
+
+    def advance(self, token: int) -> ConstraintState:
+        # The first state may be cached and start many texts: each needs a matcher of its own.
+        shared = self._shared if self._position.depth else self._shared.copy()
+        is_next = self._forced is not None and self._forced[:1] == (token,)
+        rest = self._forced[1:] if self._forced is not None and is_next else ()
+        return _MatcherState(shared, _Position(self._position, token, self._position.depth + 1), rest or None)
+
+    def forced(self) -> Sequence[int]:
+        if self._forced is None:
+            text = self._shared.ask(self._position, lambda matcher: matcher.compute_ff_bytes())
+            tokens = self._shared.tokens
+            spelled = tokens.tokenizer.tokenize_bytes(text[:_MOST_FORCED_BYTES]) if text else []
+            self._forced = tuple(spelled) if max(spelled, default=0) < tokens.size else ()
+        return self._forced

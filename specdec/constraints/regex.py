@@ -1,0 +1,24 @@
+"""Text that matches a regular expression."""
+
+from typing import Any
+
+from pydantic import Field
+
+from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.matcher import check_size, library, start
+
+
+class Regex(Constraint):
+    """Text that matches a regular expression as a whole, in the syntax of Rust's crate ``regex``.
+
+    Lookaround, backreferences and lazy quantifiers are refused.
+    """
+
+    pattern: str = Field(description="the regular expression")
+
+    def __init__(self, pattern: str, **options: Any) -> None:
+        super().__init__(pattern=pattern, **options)
+        check_size("the regular expression", self.pattern)
+
+    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+        return start(library().LLMatcher.grammar_from_regex(self.pattern), vocabulary)

@@ -1,0 +1,156 @@
+"""Refusal of JSON schemas that would be enforced in part only, or that allow endless values alone.
+
+llguidance refuses the keywords that it knows and doesn't implement, and ignores those that it doesn't know. A misspelt
+keyword, or one of an older draft, would make the constraint weaker than it reads. So each keyword is checked here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+from specdec.errors import RequestError, nearest
+
+_MAPPINGS = {"properties", "patternProperties", "$defs", "definitions"}  # of schemas by name
+_LISTS = {"anyOf", "oneOf", "allOf", "prefixItems"}  # of schemas
+_SINGLE = {"items", "additionalProperties"}
+_NOTES = {
+    "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "contentEncoding",
+    "contentMediaType", "discriminator", "$comment", "$schema", "$id", "$anchor",
+}  # fmt: skip
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(
+        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (_is_number, "a number")
+    ),
+    **dict.fromkeys(
+        ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"),
+        (_is_count, "an integer of at least 0"),
+    ),
+    **dict.fromkeys(("pattern", "format", "$ref"), (_is_text, "a string")),
+    "required": (_is_texts, "a list of strings"),
+    "type": (lambda value: _is_text(value) or _is_texts(value), "a string or a list of strings"),
+    "enum": (lambda value: isinstance(value, list), "a list"),
+    "const": (lambda _: True, "a value"),
+    **dict.fromkeys(sorted(_MAPPINGS), (lambda value: isinstance(value, dict), "a mapping of names to schemas")),
+    **dict.fromkeys(sorted(_LISTS), (lambda value: isinstance(value, list), "a list of schemas")),
+    **dict.fromkeys(sorted(_SINGLE), (lambda value: isinstance(value, dict | bool), "a schema")),
+}
+
+
+def check_schema(schema: object) -> None:
+    """Check a JSON schema, draft 2020-12, as far as the library doesn't.
+
+    Raises:
+        RequestError: with the place in the schema, for a keyword that isn't enforced, a value of the wrong kind, a
+            reference to no schema, or a schema that allows endless values alone.
+    """
+    schemas = {"#": schema}
+    waiting = ["#"]
+    while waiting:
+        place = waiting.pop()
+        found = schemas[place]
+        if not isinstance(found, dict | bool):
+            _refuse(place, f"a schema is a mapping, true or false, not {found!r}")
+        if isinstance(found, dict):
+            _check_keywords(place, found)
+            inner = dict(_inner(place, found))
+            schemas |= inner
+            waiting += inner
+    _check_finite(schemas)
+
+
+def _check_keywords(place: str, schema: Mapping[str, Any]) -> None:
+    for keyword, value in schema.items():
+        if keyword in _NOTES or (keyword.startswith("x-") and keyword != "x-guidance"):
+            continue
+        if keyword not in _KINDS:
+            likely = nearest(keyword, _KINDS)
+            hint = f"; did you mean {likely[0]!r}?" if likely else ""
+            _refuse(place, f"the keyword {keyword!r} can't be enforced{hint}")
+        is_right, kind = _KINDS[keyword]
+        if not is_right(value):
+            _refuse(place, f"{keyword} is {kind}, not {str(value)[:40]!r}")
+
+
+def _inner(place: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas within a schema, each with its place as a JSON pointer."""
+    for keyword, value in schema.items():
+        if keyword in _MAPPINGS:
+            yield from ((f"{place}/{keyword}/{_escaped(name)}", inner) for name, inner in value.items())
+        elif keyword in _LISTS:
+            yield from ((f"{place}/{keyword}/{index}", inner) for index, inner in enumerate(value))
+        elif keyword in _SINGLE:
+            yield f"{place}/{keyword}", value
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _check_finite(schemas: Mapping[str, Any]) -> None:
+    """Find the schemas that allow a finite value: the least set that contains each whose parts are in it."""
+    anchors = {
+        f"#{each['$anchor']}": place for place, each in schemas.items() if isinstance(each, dict) and "$anchor" in each
+    }
+    finite, is_growing = set[str](), True
+    order = list(schemas)[::-1]  # inner schemas first
+    while is_growing:
+        waiting = [place for place in order if place not in finite]
+        finite |= (added := {place for place in waiting if _is_finite(place, schemas, anchors, finite)})
+        is_growing = bool(added)
+    if endless := [place for place in schemas if place not in finite]:
+        _refuse(endless[0], "only an endless value would be valid")
+
+
+def _is_finite(place: str, schemas: Mapping[str, Any], anchors: Mapping[str, str], finite: set[str]) -> bool:
+    schema = schemas[place]
+    if isinstance(schema, bool) or "const" in schema or "enum" in schema:
+        return True
+    needed = [f"{place}/allOf/{index}" for index in range(len(schema.get("allOf", ())))]
+    if "$ref" in schema:
+        needed.append(_target(place, schema["$ref"], schemas, anchors))
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema and finite.isdisjoint(
+            f"{place}/{keyword}/{index}" for index in range(len(schema[keyword]))
+        ):
+            return False
+    types = schema.get("type")
+    only = types if isinstance(types, str) else types[0] if types and len(types) == 1 else None
+    if only == "object":
+        known = schema.get("properties", {})
+        needed += [f"{place}/properties/{_escaped(name)}" for name in schema.get("required", ()) if name in known]
+        needed += [f"{place}/additionalProperties" for name in schema.get("required", ()) if name not in known]
+    elif only == "array":
+        num_first = len(schema.get("prefixItems", ()))
+        least = schema.get("minItems", 0)
+        needed += [f"{place}/prefixItems/{index}" for index in range(min(least, num_first))]
+        needed += [f"{place}/items"] if least > num_first else []
+    return all(each in finite or each not in schemas for each in needed)
+
+
+def _target(place: str, reference: str, schemas: Mapping[str, Any], anchors: Mapping[str, str]) -> str:
+    target = anchors.get(reference, unquote(reference))
+    if target not in schemas:
+        _refuse(place, f"$ref is {reference!r}, which is no schema of this document")
+    return target
+
+
+def _refuse(place: str, reason: str) -> NoReturn:
+    raise RequestError(f"the JSON schema is refused at {place}: {reason}")

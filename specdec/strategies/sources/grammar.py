@@ -1,0 +1,72 @@
+"""Draft what the request's constraint forces.
+
+After ``{"`` a schema with one required property leaves one text, and so its usual tokens are drafted as a chain:
+
+    constraint {"customer_name": …}, text so far {"       draft  c ustom er _ name ":  Ġ"
+
+The model may spell a forced text by other tokens where the mask allows several, so the chain is verified like any
+draft. Measured rates separate tokens that are the only one allowed from tokens of a forced text.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import ClassVar
+
+from pydantic import Field
+
+from specdec.constraints.path_state import PathState
+from specdec.strategies.base import Engine, Host, Request
+from specdec.strategies.merging.acceptance_rates import Rates
+from specdec.strategies.merging.source import Candidate, Source, SourceProposer
+
+_ONLY, _SPELLED = "only", "spelled"
+_RIGHT = {_ONLY: 0.999, _SPELLED: 0.9}
+
+
+class GrammarProposer(SourceProposer):
+    """Continue with the tokens that the request's constraint forces; nothing where it leaves a choice."""
+
+    learns_across_requests: ClassVar[bool] = True
+
+    num_nodes: int = Field(default=32, ge=1, description="nodes of a draft at most")
+
+    def bind(self, host: Host) -> Engine:
+        return (
+            GrammarEngine(self) if host.is_keyed else super().bind(host)
+        )  # else the text would depend on earlier ones
+
+    def start(self, request: Request) -> Source:
+        return GrammarEngine(self).start(request)
+
+
+class GrammarEngine(Engine):
+    """The acceptance rates of all requests."""
+
+    def __init__(self, config: GrammarProposer) -> None:
+        self._config = config
+        self.forget()
+
+    def forget(self) -> None:
+        self.rates = Rates("grammar", _prior)
+
+    def start(self, request: Request) -> Source:
+        return _GrammarSource(request, self._config, self.rates)
+
+
+class _GrammarSource(Source):
+    def __init__(self, request: Request, config: GrammarProposer, rates: Rates) -> None:
+        super().__init__(request, config)
+        self._rates = rates
+
+    def root(self) -> PathState | None:
+        return self.request.constraint()
+
+    def follow(self, state: PathState, token: int) -> PathState | None:
+        return state.follow(token)
+
+    def candidates(self, state: PathState) -> Sequence[Candidate]:
+        forced = state.forced
+        return [(forced[0], self._rates[_ONLY if state.is_forced else _SPELLED])] if forced else ()
+
+
+def _prior(bucket: Hashable) -> float:
+    return _RIGHT[str(bucket)]
