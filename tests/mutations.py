@@ -24,6 +24,7 @@ SPLIT = "tests/masks/test_split.py"
 SIGNALS = "tests/laws/test_signal_laws.py"
 ROWS = "tests/laws/test_backend_laws.py"
 SCHEDULER = "tests/decoding/test_scheduler.py"
+CONSTRAINTS = "tests/laws/test_constraint_laws.py"
 MOST_SECONDS = 1800
 
 
@@ -253,6 +254,47 @@ MUTATIONS = (
         "specdec/comparison/session.py",
         (("if name not in self.plan.warm:", "if name in self.plan.warm:"),),
         ("tests/comparison/test_memory.py",),
+    ),
+    Mutation(
+        "the mask of a node's parent",
+        "specdec/sampling/distributions.py",
+        (("self._constraint.after(self._tree.path(node))", "self._constraint.after(self._tree.path(node)[:-1])"),),
+        (CONSTRAINTS,),
+    ),
+    Mutation(
+        "a constraint's state that isn't forked where a draft branches",
+        "specdec/constraints/matcher.py",
+        (("self._matcher.rollback(self._at.depth - here.depth)", "pass"),),
+        ("tests/constraints/test_matcher.py",),
+    ),
+    Mutation(
+        "an end of text before the constraint is met",
+        "specdec/constraints/path_state.py",
+        (("allowed[ends] = self.state.is_accepting", "allowed[ends] = True"),),
+        (CONSTRAINTS,),
+    ),
+    Mutation(
+        "forced tokens committed unverified",
+        "specdec/decoding/request_state.py",
+        (
+            (
+                "for token in verdict.tokens:",
+                "for token in (*verdict.tokens, *(self.constraint.forced[:1] if self.constraint else ())):",
+            ),
+        ),
+        (CONSTRAINTS,),
+    ),
+    Mutation(
+        "a mask behind the truncation",
+        "specdec/sampling/distributions.py",
+        (
+            ("self._scores[node] = self._masked(node, scores)", "self._scores[node] = scores"),
+            (
+                "scores = self._warper.warped(self._path(node), self._processed(node))",
+                "scores = self._masked(node, self._warper.warped(self._path(node), self._processed(node)))",
+            ),
+        ),
+        (CONSTRAINTS,),
     ),
 )  # fmt: skip
 

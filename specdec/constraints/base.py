@@ -46,7 +46,9 @@ class Vocabulary:
             RequestError: without a tokenizer.
         """
         if self.tokenizer is None:
-            raise RequestError("a constraint on text needs a tokenizer: Generator(model, tokenizer)")
+            raise RequestError(
+                "a constraint on text needs a tokenizer: Generator(model, tokenizer), or custom_generate(tokenizer=…)"
+            )
         if make not in self._made:
             self._made[make] = make(self.tokenizer, self.size)
         found: Made = self._made[make]

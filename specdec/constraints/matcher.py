@@ -155,8 +155,10 @@ class _MatcherState(ConstraintState):
 
     def mask(self) -> torch.Tensor:
         bits = self._shared.ask(self._position, lambda matcher: matcher.compute_bitmask())
-        size = self._shared.tokens.size
-        allowed = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=size, bitorder="little")
+        tokens = self._shared.tokens
+        allowed = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), bitorder="little")
+        allowed[tokens.tokenizer.eos_tokens] = 0
+        allowed = allowed[: tokens.size]
         return torch.from_numpy(allowed.view(np.bool_))
 
     def advance(self, token: int) -> ConstraintState:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig
 
+from specdec.constraints.base import Constraint
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.in_transformers.arguments import check_criteria, sampling_settings, stopping_settings
@@ -23,6 +24,7 @@ class Call:
 
     Args:
         input_ids: (batch, tokens), padded on the left.
+        constraint: of each row's new text.
         streamer: receives a single row's tokens one by one, as from ``generate``, and always the end.
     """
 
@@ -33,9 +35,10 @@ class Call:
         criteria: Sequence[Any],
         config: GenerationConfig,
         streamer: Any | None,
+        constraint: Constraint | None = None,
     ) -> None:
         self._input_ids, self._processors, self._criteria = input_ids, processors, criteria
-        self._config, self._streamer = config, streamer
+        self._config, self._streamer, self._constraint = config, streamer, constraint
         self._rows: list[PaddedRow] = []
         self._tokens: list[list[int]] = [[] for _ in input_ids]
         self._logits: list[list[torch.Tensor]] = [[] for _ in input_ids]
@@ -57,6 +60,10 @@ class Call:
         check_processors(self._processors)
         check_criteria(self._criteria, len(self._rows))
         check_scores(self._config, self._processors)
+        if self._constraint is not None and gives(self._config, "output_scores"):
+            raise RequestError(
+                "output_scores would lack the constraint's masks: leave it out, or ask for output_logits"
+            )
         if self._streamer is not None and len(self._rows) > 1:
             raise RequestError("a streamer receives one text, but a batch was given: give one prompt at a time")
 
@@ -93,7 +100,7 @@ class Call:
         return [
             sampling_settings(self._processors, row, len(self._rows), samples)
             | stopping_settings(self._criteria, row, self._config.max_length)
-            | {"seed": seed, "keeps_logits": keeps_logits}
+            | {"seed": seed, "keeps_logits": keeps_logits, "constraint": self._constraint}
             for row, seed in zip(self._rows, seeds, strict=True)
         ]
 

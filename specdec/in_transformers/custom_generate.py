@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # transformers takes seconds to import; the caller has import
     import torch
     from transformers import GenerationConfig
 
+    from specdec.constraints.base import Constraint
+
 
 @dataclass(frozen=True)
 class CustomGenerate:
@@ -25,9 +27,11 @@ class CustomGenerate:
 
     Attributes:
         options: names and values of the generators' options, as pairs.
+        constraint: of the new text.
     """
 
     options: tuple[tuple[str, Any], ...]
+    constraint: "Constraint | None" = None
 
     def __call__(
         self,
@@ -52,12 +56,13 @@ class CustomGenerate:
         from specdec.in_transformers.call import Call
 
         withheld = _withheld()
-        call = Call(input_ids, logits_processor, stopping_criteria, generation_config, withheld.get("streamer"))
+        streamer = withheld.get("streamer")
+        call = Call(input_ids, logits_processor, stopping_criteria, generation_config, streamer, self.constraint)
         call.check(model_kwargs, withheld.get("assistant_model"), "image" in model.input_modalities)
         return call.decode(kept_generator(model, self.options, lambda: Generator(model, **dict(self.options))))
 
 
-def custom_generate(
+def custom_generate(  # noqa: PLR0913 - as of Generator
     proposer: Any = "auto",
     *,
     verifier: Any = "match",
@@ -66,6 +71,8 @@ def custom_generate(
     mask: Any = None,
     backend: str = "auto",
     max_batch_size: int = 8,
+    constraint: "Constraint | None" = None,
+    tokenizer: Any = None,
 ) -> CustomGenerate:
     """Make ``model.generate(**inputs, custom_generate=specdec.custom_generate())`` decode with specdec.
 
@@ -76,6 +83,8 @@ def custom_generate(
 
     Args:
         proposer, verifier, numerics, weights, mask, backend, max_batch_size: as for ``Generator``.
+        constraint: the texts that are allowed, such as ``JsonSchema(Person)`` from ``specdec.constraints``.
+        tokenizer: the model's, which constraints on text need.
 
     Raises:
         RequestError: for arguments that can't be hashed, such as a list.
@@ -88,13 +97,13 @@ def custom_generate(
         "mask": mask,
         "backend": backend,
         "max_batch_size": max_batch_size,
-    }
+    } | ({} if tokenizer is None else {"tokenizer": tokenizer})
     for name, value in options.items():
         try:
             hash(value)
         except TypeError:
             raise RequestError(f"{name}={value!r}: give a plug-in's name or object") from None
-    return CustomGenerate(tuple(options.items()))
+    return CustomGenerate(tuple(options.items()), constraint)
 
 
 def _withheld() -> Mapping[str, Any]:

@@ -136,8 +136,8 @@ class NodeDistributions:
     def predictions(self, nodes: Sequence[int], wants_draws: bool) -> dict[int, int]:
         """The next token at some nodes: the draw if ``wants_draws``, else the raw argmax.
 
-        Nodes without a possible token are left out, such as those on a path that the constraint refuses. A processor of the caller's that isn't path-pure never runs on
-        paths that may not be written: the raw argmax replaces the draw.
+        Nodes without a possible token are left out, such as those on a path that the constraint refuses. A processor of
+        the caller's that isn't path-pure never runs on paths that may not be written: the raw argmax replaces the draw.
         """
         found = {node: self._predict(node, wants_draws) for node in nodes}
         return {node: token for node, token in found.items() if token is not None}

@@ -83,10 +83,11 @@ class TableLaw:
 
 
 class TableConstraint(Constraint):
-    """A mask of its own for every path, with one token at least; it may accept anywhere, and its forced tokens err."""
+    """A mask of its own for every path; each state accepts or allows token 0, and forced tokens may be wrong."""
 
     seed: int
     prob_of_refusal: float = 0.5
+    prob_of_end: float = 0.3
 
     def start(self, vocabulary: Vocabulary) -> ConstraintState:
         return TableState(self, vocabulary.size, ())
@@ -106,11 +107,13 @@ class TableState(ConstraintState):
 
     @property
     def is_accepting(self) -> bool:
-        return bool(self._rng.random() < 0.3)
+        return bool(self._rng.random() < self.table.prob_of_end)
 
     def mask(self) -> torch.Tensor:
         draws = self._rng.random(self.vocab_size + 1)[1:]  # the first decides whether the text may end
-        return torch.from_numpy((draws >= self.table.prob_of_refusal) | (draws == draws.max()))
+        allowed = torch.from_numpy(draws >= self.table.prob_of_refusal)
+        allowed[0] |= not self.is_accepting
+        return allowed
 
     def advance(self, token: int) -> ConstraintState:
         return TableState(self.table, self.vocab_size, (*self.path, token))

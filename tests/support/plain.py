@@ -19,8 +19,22 @@ def cache_name(model: Any) -> str:
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
+# The tokens that may follow some new tokens, (vocab,), bool, without ends of text; and whether the text may end.
+Allowed = Callable[[list[int]], tuple[np.ndarray, bool]]
+
+
+def anything(new_tokens: list[int]) -> tuple[np.ndarray, bool]:
+    """No constraint."""
+    return np.array(True), True
+
+
 def decode_model(
-    model: Any, prompt: Sequence[int], count: int, seed: int | None, eos: Collection[int] = (0, 1)
+    model: Any,
+    prompt: Sequence[int],
+    count: int,
+    seed: int | None,
+    eos: Collection[int] = (0, 1),
+    allowed: Allowed = anything,
 ) -> list[int]:
     """Greedy (seed None) or temperature-1 decoding on ``model(...)`` with its own cache."""
     tokens, cache, taken_by = list(prompt), None, cache_name(model)
@@ -29,8 +43,15 @@ def decode_model(
         with torch.no_grad():
             output = model(torch.tensor([feed], device=model.device), use_cache=True, **{taken_by: cache})
         logits, cache = output.logits[0, -1].float().cpu(), output[taken_by]
+        mask, may_end = allowed(tokens[len(prompt) :])
+        if not mask.any():
+            break
+        mask = np.broadcast_to(mask, len(logits)).copy()
+        mask[list(eos)] = may_end
+        logits = logits.masked_fill(torch.from_numpy(~mask), -torch.inf)
         noise = 0.0 if seed is None else keyed_gumbel(seed, len(tokens), len(logits))
-        scores = logits.numpy() if seed is None else np.log(logits.softmax(-1).double().numpy()) + noise
+        with np.errstate(divide="ignore"):
+            scores = logits.numpy() if seed is None else np.log(logits.softmax(-1).double().numpy()) + noise
         feed = [int(np.argmax(scores))]
         tokens += feed
         if feed[0] in eos:

@@ -1,0 +1,110 @@
+"""States on llguidance: values that share one matcher, masks as wide as the logits, limits and refusals."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specdec import RequestError
+from specdec.constraints import Choice, Constraint, Grammar, JsonObject, JsonSchema, Regex, Vocabulary
+from specdec.constraints.cache import ConstraintCache
+from specdec.testing import check_constraint, toy_tokenizer
+from tests.support.byte_tokenizer import trained
+
+llguidance = pytest.importorskip("llguidance")
+
+CONSTRAINTS = {
+    "schema": JsonSchema({"type": "object", "properties": {"naïve": {"type": "boolean"}}, "required": ["naïve"]}),
+    "object": JsonObject(),
+    "regex": Regex("[0-9]{2}-(abc)*x"),
+    "choice": Choice(["the cat", 'the "hat"\n', "東京"]),
+    "grammar": Grammar('start: "(" start ")" | "the"'),
+}
+
+
+def texts(state: Any, tokenizer: Any) -> list[str]:
+    return [tokenizer.decode([token]) for token in state.mask().nonzero().flatten().tolist()]
+
+
+@pytest.mark.parametrize("name", CONSTRAINTS)
+@pytest.mark.parametrize("extra", [0, 37])
+def test_states_are_values_and_masks_have_the_width_of_the_logits(name: str, extra: int) -> None:
+    check_constraint(CONSTRAINTS[name], trained(), len(trained()) + extra)
+
+
+def test_a_mask_is_the_librarys_own_after_the_same_tokens() -> None:
+    """A walk with branches, beside a matcher of the library that consumes each path from the start."""
+    from llguidance.hf import from_tokenizer
+
+    tokenizer = trained()
+    library, rng = from_tokenizer(tokenizer), np.random.default_rng(4)
+    grammar = llguidance.LLMatcher.grammar_from_regex("[a-c]{3}(,[a-c]{3})*")
+    states: dict[tuple[int, ...], Any] = {
+        (): Regex("[a-c]{3}(,[a-c]{3})*").start(Vocabulary(tokenizer, len(tokenizer)))
+    }
+    for _ in range(60):
+        path = list(states)[int(rng.integers(len(states)))]
+        matcher = llguidance.LLMatcher(library, grammar)
+        assert matcher.consume_tokens(list(path))
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")[: len(tokenizer)]
+        bits[tokenizer.eos_token_id] = 0
+        assert states[path].mask().tolist() == bits.astype(bool).tolist()
+        assert states[path].is_accepting == matcher.is_accepting()
+        token = int(rng.choice(np.flatnonzero(bits)))
+        states[*path, token] = states[path].advance(token)
+    assert max(map(len, states)) > 5
+
+
+def test_forced_text_is_spelled_as_the_tokenizer_spells_it() -> None:
+    tokenizer = trained()
+    state = Choice(["the cat sat on the mat"]).start(Vocabulary(tokenizer, len(tokenizer)))
+    assert list(state.forced()) == tokenizer("the cat sat on the mat")["input_ids"]
+    state = Choice(["the cat", "the hat"]).start(Vocabulary(tokenizer, len(tokenizer)))
+    assert tokenizer.decode(state.forced()).strip() == "the"
+
+
+def test_a_text_ends_where_nothing_may_follow() -> None:
+    tokenizer = trained()
+    state = Choice(["the cat"]).start(Vocabulary(tokenizer, len(tokenizer)))
+    for token in tokenizer("the cat")["input_ids"]:
+        assert not state.is_accepting
+        state = state.advance(token)
+    assert state.is_accepting
+    assert texts(state, tokenizer) == []
+
+
+def test_equal_constraints_are_compiled_once_and_their_texts_stay_apart() -> None:
+    tokenizer = trained()
+    cache = ConstraintCache(Vocabulary(tokenizer, len(tokenizer)))
+    one, other = (cache.start(Regex("[ab]*"), [0]) for _ in range(2))
+    assert one.state is other.state
+    a, b = (tokenizer(letter)["input_ids"][0] for letter in "ab")
+    for state, token in ((one, a), (other, b), (one, b)):
+        after = state.follow(token)
+        assert after is not None
+        assert after.is_accepting
+
+
+REFUSED: dict[str, tuple[Constraint, str]] = {
+    "regex": (Regex("a("), "unclosed group"),
+    "lookahead": (Regex("(?=a)b"), "look-around"),
+    "rule": (Grammar("start: foo"), "unknown name"),
+    "unsatisfiable": (JsonSchema({"type": "string", "minLength": 3, "maxLength": 2}), "Unsatisfiable"),
+    "format": (JsonSchema({"type": "string", "format": "colour"}), "colour"),
+    "oneOf": (JsonSchema({"oneOf": [{"type": "number"}, {"type": "integer"}]}), "oneOf"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_the_library_refuses_is_an_error_in_one_line(name: str) -> None:
+    constraint, reason = REFUSED[name]
+    with pytest.raises(RequestError, match=reason) as caught:
+        constraint.start(Vocabulary(trained(), len(trained())))
+    assert "\n" not in str(caught.value)
+
+
+def test_text_needs_a_tokenizer_that_the_library_can_read() -> None:
+    with pytest.raises(RequestError, match=r"needs a tokenizer: Generator\(model, tokenizer\)"):
+        Regex("a").start(Vocabulary(None, 6))
+    with pytest.raises(RequestError, match="llguidance can't use this tokenizer"):
+        Regex("a").start(Vocabulary(toy_tokenizer, 6))

@@ -1,0 +1,80 @@
+"""Schemas that would be enforced in part are refused, with the place in the schema."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from specdec import RequestError
+from specdec.constraints import Choice, Grammar, JsonSchema, Regex
+
+STRING = {"type": "string"}
+REFUSED: dict[str, tuple[Any, str]] = {
+    "not": ({"properties": {"a": {"not": STRING}}}, "#/properties/a: the keyword 'not' can't be enforced"),
+    "misspelt": ({"items": {"minLenght": 3}}, "#/items: the keyword 'minLenght' can't be enforced; did you mean 'minLen"),
+    "unique": ({"type": "array", "uniqueItems": True}, "#: the keyword 'uniqueItems'"),
+    "if": ({"anyOf": [STRING, {"if": STRING}]}, "#/anyOf/1: the keyword 'if'"),
+    "old draft": ({"type": "number", "minimum": 0, "exclusiveMinimum": True}, "#: exclusiveMinimum is a number"),
+    "old tuples": ({"items": [STRING]}, "#: items is a schema"),
+    "nullable": ({"type": "string", "nullable": True}, "#: the keyword 'nullable'"),
+    "leniency": ({"x-guidance": {"lenient": True}}, "#: the keyword 'x-guidance'"),
+    "in a definition": ({"$defs": {"a/b": {"minLength": -1}}}, "#/$defs/a~1b: minLength is an integer of at least 0"),
+    "no schema": ({"additionalProperties": {"anyOf": [3]}}, "#/additionalProperties/anyOf/0: a schema is a mapping"),
+    "elsewhere": ({"$ref": "https://example.com/a"}, "#: $ref is 'https://example.com/a', which is no schema"),
+    "hidden": ({"examples": [{"not": {}}], "$ref": "#/examples/0"}, "#: $ref is '#/examples/0', which is no schema"),
+    "itself": ({"$ref": "#"}, "#: only an endless value"),
+    "endless list": (
+        {"$defs": {"n": {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"]}}},
+        "only an endless value",
+    ),
+    "endless array": ({"type": "array", "minItems": 1, "items": {"$ref": "#"}}, "only an endless value"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_schema_that_would_be_weaker_than_it_reads_is_refused(name: str) -> None:
+    schema, reason = REFUSED[name]
+    with pytest.raises(RequestError) as caught:
+        JsonSchema(schema)
+    assert reason in str(caught.value)
+
+
+class Node(BaseModel):
+    """A tree, whose schema refers to itself."""
+
+    value: int
+    left: "Node | None" = None
+    children: "list[Node]" = []
+
+
+ACCEPTED: dict[str, Any] = {
+    "true": {"properties": {"a": True}, "x-order": 3, "title": "A", "default": 3},
+    "recursive": Node,
+    "list of models": list[Node],
+    "anchor": {"$defs": {"s": {"$anchor": "s", "type": "string"}}, "$ref": "#s"},
+    "finite array": {"type": "array", "items": {"$ref": "#"}},
+    "text": '{"enum": [1, "two", null]}',
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_other_schemas_are_taken_as_they_are(name: str) -> None:
+    assert JsonSchema(ACCEPTED[name]) == JsonSchema(ACCEPTED[name])
+    assert hash(JsonSchema(ACCEPTED[name])) == hash(JsonSchema(ACCEPTED[name]))
+
+
+def test_what_is_no_schema_or_too_large_is_refused_before_it_is_compiled() -> None:
+    for given, reason in (
+        ("{", "isn't JSON"),
+        ({"const": {1, 2}}, "isn't JSON"),
+        ("[" * 100_000, "isn't JSON"),
+        (open, "give a pydantic model or another type with a JSON schema"),
+        ({"enum": ["a" * 300_000]}, "at most 262,144"),
+    ):
+        with pytest.raises(RequestError, match=reason):
+            JsonSchema(given)
+    for make in (Regex, Grammar, lambda text: Choice([text])):
+        with pytest.raises(RequestError, match="at most 262,144"):
+            make("a" * 300_000)
+    with pytest.raises(RequestError, match="Choice refused: ValidationError: options"):
+        Choice([])
