@@ -40,6 +40,14 @@ class JsonSchema(Constraint):
         super().__init__(definition=text, **options)
 
     def start(self, vocabulary: Vocabulary) -> ConstraintState:
+        return start(self.grammar(), vocabulary)
+
+    def grammar(self) -> str:
+        """The grammar in the library's own form.
+
+        Raises:
+            RequestError: if the library isn't installed.
+        """
         after_item, after_key = _SEPARATORS[self.whitespace]
         options = {
             "item_separator": after_item,
@@ -48,8 +56,7 @@ class JsonSchema(Constraint):
             "coerce_one_of": False,
             "lenient": False,
         }
-        grammar = library().LLMatcher.grammar_from_json_schema(self.definition, overrides=options)
-        return start(grammar, vocabulary)
+        return str(library().LLMatcher.grammar_from_json_schema(self.definition, overrides=options))
 
     def parse(self, text: str) -> Any:
         if self.python_type is None:

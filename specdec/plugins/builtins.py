@@ -9,6 +9,7 @@ from specdec.constraints.grammar import Grammar
 from specdec.constraints.json_object import JsonObject
 from specdec.constraints.json_schema import JsonSchema
 from specdec.constraints.regex import Regex
+from specdec.constraints.structural_tags import StructuralTags
 from specdec.masks.base import MaskCompiler
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
@@ -75,6 +76,7 @@ def specdec_constraints() -> Mapping[str, type[Constraint]]:
         "regex": Regex,
         "choice": Choice,
         "grammar": Grammar,
+        "structural_tags": StructuralTags,
     }
 
 

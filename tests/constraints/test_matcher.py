@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 
 from specdec import RequestError
-from specdec.constraints import Choice, Constraint, Grammar, JsonObject, JsonSchema, Regex, Vocabulary
+from specdec.constraints import (
+    Choice,
+    Constraint,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    StructuralTags,
+    Tag,
+    Vocabulary,
+)  # fmt: skip
 from specdec.constraints.cache import ConstraintCache
 from specdec.testing import check_constraint, toy_tokenizer
-from tests.support.byte_tokenizer import trained
+from tests.support.byte_tokenizer import byte_ids, trained
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -19,6 +29,7 @@ CONSTRAINTS = {
     "regex": Regex("[0-9]{2}-(abc)*x"),
     "choice": Choice(["the cat", 'the "hat"\n', "東京"]),
     "grammar": Grammar('start: "(" start ")" | "the"'),
+    "tags": StructuralTags([Tag(begin="<a>", content=JsonSchema({"type": "boolean"}), end="</a>")]),
 }
 
 
@@ -61,6 +72,31 @@ def test_forced_text_is_spelled_as_the_tokenizer_spells_it() -> None:
     assert list(state.forced()) == tokenizer("the cat sat on the mat")["input_ids"]
     state = Choice(["the cat", "the hat"]).start(Vocabulary(tokenizer, len(tokenizer)))
     assert tokenizer.decode(state.forced()).strip() == "the"
+
+
+def test_between_tags_there_is_json_and_elsewhere_any_text() -> None:
+    tokenizer = trained()
+    content = JsonSchema({"type": "array", "items": {"enum": [1, 2]}, "minItems": 1, "maxItems": 2})
+    tags = [Tag(begin=begin, content=content, end="</t>", trigger="<t") for begin in ("<t=a>", "<t=b>")]
+    state = StructuralTags(tags).start(Vocabulary(tokenizer, len(tokenizer)))
+    steps = {
+        "the ": "",
+        "<t": "=",
+        "=": "ab",
+        "b": ">",
+        ">": "[",
+        "[": "12",
+        "2": ",]",
+        ", 1": "]",
+        "]": "<",
+        "</t>": "",
+    }
+    for text, following in steps.items():  # each with the characters that may follow, nothing for any
+        for token in byte_ids(text):
+            assert state.mask()[token], text
+            state = state.advance(token)
+        assert state.is_accepting == (not following), text
+        assert not following or {found[0] for found in texts(state, tokenizer)} == set(following), text
 
 
 def test_a_text_ends_where_nothing_may_follow() -> None:

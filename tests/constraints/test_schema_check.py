@@ -11,7 +11,7 @@ from specdec.constraints import Choice, Grammar, JsonSchema, Regex
 STRING = {"type": "string"}
 REFUSED: dict[str, tuple[Any, str]] = {
     "not": ({"properties": {"a": {"not": STRING}}}, "#/properties/a: the keyword 'not' can't be enforced"),
-    "misspelt": ({"items": {"minLenght": 3}}, "#/items: the keyword 'minLenght' can't be enforced; did you mean 'minLen"),
+    "misspelt": ({"items": {"minLenght": 3}}, "#/items: the keyword 'minLenght' can't be enforced; did you mean 'minL"),
     "unique": ({"type": "array", "uniqueItems": True}, "#: the keyword 'uniqueItems'"),
     "if": ({"anyOf": [STRING, {"if": STRING}]}, "#/anyOf/1: the keyword 'if'"),
     "old draft": ({"type": "number", "minimum": 0, "exclusiveMinimum": True}, "#: exclusiveMinimum is a number"),

@@ -1,0 +1,189 @@
+"""Texts under constraints on the built-in model: those of plain decoding by another loop and matcher, and all valid."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, Field, field_validator
+
+from specdec import Generator
+from specdec.constraints import Choice, JsonObject, JsonSchema, Regex
+from tests.support.plain import Allowed, decode_model
+
+llguidance = pytest.importorskip("llguidance")
+jsonschema = pytest.importorskip("jsonschema")
+
+PROMPTS = ["# heapq\n", "class Reader:\n    def read(self):", "x", "# The members, as JSON, with all of their names\n"]
+NUM_TOKENS = 90
+SEED = 11
+
+
+def allowed_by(grammar: str, tokenizer: Any) -> Allowed:
+    """The masks of a matcher that consumes the whole path each time."""
+    from llguidance.hf import from_tokenizer
+
+    library = from_tokenizer(tokenizer)
+
+    def allowed(new_tokens: list[int]) -> tuple[np.ndarray, bool]:
+        matcher = llguidance.LLMatcher(library, grammar)
+        assert matcher.consume_tokens(new_tokens)
+        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        bits[library.eos_tokens] = 0
+        return bits[: library.vocab_size].astype(bool), matcher.is_accepting()
+
+    return allowed
+
+
+def grammar_of(schema: Any) -> str:
+    options = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+    return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
+
+
+def closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def objects(values: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[dict[str, Any]]:
+    keys = st.sampled_from(["name", "größe", "number_of_members", "x", "日付", "a b", 'q"'])
+    return st.dictionaries(keys, values, min_size=1, max_size=most).flatmap(
+        lambda properties: st.lists(st.sampled_from(sorted(properties)), unique=True).map(
+            lambda required: closed(properties, required)
+        )
+    )
+
+
+LEAVES = st.one_of(
+    st.builds(lambda most: {"type": "string", "maxLength": most}, st.integers(0, 6)),
+    st.sampled_from(
+        [{"type": "boolean"}, {"type": "null"}, {"type": ["integer", "null"], "minimum": -5, "maximum": 130}]
+    ),
+    st.builds(
+        lambda low, more: {"type": "integer", "minimum": low, "maximum": low + more},
+        st.integers(-20, 9),
+        st.integers(0, 99),
+    ),
+    st.sampled_from(
+        [{"type": "string", "pattern": "^[A-Z]{2}-[0-9]+$", "maxLength": 7}, {"type": "string", "format": "date"}]
+    ),
+    st.lists(st.sampled_from(["red", "ünï", 3, None, True, "two words"]), min_size=1, unique_by=str).map(
+        lambda values: {"enum": values}
+    ),
+    st.just({"const": {"a": [1, "b"]}}),
+)
+ARRAYS = st.builds(
+    lambda items, least, more: {"type": "array", "items": items, "minItems": least, "maxItems": least + more},
+    LEAVES, st.integers(0, 2), st.integers(0, 2),
+)  # fmt: skip
+SCHEMAS = objects(
+    st.one_of(LEAVES, ARRAYS, objects(LEAVES, 2), st.builds(lambda a, b: {"anyOf": [a, b]}, LEAVES, ARRAYS)), 3
+)
+
+
+@pytest.fixture(scope="module")
+def generators(built_in: tuple[Any, Any]) -> dict[str, Generator]:
+    names = ("auto", "lookahead:N=3,W=3,G=3", "prompt_lookup+grammar")
+    return {name: Generator(*built_in, proposer=name, weights="stock", max_batch_size=3) for name in names}
+
+
+@settings(max_examples=4)
+@given(schemas=st.lists(SCHEMAS, min_size=4, max_size=4))
+def test_schemas_made_at_random_have_plain_decodings_texts_which_are_valid(
+    built_in: tuple[Any, Any], generators: dict[str, Generator], schemas: list[dict[str, Any]]
+) -> None:
+    model, tokenizer = built_in
+    each = [{"constraint": JsonSchema(schema)} for schema in schemas]
+    for temperature, seed in ((0.0, None), (1.0, SEED)):
+        expected = [
+            decode_model(
+                model,
+                tokenizer(prompt)["input_ids"],
+                NUM_TOKENS,
+                seed,
+                allowed=allowed_by(grammar_of(schema), tokenizer),
+            )
+            for prompt, schema in zip(PROMPTS, schemas, strict=True)
+        ]
+        for name, generator in generators.items():
+            results = generator.generate(
+                PROMPTS, each=each, temperature=temperature, seed=SEED, max_new_tokens=NUM_TOKENS
+            )
+            assert [list(result.token_ids) for result in results] == expected, name
+            for schema, result in zip(schemas, results, strict=True):
+                if result.finish_reason == "stop":
+                    assert result.parsed == json.loads(result.text)
+                    jsonschema.validate(result.parsed, schema, format_checker=jsonschema.FormatChecker())
+                else:
+                    assert result.finish_reason == "length"
+
+
+class Person(BaseModel, extra="forbid"):
+    name: str = Field(max_length=8)
+    age: int = Field(ge=0, le=120)
+
+
+class Picky(Person):
+    @field_validator("age")
+    @classmethod
+    def _refuse(cls, age: int) -> int:
+        raise ValueError("no age is right")
+
+
+def test_each_prompt_has_a_constraint_of_its_own_and_a_parsed_value(generators: dict[str, Generator]) -> None:
+    generator = generators["auto"]
+    constraints = [JsonSchema(Person), JsonSchema(list[bool]), Choice(["yes", "no"]), Regex("[0-9]{3}"), None]
+    each = [{"constraint": constraint} for constraint in constraints]
+    person, flags, choice, number, free = generator.generate(["# x"] * 5, each=each, max_new_tokens=60)
+    assert isinstance(person.parsed, Person)
+    assert flags.parsed is None or all(isinstance(flag, bool) for flag in flags.parsed)
+    assert choice.parsed in ("yes", "no")
+    assert number.text == number.parsed
+    assert number.parsed.isdigit()
+    assert free.parsed is None
+    assert generator.generate(
+        "# x", constraint=Regex("[0-9]+"), max_new_tokens=4
+    ).parsed.isdigit()  # ends while it accepts
+
+
+def test_a_stream_has_the_parsed_value_in_its_last_chunk(generators: dict[str, Generator]) -> None:
+    chunks = list(generators["auto"].stream("# x", constraint=JsonSchema(Person), max_new_tokens=60))
+    assert chunks[-1].result is not None
+    assert Person.model_validate_json("".join(chunk.text for chunk in chunks)) == chunks[-1].result.parsed
+
+
+def test_a_text_without_a_value_says_why(generators: dict[str, Generator]) -> None:
+    cut = generators["auto"].generate("# x", constraint=JsonSchema(Person), max_new_tokens=5)
+    assert (cut.finish_reason, cut.parsed) == ("length", None)
+    assert cut.text.startswith("{")
+    assert any("ended before the constraint was met" in note for note in cut.notes)
+    picky = generators["auto"].generate("# x", constraint=JsonSchema(Picky), max_new_tokens=60)
+    assert (picky.finish_reason, picky.parsed) == ("stop", None)
+    assert any("no age is right" in note for note in picky.notes)
+
+
+def test_whitespace_is_as_asked_for(generators: dict[str, Generator]) -> None:
+    schema = closed({"a": {"const": 1}, "b": {"const": [2, 3]}}, ["a", "b"])
+    generate = generators["auto"].generate
+    assert generate("# x", constraint=JsonSchema(schema)).text == '{"a": 1, "b": [2, 3]}'
+    assert generate("# x", constraint=JsonSchema(schema, whitespace="none")).text == '{"a":1,"b":[2,3]}'
+    assert json.loads(generate("# x", constraint=JsonSchema(schema, whitespace="any"), max_new_tokens=500).text)
+    assert generate("# x", constraint=JsonObject(), max_new_tokens=9).text[0] == "{"
+
+
+def test_forced_text_takes_few_steps(generators: dict[str, Generator]) -> None:
+    schema = closed({"the_name_of_the_customer": {"const": "a customer of no name"}}, ["the_name_of_the_customer"])
+    result = generators["auto"].generate("# x", constraint=JsonSchema(schema))
+    assert result.stats.num_tokens > 3 * result.stats.steps
+
+
+def test_transformers_generate_takes_a_constraint(built_in: tuple[Any, Any]) -> None:
+    import specdec
+
+    model, tokenizer = built_in
+    encoded = tokenizer(["# x", "# a longer one"], return_tensors="pt", padding=True, padding_side="left")
+    function = specdec.custom_generate(weights="stock", constraint=Regex("[0-9]{4}"), tokenizer=tokenizer)
+    tokens = model.generate(**encoded, do_sample=False, max_new_tokens=9, custom_generate=function)
+    texts = tokenizer.batch_decode(tokens[:, encoded["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert all(len(text) == 4 and text.isdigit() for text in texts)

@@ -1,0 +1,112 @@
+"""Drafts of what a constraint forces, and drafts pruned by what it refuses."""
+
+from collections.abc import Sequence
+
+import torch
+
+from specdec import Budget, Feedback, Generator, Request, ToyModel
+from specdec.constraints import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.path_state import PathState
+from specdec.decoding.request_state import TokenView
+from specdec.sampling.randomness import Randomness
+from specdec.strategies.merging.acceptance_rates import Rates
+from specdec.strategies.merging.growth import Growth
+from specdec.strategies.sources.grammar import GrammarEngine, GrammarProposer
+
+VOCAB = 8
+BUDGET = Budget(20, 20, 20)
+
+
+class Spelled(Constraint):
+    """The ids 1 to 5, in order; 3 may also be spelled 6."""
+
+    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+        return At(1)
+
+
+class At(ConstraintState):
+    def __init__(self, token: int) -> None:
+        self._token = token
+
+    @property
+    def is_accepting(self) -> bool:
+        return self._token > 5
+
+    def mask(self) -> torch.Tensor:
+        allowed = torch.zeros(VOCAB, dtype=torch.bool)
+        allowed[[self._token, *[6] * (self._token == 3)] if self._token < 6 else []] = True
+        return allowed
+
+    def advance(self, token: int) -> ConstraintState:
+        return At(self._token + 1)
+
+    def forced(self) -> Sequence[int]:
+        return range(self._token, 6)
+
+
+def request(state: PathState | None) -> Request:
+    rng = Randomness(0).stream("test")
+    return Request(TokenView([0, 7]), 2, VOCAB, frozenset(), 0.0, rng, constraint=lambda: state)
+
+
+def first_state() -> PathState:
+    return PathState(Spelled().start(Vocabulary(None, VOCAB)), frozenset(), VOCAB)
+
+
+def test_the_forced_tokens_are_drafted_as_a_chain_to_their_end() -> None:
+    tree = GrammarProposer().start(request(first_state())).propose(BUDGET)
+    assert tree.tokens == [7, 1, 2, 3, 4, 5]
+    assert tree.is_chain
+    assert len(GrammarProposer(num_nodes=2).start(request(first_state())).propose(BUDGET)) == 3
+
+
+def test_nothing_is_drafted_without_a_constraint() -> None:
+    assert len(GrammarProposer().start(request(None)).propose(BUDGET)) == 1
+
+
+def test_rates_of_single_tokens_and_of_spellings_are_learnt_apart() -> None:
+    engine = GrammarEngine(GrammarProposer())
+    drafter = engine.start(request(first_state()))
+    for _ in range(30):
+        tree = drafter.propose(BUDGET)
+        drafter.observe(Feedback(tree, (0, 1, 2), (1, 2, 6)))
+    assert engine.rates["only"].value > 0.99
+    assert engine.rates["spelled"].value < 0.3
+
+
+class Named:
+    """A source that names every token at each node."""
+
+    def __init__(self) -> None:
+        self.rates = Rates("named", lambda _: 0.5)
+
+    def root(self) -> int:
+        return 0
+
+    def follow(self, state: int, token: int) -> int:
+        return state + 1
+
+    def candidates(self, state: int) -> list[tuple[int, object]]:
+        return [(token, self.rates[token]) for token in range(VOCAB)]
+
+
+def test_refused_candidates_are_pruned_before_they_are_priced() -> None:
+    growth = Growth([Named()], request(first_state()), BUDGET)  # type: ignore[list-item]  # a fake
+    while growth.next_chance:
+        growth.take()
+    tree = growth.tree(len(growth))
+    paths = {tuple(tree.path(node)) for node in range(len(tree))}
+    assert {path for path in paths if len(path) == 5} == {(1, 2, 3, 4, 5), (1, 2, 6, 4, 5)}
+    assert len(tree) == 9
+    growth.learn([1])
+    assert growth.named[0].keys() == {1}  # what is refused is no wrong guess
+
+
+def test_a_generator_drafts_what_is_forced_and_the_model_decides_about_spellings() -> None:
+    def law(context: tuple[int, ...]) -> list[float]:
+        return [0.1 / 7] * 6 + [0.9, 0.1 / 7]  # 6, wherever it may
+
+    result = Generator(ToyModel(law, VOCAB)).generate([0], constraint=Spelled(), max_new_tokens=9)
+    assert list(result.token_ids) == [1, 2, 6, 4, 5]
+    assert result.finish_reason == "stop"
+    assert result.stats.steps <= 2
