@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
 from specdec.constraints.path_state import PathState
-from specdec.errors import SpecdecError, failure
+from specdec.errors import RequestError, SpecdecError, failure
 
 _MOST_CONSTRAINTS = 64
 
@@ -21,7 +21,7 @@ class ConstraintCache:
         """Return a request's state before its first new token.
 
         Raises:
-            RequestError: for a constraint that can't be enforced.
+            RequestError: for a constraint that can't be enforced, or allows the empty text alone.
             PluginError: if a third party's constraint fails.
         """
         if constraint not in self._states:
@@ -35,4 +35,7 @@ class ConstraintCache:
         while len(self._states) > _MOST_CONSTRAINTS:
             self._states.popitem(last=False)
         ends = frozenset(token for token in eos_token_ids if token < self._vocabulary.size)
-        return PathState(self._states[constraint], ends, self._vocabulary.size)
+        state = PathState(self._states[constraint], ends, self._vocabulary.size)
+        if state.is_complete:
+            raise RequestError(f"the constraint {constraint!r} allows the empty text alone")
+        return state

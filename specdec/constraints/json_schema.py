@@ -12,6 +12,7 @@ from specdec.constraints.schema_check import check_schema
 from specdec.errors import RequestError, in_one_line
 
 Whitespace = Literal["single", "none", "any"]
+_WHITESPACE = r"[ \n\r\t]{0,40}"  # models may write whitespace without end
 _SEPARATORS = {"single": (", ", ": "), "none": (",", ":"), "any": (",", ":")}
 
 
@@ -25,7 +26,7 @@ class JsonSchema(Constraint):
 
     definition: str = Field(description="the schema as JSON text")
     whitespace: Whitespace = Field(
-        default="single", description="a space after each comma and colon, none, or whatever the model writes"
+        default="single", description="a space after each comma and colon, none, or up to 40 characters anywhere"
     )
     python_type: Any = Field(default=None, exclude=True, repr=False, description="the type of parsed values")
 
@@ -53,6 +54,7 @@ class JsonSchema(Constraint):
             "item_separator": after_item,
             "key_separator": after_key,
             "whitespace_flexible": self.whitespace == "any",
+            "whitespace_pattern": _WHITESPACE if self.whitespace == "any" else None,
             "coerce_one_of": False,
             "lenient": False,
         }

@@ -83,7 +83,7 @@ class TableLaw:
 
 
 class TableConstraint(Constraint):
-    """A mask of its own for every path; each state accepts or allows token 0, and forced tokens may be wrong."""
+    """A mask of its own for every path; a state that doesn't accept allows token 0, and forced tokens may be wrong."""
 
     seed: int
     prob_of_refusal: float = 0.5
@@ -107,7 +107,7 @@ class TableState(ConstraintState):
 
     @property
     def is_accepting(self) -> bool:
-        return bool(self._rng.random() < self.table.prob_of_end)
+        return bool(self.path and self._rng.random() < self.table.prob_of_end)
 
     def mask(self) -> torch.Tensor:
         draws = self._rng.random(self.vocab_size + 1)[1:]  # the first decides whether the text may end

@@ -139,6 +139,11 @@ def test_what_the_library_refuses_is_an_error_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_constraint_that_allows_no_text_is_refused() -> None:
+    with pytest.raises(RequestError, match="allows the empty text alone"):
+        ConstraintCache(Vocabulary(trained(), len(trained()))).start(Regex(""), [0])
+
+
 def test_text_needs_a_tokenizer_that_the_library_can_read() -> None:
     with pytest.raises(RequestError, match=r"needs a tokenizer: Generator\(model, tokenizer\)"):
         Regex("a").start(Vocabulary(None, 6))

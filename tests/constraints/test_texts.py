@@ -88,7 +88,7 @@ def generators(built_in: tuple[Any, Any]) -> dict[str, Generator]:
     return {name: Generator(*built_in, proposer=name, weights="stock", max_batch_size=3) for name in names}
 
 
-@settings(max_examples=4)
+@settings(max_examples=3)
 @given(schemas=st.lists(SCHEMAS, min_size=4, max_size=4))
 def test_schemas_made_at_random_have_plain_decodings_texts_which_are_valid(
     built_in: tuple[Any, Any], generators: dict[str, Generator], schemas: list[dict[str, Any]]
@@ -168,7 +168,10 @@ def test_whitespace_is_as_asked_for(generators: dict[str, Generator]) -> None:
     generate = generators["auto"].generate
     assert generate("# x", constraint=JsonSchema(schema)).text == '{"a": 1, "b": [2, 3]}'
     assert generate("# x", constraint=JsonSchema(schema, whitespace="none")).text == '{"a":1,"b":[2,3]}'
-    assert json.loads(generate("# x", constraint=JsonSchema(schema, whitespace="any"), max_new_tokens=500).text)
+    assert json.loads(generate("# x", constraint=JsonSchema(schema, whitespace="any"), max_new_tokens=500).text) == {
+        "a": 1,
+        "b": [2, 3],
+    }
     assert generate("# x", constraint=JsonObject(), max_new_tokens=9).text[0] == "{"
 
 

@@ -32,6 +32,7 @@ from specdec.strategies.base import Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.merged import MergedEngine, MergedProposer
 from specdec.strategies.merging.source import Candidate, Source
+from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import toy_host, trees
@@ -240,7 +241,8 @@ def test_a_merge_is_made_of_names_too() -> None:
         [SuffixProposer(depth=4), TokenRecyclingProposer(), LookaheadProposer(N=3, W=2, G=2)]
     )
     generator = Generator(ToyModel.random(6), proposer="auto+jacobi")
-    assert generator.proposer == MergedProposer([SuffixProposer(), TokenRecyclingProposer(), JacobiProposer()])
+    of_auto = SuffixProposer(), TokenRecyclingProposer(), GrammarProposer()
+    assert generator.proposer == MergedProposer([*of_auto, JacobiProposer()])
     with pytest.raises(PluginError, match="unknown proposer 'sufix': did you mean suffix"):
         Generator(ToyModel.random(6), proposer="sufix+jacobi")
 
