@@ -151,7 +151,7 @@ class _MatcherState(ConstraintState):
 
     @property
     def is_accepting(self) -> bool:
-        return self._shared.ask(self._position, lambda matcher: matcher.is_accepting())
+        return bool(self._shared.ask(self._position, lambda matcher: matcher.is_accepting()))
 
     def mask(self) -> torch.Tensor:
         bits = self._shared.ask(self._position, lambda matcher: matcher.compute_bitmask())
