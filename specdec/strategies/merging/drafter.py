@@ -15,6 +15,8 @@ from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
 from specdec.tree import ROOT, Budget, DraftTree, Role
 
+_CERTAIN = 0.8  # probability that a node and all nodes above it are accepted
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
@@ -82,10 +84,17 @@ class MergedDrafter(BatchDrafter):
         self.growth = growth
         return growth
 
-    def skip(self) -> DraftTree:
-        """Return the root alone, for a step in which nothing is drafted."""
+    def skip(self, budget: Budget) -> DraftTree:
+        """Return the candidates of certain sources alone, for a step in which nothing else is drafted."""
         self.growth, self._whole = None, set()
-        return DraftTree(self.request.root)
+        sources = [part if isinstance(part, Source) and part.is_certain else None for part in self.parts]
+        if not any(sources):
+            return DraftTree(self.request.root)
+        growth = Growth(sources, self.request, budget, None, _CERTAIN, is_chain=True, on_failure=self.leave_out)
+        while growth.next_probability:
+            growth.take()
+        self.growth = growth
+        return growth.tree(len(growth))
 
     def tree(self, size: int) -> DraftTree:
         """Return the first nodes of the growth, the root included, with the draws of the parts' trees."""

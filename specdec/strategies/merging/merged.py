@@ -107,12 +107,12 @@ class MergedEngine(Engine):
             drafter.trees = {}
             for index, error in self._failed.items():
                 drafter.leave_out(index, error)
+        limits = [replace(budget, num_nodes=min(self._num_nodes, budget.num_nodes)) for budget in budgets]
         if self._sizer.skips(len(merged)):
-            return [drafter.skip() for drafter in merged]
+            return [drafter.skip(limit) for drafter, limit in zip(merged, limits, strict=True)]
         for index, part in enumerate(self.parts):
             self._propose_trees(index, part, merged, budgets)
         min_probability = self._sizer.min_probability(len(merged))
-        limits = [replace(budget, num_nodes=min(self._num_nodes, budget.num_nodes)) for budget in budgets]
         growths = [
             drafter.begin(limit, min_probability, is_chain=not self._takes_trees)
             for drafter, limit in zip(merged, limits, strict=True)

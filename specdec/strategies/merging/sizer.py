@@ -147,12 +147,13 @@ class SpeedupSizer(DraftSizer):
         widest = max((len(outcome.tree) for outcome in outcomes if outcome.tree is not None), default=1)
         if widest > 1:
             self.balance += sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / num_rows
-        if widest > _TRIAL_NODES and not self._num_trials:
+        is_plain = self._is_plain and widest == 1  # a source that is certain drafts in any step
+        if widest > _TRIAL_NODES and not (self._num_trials or self._is_plain):
             self._num_undrafted, self._pause = 0, _PAUSE
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
-            self._costs.learn(num_rows, size, record.total_seconds, searching, self._is_plain)
-            if not self._is_plain:  # the costs are those known now
+            self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
+            if not is_plain:  # the costs are those known now
                 costs = self._costs.table(num_rows).costs
                 self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)

@@ -36,7 +36,13 @@ class SourceProposer(Proposer):
 
 
 class Source(Drafter):
-    """A drafter with candidates after any path."""
+    """A drafter with candidates after any path.
+
+    Attributes:
+        is_certain: the candidates are nearly always right, so they are drafted also in steps that skip other sources.
+    """
+
+    is_certain: ClassVar[bool] = False
 
     def __init__(self, request: Request, limits: SourceProposer | None = None) -> None:
         super().__init__(request)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from specdec.constraints.path_state import PathState
 from specdec.strategies.base import Engine, Host, Request
-from specdec.strategies.merging.acceptance_rates import Rates
+from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 
 _ONLY, _SPELLED = "only", "spelled"
@@ -46,14 +46,16 @@ class GrammarEngine(Engine):
         self.forget()
 
     def forget(self) -> None:
-        self.rates = Rates("grammar", _prior)
+        self.rates = AcceptanceRates("grammar", _prior)
 
     def start(self, request: Request) -> Source:
         return _GrammarSource(request, self._config, self.rates)
 
 
 class _GrammarSource(Source):
-    def __init__(self, request: Request, config: GrammarProposer, rates: Rates) -> None:
+    is_certain: ClassVar[bool] = True
+
+    def __init__(self, request: Request, config: GrammarProposer, rates: AcceptanceRates) -> None:
         super().__init__(request, config)
         self._rates = rates
 

@@ -1,17 +1,22 @@
 """Drafts of what a constraint forces, and drafts pruned by what it refuses."""
 
 from collections.abc import Sequence
+from unittest.mock import Mock
 
 import torch
 
-from specdec import Budget, Feedback, Generator, Request, ToyModel
+from specdec import Budget, DraftTree, Feedback, Generator, Request, ToyModel
 from specdec.constraints import Constraint, ConstraintState, Vocabulary
 from specdec.constraints.path_state import PathState
 from specdec.decoding.request_state import TokenView
+from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.merging.acceptance_rates import Rates
+from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.growth import Growth
+from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.grammar import GrammarEngine, GrammarProposer
+from specdec.strategies.sources.suffix import SuffixProposer
+from specdec.testing import toy_host
 
 VOCAB = 8
 BUDGET = Budget(20, 20, 20)
@@ -78,7 +83,7 @@ class Named:
     """A source that names every token at each node."""
 
     def __init__(self) -> None:
-        self.rates = Rates("named", lambda _: 0.5)
+        self.rates = AcceptanceRates("named", lambda _: 0.5)
 
     def root(self) -> int:
         return 0
@@ -92,14 +97,30 @@ class Named:
 
 def test_refused_candidates_are_pruned_before_they_are_priced() -> None:
     growth = Growth([Named()], request(first_state()), BUDGET)  # type: ignore[list-item]  # a fake
-    while growth.next_chance:
+    while growth.next_probability:
         growth.take()
     tree = growth.tree(len(growth))
     paths = {tuple(tree.path(node)) for node in range(len(tree))}
     assert {path for path in paths if len(path) == 5} == {(1, 2, 3, 4, 5), (1, 2, 6, 4, 5)}
     assert len(tree) == 9
     growth.learn([1])
-    assert growth.named[0].keys() == {1}  # what is refused is no wrong guess
+    assert growth.candidates[0].keys() == {1}  # what is refused is no wrong guess
+
+
+def test_what_is_forced_is_drafted_also_where_drafts_have_cost_too_much() -> None:
+    host = toy_host(VOCAB, reads_q=False)
+    engine = MergedProposer([SuffixProposer(), GrammarProposer()]).bind(host)
+    engine._sizer.balance = -1.0  # type: ignore[attr-defined]  # what a stretch of rejected drafts leaves
+    drafters = [engine.start(request(state)) for state in (first_state(), None)]
+    forced, free = engine.propose_many(drafters, [BUDGET, BUDGET])
+    assert isinstance(forced, DraftTree)
+    assert isinstance(free, DraftTree)
+    assert (forced.tokens, free.tokens) == ([7, 1, 2, 3, 4, 5], [7])
+    before = engine._sizer.balance  # type: ignore[attr-defined]
+    drafters[0].observe(Feedback(forced, (0, 1, 2), (1, 2, 3)))
+    outcomes = [Outcome(Mock(), tree=tree, tokens=tokens) for tree, tokens in ((forced, (1, 2, 3)), (free, (4,)))]
+    engine.learn(StepRecord("step", tuple(outcomes), {"forward": 1.0}, width=6), outcomes)
+    assert engine._sizer.balance > before  # type: ignore[attr-defined]  # other drafts begin again the sooner
 
 
 def test_a_generator_drafts_what_is_forced_and_the_model_decides_about_spellings() -> None:
