@@ -6,6 +6,7 @@ when the state's mask is read, by rollback to the common prefix and consumption 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from specdec.errors import RequestError, in_one_line
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+MOST_SECONDS = 10.0  # for the compilation
 MOST_BYTES = 1 << 18  # of a grammar's text; a JSON schema of that size takes 0.2 s
 _MOST_FORCED_BYTES = 256
 Answer = TypeVar("Answer")
@@ -29,9 +31,25 @@ def start(grammar: str, vocabulary: Vocabulary) -> ConstraintState:
         RequestError: with the library's message, if it refuses the grammar or the tokenizer, or isn't installed.
     """
     tokens = vocabulary.once(_library_tokens)
-    matcher = library().LLMatcher(tokens.tokenizer, grammar, log_level=0)
+    matcher = _compiled(grammar, tokens)
     check(matcher)
     return _MatcherState(_SharedMatcher(matcher, tokens), _START)
+
+
+def _compiled(grammar: str, tokens: "_Tokens") -> "LLMatcher":
+    """A matcher for a grammar, from a thread that is given up after some seconds.
+
+    Most grammars take a millisecond, and the library's own limits bound the others but a few: ``multipleOf`` with a
+    large number, for one.
+    """
+    made = list["LLMatcher"]()
+    make = library().LLMatcher
+    worker = Thread(target=lambda: made.append(make(tokens.tokenizer, grammar, log_level=0)), daemon=True)
+    worker.start()
+    worker.join(MOST_SECONDS)
+    if not made:
+        raise RequestError(f"the constraint takes longer than {MOST_SECONDS:g} s to compile: simplify it")
+    return made[0]
 
 
 def library() -> Any:

@@ -139,6 +139,13 @@ def test_what_the_library_refuses_is_an_error_in_one_line(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_constraint_that_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.constraints.matcher.MOST_SECONDS", 0.0)
+    slow = JsonSchema({"type": "integer", "multipleOf": 99991, "minimum": 0, "maximum": 10**9})
+    with pytest.raises(RequestError, match="takes longer than 0 s to compile"):
+        slow.start(Vocabulary(trained(), len(trained())))
+
+
 def test_a_constraint_that_allows_no_text_is_refused() -> None:
     with pytest.raises(RequestError, match="allows the empty text alone"):
         ConstraintCache(Vocabulary(trained(), len(trained()))).start(Regex(""), [0])
