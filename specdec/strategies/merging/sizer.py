@@ -153,7 +153,7 @@ class SpeedupSizer(DraftSizer):
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
             self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
-            if not is_plain:  # the costs are those known now
+            if not self._is_plain:  # the costs are those known now
                 costs = self._costs.table(num_rows).costs
                 self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)
