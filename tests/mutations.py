@@ -285,7 +285,7 @@ MUTATIONS = (
         (CONSTRAINTS,),
     ),
     Mutation(
-        "a mask behind the truncation",
+        "a mask after the truncation",
         "specdec/sampling/distributions.py",
         (
             ("self._scores[node] = self._masked(node, scores)", "self._scores[node] = scores"),
