@@ -5,6 +5,7 @@ when the state's mask is read, by rollback to the common prefix and consumption 
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -42,14 +43,20 @@ def _compiled(grammar: str, tokens: "_Tokens") -> "LLMatcher":
     Most grammars take a millisecond, and the library's own limits bound the others but a few: ``multipleOf`` with a
     large number, for one.
     """
-    made = list["LLMatcher"]()
+    made: Future[LLMatcher] = Future()
     make = library().LLMatcher
-    worker = Thread(target=lambda: made.append(make(tokens.tokenizer, grammar, log_level=0)), daemon=True)
-    worker.start()
-    worker.join(MOST_SECONDS)
-    if not made:
-        raise RequestError(f"the constraint takes longer than {MOST_SECONDS:g} s to compile: simplify it")
-    return made[0]
+
+    def compile_grammar() -> None:
+        try:
+            made.set_result(make(tokens.tokenizer, grammar, log_level=0))
+        except Exception as error:  # such as text that isn't Unicode
+            made.set_exception(error)
+
+    Thread(target=compile_grammar, daemon=True).start()
+    try:
+        return made.result(MOST_SECONDS)
+    except TimeoutError:
+        raise RequestError(f"the constraint takes longer than {MOST_SECONDS:g} s to compile: simplify it") from None
 
 
 def library() -> Any:
@@ -75,8 +82,12 @@ def check(matcher: "LLMatcher") -> None:
 
 
 def check_size(name: str, text: str) -> None:
-    """Raise RequestError for a grammar's text that is too large."""
-    if (size := len(text.encode())) > MOST_BYTES:
+    """Raise RequestError for a grammar's text that is too large, or isn't Unicode."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{name} has half of a surrogate pair: {in_one_line(error)}") from None
+    if size > MOST_BYTES:
         raise RequestError(f"{name} has {size:,} bytes; at most {MOST_BYTES:,} are accepted")
 
 

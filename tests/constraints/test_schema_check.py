@@ -70,6 +70,7 @@ def test_what_is_no_schema_or_too_large_is_refused_before_it_is_compiled() -> No
         ("[" * 100_000, "isn't JSON"),
         (open, "give a pydantic model or another type with a JSON schema"),
         ({"enum": ["a" * 300_000]}, "at most 262,144"),
+        ({"enum": ["\ud800"]}, "half of a surrogate pair"),
     ):
         with pytest.raises(RequestError, match=reason):
             JsonSchema(given)
