@@ -80,6 +80,8 @@ PROMPTS = '{"prompt": "# heapq", "category": "code"}\n{"turns": ["What is bread?
 def commands(page: str) -> list[str]:
     lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
     wanted = [line for line in lines if line.startswith(("specdec", "echo"))]
+    if importlib.util.find_spec("llguidance") is None:
+        wanted = [line for line in wanted if "--choice" not in line and "--regex" not in line]
     if importlib.util.find_spec("specdec_openvino") is None:
         wanted = [line for line in wanted if "openvino" not in line]
     return wanted

@@ -47,3 +47,6 @@ class ConstraintOptions(OptionGroup):
             raise RequestError(f"--json-schema {self.json_schema} can't be read: {error.strerror}") from error
         except UnicodeError as error:
             raise RequestError(f"--json-schema {self.json_schema} is not UTF-8 text: convert it first") from error
+
+
+UNCONSTRAINED = ConstraintOptions()

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from specdec.cli.constraint_options import UNCONSTRAINED, ConstraintOptions
 from specdec.cli.model_choice import USUAL, ModelChoice, takes_model
 from specdec.cli.option_groups import OptionGroup
 from specdec.cli.options import (
@@ -58,6 +59,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     choice: ModelChoice = USUAL,
     file: Annotated[Path | None, typer.Option(help="read the prompt from a file")] = None,
     chat: Chat = None,
+    constrained: ConstraintOptions = UNCONSTRAINED,
     proposer: ProposerOption = "auto",
     verifier: Verifier = "match",
     decoding: Decoding = Decoding(),
@@ -70,6 +72,7 @@ def generate(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings = decoding.settings()
     with before_anything_runs():  # what is wrong is said before seconds go into loading
         text = _read_prompt(prompt, file)
+        settings["constraint"] = constrained.constraint()
         if not text and not chat:
             raise RequestError(
                 "the prompt is empty: give at least one token, as an argument, with --file, or on standard input"
