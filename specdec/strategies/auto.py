@@ -12,7 +12,7 @@ from specdec.strategies.sources.suffix import SuffixProposer
 
 
 class AutoProposer(Proposer):
-    """Drafts from the text's own suffixes, the target's recycled predictions and the constraint's forced text, in one tree.
+    """Drafts from the text's suffixes, the target's recycled predictions and a constraint's forced text, in one tree.
 
     The draft sizer decides in each step how many nodes are worth their cost, which may be none.
     """

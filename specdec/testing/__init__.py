@@ -7,7 +7,7 @@
 - ``shapes``, ``laws`` and ``trees`` are hypothesis strategies for draft shapes, distributions over a vocabulary, and
   trees.
 - ``first_drafts`` returns the trees that a strategy drafts in its first steps, for worked examples.
-- ``TableConstraint`` is a constraint over a small vocabulary.
+- ``TableConstraint`` and ``FixedTokens`` are constraints on token ids.
 - ``toy_tokenizer`` is a tokenizer for a ``ToyModel``, for strategies that read or write text.
 
 hypothesis comes with the extra ``specdec[testing]``; enumeration works without it.
@@ -16,7 +16,7 @@ hypothesis comes with the extra ``specdec[testing]``; enumeration works without 
 from specdec.testing.backends import check_backend
 from specdec.testing.cases import Shape, TableConstraint, TableLaw, draw_tree, laws, shapes, trees
 from specdec.testing.checks import check_drafting, check_proposer, check_verifier, toy_host
-from specdec.testing.constraints import check_constraint
+from specdec.testing.constraints import FixedTokens, check_constraint
 from specdec.testing.drafting import first_drafts
 from specdec.testing.emission import emitted_law, expected_length, plain_law, target_of
 from specdec.testing.enumeration import EXACT, outcomes, total_variation
@@ -24,6 +24,7 @@ from specdec.testing.tokenizer import toy_tokenizer
 
 __all__ = [
     "EXACT",
+    "FixedTokens",
     "Shape",
     "TableConstraint",
     "TableLaw",

@@ -1,6 +1,7 @@
-"""A constraint's laws as one function, over random walks."""
+"""A constraint's laws as one function, over random walks, and a constraint that allows one text."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,36 @@ import torch
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
 
 _NUM_WALKS, _MOST_TOKENS = 4, 24
+
+
+class FixedTokens(Constraint):
+    """A constraint that allows one text, given by its tokens."""
+
+    tokens: tuple[int, ...]
+
+    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+        return _FixedState(self.tokens, vocabulary.size)
+
+
+@dataclass(frozen=True)
+class _FixedState(ConstraintState):
+    rest: tuple[int, ...]
+    vocab_size: int
+
+    @property
+    def is_accepting(self) -> bool:
+        return not self.rest
+
+    def mask(self) -> torch.Tensor:
+        allowed = torch.zeros(self.vocab_size, dtype=torch.bool)
+        allowed[list(self.rest[:1])] = True
+        return allowed
+
+    def advance(self, token: int) -> ConstraintState:
+        return _FixedState(self.rest[1:], self.vocab_size)
+
+    def forced(self) -> Sequence[int]:
+        return self.rest
 
 
 def check_constraint(constraint: Constraint, tokenizer: Any | None, vocab_size: int, seed: int = 0) -> None:

@@ -3,12 +3,19 @@
 from itertools import islice
 
 from specdec.backends.toy import ToyModel
+from specdec.constraints.base import Constraint
 from specdec.record import StepRecord
 from specdec.strategies.base import Proposer
 from specdec.tree import DraftTree
 
 
-def first_drafts(proposer: Proposer, prompt: list[int], num_steps: int = 1, vocab_size: int = 10) -> list[DraftTree]:
+def first_drafts(
+    proposer: Proposer,
+    prompt: list[int],
+    num_steps: int = 1,
+    vocab_size: int = 10,
+    constraint: Constraint | None = None,
+) -> list[DraftTree]:
     """Return the trees that a strategy drafts in the first steps after a prompt.
 
     The target is ``ToyModel.counting(vocab_size)``, decoded greedily: it predicts token i % vocab_size at position i.
@@ -21,6 +28,6 @@ def first_drafts(proposer: Proposer, prompt: list[int], num_steps: int = 1, voca
         trees.extend(outcome.tree for outcome in record.outcomes if outcome.tree is not None)
 
     with Generator(ToyModel.counting(vocab_size), proposer=proposer) as generator:
-        for _ in islice(generator.stream(prompt, max_new_tokens=64, on_step=collect), num_steps):
+        for _ in islice(generator.stream(prompt, max_new_tokens=64, on_step=collect, constraint=constraint), num_steps):
             pass
     return trees

@@ -16,6 +16,7 @@ MODULES = (
     "specdec.strategies.lookahead",
     "specdec.strategies.prompt_lookup",
     "specdec.strategies.sources.datastore",
+    "specdec.strategies.sources.grammar",
     "specdec.strategies.sources.recycling",
     "specdec.strategies.sources.suffix",
 )

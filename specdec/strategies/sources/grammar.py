@@ -1,11 +1,11 @@
-"""Draft what the request's constraint forces.
+"""Drafts of the text that a request's constraint forces.
 
-After ``{"`` a schema with one required property leaves one text, and so its usual tokens are drafted as a chain:
+After ``{"`` a schema whose first property is required allows one text, which is drafted by its usual tokens:
 
-    constraint {"customer_name": …}, text so far {"       draft  c ustom er _ name ":  Ġ"
+    text so far ``{"``        draft ``c``, ``ustom``, ``er``, ``_``, ``name``, ``":``, `` "``
 
-The model may spell a forced text by other tokens where the mask allows several, so the chain is verified like any
-draft. Measured rates separate tokens that are the only one allowed from tokens of a forced text.
+Where the mask allows several tokens, the model may spell the text by others, so drafts are verified like all others.
+Acceptance rates are measured apart for tokens that are the only allowed one and for other tokens of a forced text.
 """
 
 from collections.abc import Hashable, Sequence
@@ -23,7 +23,14 @@ _RIGHT = {_ONLY: 0.999, _SPELLED: 0.9}
 
 
 class GrammarProposer(SourceProposer):
-    """Continue with the tokens that the request's constraint forces; nothing where it leaves a choice."""
+    """Drafts the text that the request's constraint forces, and nothing where several texts are allowed.
+
+    >>> from specdec.testing import FixedTokens, first_drafts
+    >>> first_drafts(GrammarProposer(), prompt=[1, 2], constraint=FixedTokens(tokens=(7, 5, 7)))
+    [DraftTree(tokens=[2, 7, 5, 7], parents=[-1, 0, 1, 2])]
+
+    The constraint allows one text, so all of it is drafted.
+    """
 
     learns_across_requests: ClassVar[bool] = True
 
