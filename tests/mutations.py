@@ -85,8 +85,8 @@ MUTATIONS = (
         "specdec/strategies/draft_model/drafts.py",
         (
             (
-                "*((token, None) for token in likeliest.tolist())",
-                "*((token, law) for token in likeliest.tolist())",
+                "*((token, None) for token in most_likely.tolist())",
+                "*((token, law) for token in most_likely.tolist())",
             ),
         ),
         (DRAFTS,),
@@ -216,7 +216,7 @@ MUTATIONS = (
     Mutation(
         "settings of a neighbour's plan",
         "specdec/decoding/step.py",
-        (("request.tokens, request.warper,", "request.tokens, turns[0].request.warper,"),),
+        (("warper, randomness, constraint = request.warper,", "warper, randomness, constraint = turns[0].request.warper,"),),
         (SCHEDULER,),
     ),
     Mutation(
