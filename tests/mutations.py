@@ -216,7 +216,7 @@ MUTATIONS = (
     Mutation(
         "settings of a neighbour's plan",
         "specdec/decoding/step.py",
-        (("warper, randomness, constraint = request.warper,", "warper, randomness, constraint = turns[0].request.warper,"),),
+        (("constraint = request.warper, request.", "constraint = turns[0].request.warper, request."),),
         (SCHEDULER,),
     ),
     Mutation(
