@@ -144,10 +144,10 @@ class Backend(ABC):
         """Announce the capacities of all rows that will soon be open, so that memory need not grow row by row."""
 
     def expect_hidden(self, layers: Collection[int]) -> None:  # noqa: B027 - optional
-        """Announce layers whose hidden states will be wanted, so that no pass has to prepare for them.
+        """Announce layers whose hidden states layouts will request, so that no pass is delayed by preparations.
 
         Raises:
-            ModelError: if they are unavailable, with the remedy.
+            ModelError: if the states are unavailable, with the remedy.
         """
 
     @abstractmethod

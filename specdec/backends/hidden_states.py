@@ -1,6 +1,6 @@
-"""Hidden states of a few layers, taken by hooks that exist for one pass.
+"""Hidden states of a few layers, collected by forward hooks that are registered for one pass.
 
-transformers' ``output_hidden_states`` leaves hooks in the model for good, and passes of hooked models aren't recorded.
+transformers' ``output_hidden_states`` collects all layers and leaves its hooks in the model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,13 +12,13 @@ from transformers import PreTrainedModel
 
 
 class HiddenStates:
-    """The places in a model where hidden states are taken, numbered as by transformers.
+    """The modules of a model at which hidden states are collected, with transformers' numbers.
 
-    State 0 enters the first layer, state k leaves layer k, and the last state leaves the module that holds the layers,
-    after its norm.
+    State 0 is the input of the first layer, state k the output of layer k, and the last state the output of the module
+    that contains the layers, after its final norm.
 
     Attributes:
-        is_able: False if the model has no single list of layers: ``output_hidden_states`` serves then.
+        is_able: False if the model has no single list of layers; use ``output_hidden_states`` then.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -35,7 +35,7 @@ class HiddenStates:
 
     @contextmanager
     def taken(self, layers: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
-        """Yield a dictionary that a pass of the model in the block fills with the states of some layers."""
+        """Yield a dictionary that the model's pass in the block fills with the hidden states of some layers."""
         states: dict[int, torch.Tensor] = {}
         with ExitStack() as hooks:
             for layer in layers:

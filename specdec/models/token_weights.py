@@ -1,7 +1,7 @@
 """A model's input embeddings and output rows, for strategies that compute with them, such as trained heads.
 
-torch models have them in modules. A model that another engine runs was read from a folder, whose safetensors files are
-mapped into memory: only the rows that are read take memory.
+torch models have them in modules. For a model that another engine runs they are mapped into memory from the safetensors
+files of its folder, so only the rows that are read take memory.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from specdec.weights.tensor import PackedWeight
 
 
 def embeddings_of(model: object) -> torch.Tensor:
-    """The input embeddings, ``(vocab, hidden)``, as stored: models that scale them do so later. Read-only.
+    """Return the input embeddings, ``(vocab, hidden)``, as stored, without a model's own scaling. Read-only.
 
     Args:
         model: a transformers model, or an object with its ``config`` and the ``folder`` that it was read from.
 
     Raises:
-        ModelError: if there are none, or quantised ones.
+        ModelError: if there are none, or they are quantised.
     """
     if isinstance(model, torch.nn.Module):
         return _weight_of(model, "get_input_embeddings")
@@ -30,7 +30,7 @@ def embeddings_of(model: object) -> torch.Tensor:
 
 
 def output_rows_of(model: object, ids: Sequence[int]) -> torch.Tensor:
-    """The rows of the output matrix for some tokens, ``(tokens, hidden)``, without a bias; as ``embeddings_of``."""
+    """Return the output matrix's rows for some tokens, ``(tokens, hidden)``, without bias; see ``embeddings_of``."""
     if isinstance(model, torch.nn.Module):
         weight = _weight_of(model, "get_output_embeddings")
     else:
@@ -52,7 +52,7 @@ def _weight_of(model: torch.nn.Module, getter: str) -> torch.Tensor:
 
 
 def _stored(model: Any, getter: str) -> torch.Tensor:
-    """A matrix of a checkpoint's folder, mapped into memory."""
+    """Return a matrix of a checkpoint's folder, mapped into memory."""
     folder, config = getattr(model, "folder", None), getattr(model, "config", None)
     if folder is None or config is None:
         raise ModelError(f"{type(model).__name__} has no embeddings: give a transformers model, or the folder of one")
@@ -71,14 +71,14 @@ class _Matrix:
 
 
 def _described(config: Any) -> tuple[_Matrix, _Matrix | None]:
-    """A model's embeddings and, unless it is the same, its output matrix."""
+    """Return a model's embeddings and its output matrix; None for an output matrix tied to the embeddings."""
     from transformers import AutoModelForCausalLM
 
     try:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
     except Exception as error:  # modelling code
-        raise ModelError(f"the model's code doesn't tell the names of its tensors: {in_one_line(error)}") from error
+        raise ModelError(f"can't build the model to find the names of its tensors: {in_one_line(error)}") from error
     names = {module: name for name, module in model.named_modules()}
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     described = [_Matrix(f"{names[each]}.weight", tuple(each.weight.shape)) for each in (embedding, head)]
@@ -98,9 +98,9 @@ class _Files:
                 self._path_of.update(dict.fromkeys(keys, path))
 
     def key_of(self, name: str, besides: str) -> str:
-        """The key of a matrix in the files, which may lack the prefix of the module that holds the layers.
+        """Return the key of a matrix in the files, which may lack the prefix of the module that contains the layers.
 
-        A matrix that was renamed since the files were written is the only one of its shape ``besides`` another.
+        A matrix that transformers has renamed is found if no other matrix except ``besides`` has its shape.
         """
         others = [key for key in self._path_of if key != besides]
         for keys in (
@@ -113,7 +113,7 @@ class _Files:
         raise ModelError(f"the files of {self._folder} have no tensor {name}: give the folder of a whole checkpoint")
 
     def read(self, key: str) -> torch.Tensor:
-        """A matrix, mapped into memory."""
+        """Return a matrix, mapped into memory."""
         with self._open(self._path_of[key], framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(key)
         return tensor

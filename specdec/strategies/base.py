@@ -108,12 +108,12 @@ class Answers(Mapping[int, Any]):
         return f"{type(self).__name__}({'not read yet' if self._found is None else dict(self._found)})"
 
     def tensor(self) -> torch.Tensor:
-        """The answers to a ``Hidden`` signal, ``(nodes, layers, size)``, in the order of iteration.
+        """Return the values of a ``Hidden`` signal, ``(nodes, layers, size)``, in the order of iteration.
 
         Raises:
             TypeError: for any other signal.
         """
-        raise TypeError("only the answers to a Hidden signal are a tensor: read others by node")
+        raise TypeError("only a Hidden signal's values are a tensor: read other values by node")
 
     def at(self, place: Mapping[int, int]) -> "Answers":
         """Return the same values by the nodes of another tree; ``place`` maps these to the nodes here."""
@@ -121,11 +121,11 @@ class Answers(Mapping[int, Any]):
 
 
 class HiddenAnswers(Answers):
-    """Hidden states at some nodes, found in one operation.
+    """The values of a ``Hidden`` signal, computed together.
 
     Args:
-        nodes: in the order of the tensor's rows.
-        find: returns the states, ``(nodes, layers, size)``.
+        nodes: in the order of the tensor's first dimension.
+        find: returns the hidden states, ``(nodes, layers, size)``.
     """
 
     def __init__(self, nodes: Sequence[int], find: Callable[[], torch.Tensor]) -> None:
@@ -242,17 +242,17 @@ class Host:
     num_layers: int | None = None
 
     def embeddings(self) -> torch.Tensor:
-        """The target's input embeddings, ``(vocab, hidden)``, as stored; read-only.
+        """Return the target's input embeddings, ``(vocab, hidden)``, as stored; read-only.
 
-        Of a model that torch doesn't run they are mapped from its folder's files.
+        If another engine than torch runs the model, they are mapped into memory from its folder's files.
 
         Raises:
-            ModelError: if the model has none, or quantised ones.
+            ModelError: if there are none, or they are quantised.
         """
         return embeddings_of(self.model)
 
     def output_rows(self, ids: Sequence[int]) -> torch.Tensor:
-        """The rows of the target's output matrix for some tokens, ``(tokens, hidden)``; as ``embeddings``."""
+        """Return the rows of the target's output matrix for some tokens, ``(tokens, hidden)``; see ``embeddings``."""
         return output_rows_of(self.model, ids)
 
 
@@ -342,10 +342,10 @@ class Drafter(ABC):
         """Return a tree below ``request.root``, within the budget."""
 
     def receive(self, feedback: Feedback) -> None:  # noqa: B027 - optional
-        """Called after every step, the last included, with the verified tree itself.
+        """Called after every step, including the last, with the verified tree itself.
 
-        In a merge too, whether or not any node of the drafter's own is in the tree: what it needs of every step, such
-        as hidden states at the accepted path, it takes here.
+        In a merge it is called even if the tree has no node of this drafter. A drafter that needs signals of every
+        step, such as hidden states at the accepted path, reads them here.
         """
 
     def observe(self, feedback: Feedback) -> None:  # noqa: B027 - optional

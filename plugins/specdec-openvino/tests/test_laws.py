@@ -4,6 +4,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,8 @@ from transformers import PreTrainedModel
 from specdec import DraftTree, ModelError
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
+from specdec.models.loading import ModelSource
+from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.probes.walk import walk
 from specdec.target import Target
 from specdec.testing import check_backend
@@ -135,6 +138,15 @@ def test_in_exact_numerics_a_graph_of_other_bits_is_refused(make: Make, monkeypa
     target = Target(backend, compiler)
     row = target.open(8)
     assert target.forward(target.compile({row: DraftTree(5)})).rows[row].logits(0).isfinite().all()
+
+
+def test_a_model_of_a_folder_has_the_embeddings_of_its_files(make: Make, tmp_path: Path) -> None:
+    model = make("llama")
+    model.save_pretrained(tmp_path)
+    opened, _ = OpenVINOBackend.read(ModelSource(str(tmp_path)), object(), OpenVINOOptions())
+    assert not isinstance(opened, PreTrainedModel)
+    assert torch.equal(embeddings_of(opened), model.get_input_embeddings().weight)
+    assert torch.equal(output_rows_of(opened, [7, 0]), model.get_output_embeddings().weight[[7, 0]])
 
 
 def test_memory_goes_with_the_last_row(make: Make) -> None:
