@@ -135,6 +135,7 @@ def test_after_a_shared_prefix_every_position_was_shown_once(is_merged: bool) ->
                 handles += batch.add(prompt, proposer=proposer, max_new_tokens=4)
             while batch.advance() is not None:
                 pass
+            assert [handle.error for handle in handles] == [None] * len(handles)
             num_reused += sum(handle.stats.num_reused for handle in handles)
     assert_each_once(seen)
     assert num_reused > 6 * _BLOCK
@@ -145,6 +146,7 @@ def served(batch: Any, prompt: list[int], proposer: Proposer | None = None) -> i
     (handle,) = batch.add(prompt, proposer=proposer, max_new_tokens=2)
     while batch.advance() is not None:
         pass
+    assert handle.error is None
     return int(handle.stats.num_reused)
 
 
