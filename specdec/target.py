@@ -4,7 +4,7 @@ The decoding loop, draft models, probes and measurements all drive models throug
 while other rows are opened and released.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from specdec.backends.base import Backend, Held
@@ -130,6 +130,7 @@ class Target:
         trees: Mapping[CacheRow, DraftTree],
         trunks: Mapping[CacheRow, Sequence[int]] = _NO_TRUNKS,
         hidden: Sequence[int] = (),
+        wanted_trunks: Collection[CacheRow] = (),
     ) -> PlannedPass:
         """Compile one pass over a tree per row.
 
@@ -137,12 +138,16 @@ class Target:
             trees: by row; each root follows the row's committed tokens and trunk.
             trunks: by row, tokens before the tree's root that aren't cached yet.
             hidden: layers whose hidden states are wanted.
+            wanted_trunks: rows for which the logits at the trunk's tokens are wanted as well.
         """
         self.check_rows()
         numbers = [self._rows.index(row) for row in trees]
         first = min(numbers)
         rows = tuple(self._rows[first : max(numbers) + 1])
-        grown = [trees[row].below(trunks.get(row, ())) if row in trees else DraftTree(0) for row in rows]
+        grown = [
+            trees[row].below(trunks.get(row, ()), row in wanted_trunks) if row in trees else DraftTree(0)
+            for row in rows
+        ]
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
         layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown))
         return PlannedPass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})

@@ -33,7 +33,7 @@ from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.auto import AutoProposer
-from specdec.strategies.base import Engine, Host, TopLogits
+from specdec.strategies.base import Answers, Engine, Host, TopLogits
 from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedEngine
@@ -144,7 +144,9 @@ class Row:
         tokens = tuple(following[: len(path)])
         self.tokens.extend(tokens)
         self.done += len(tokens)
-        self.drafter.observe(Feedback(tree, tuple(path), tokens, {SIGNAL: seen}))
+        feedback = Feedback(tree, tuple(path), tokens, {SIGNAL: Answers(lambda: seen)})
+        self.drafter.receive(feedback)
+        self.drafter.observe(feedback)
         request: Any = None  # the engine reads nothing from it
         return Outcome(request, tree=tree, path=tuple(path), tokens=tokens, num_nodes=len(tree))
 

@@ -12,7 +12,7 @@ Laws:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -142,6 +142,13 @@ class Backend(ABC):
 
     def expect(self, capacities: Sequence[int]) -> None:  # noqa: B027 - optional
         """Announce the capacities of all rows that will soon be open, so that memory need not grow row by row."""
+
+    def expect_hidden(self, layers: Collection[int]) -> None:  # noqa: B027 - optional
+        """Announce layers whose hidden states layouts will request, so that no pass is delayed by preparations.
+
+        Raises:
+            ModelError: if the states are unavailable, with the remedy.
+        """
 
     @abstractmethod
     def forward(self, layout: Layout) -> Output:

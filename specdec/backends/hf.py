@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from specdec.backends import grouped
 from specdec.backends.base import NO_OPTIONS, Backend, BackendOptions, Held
 from specdec.backends.cache import RaggedCache
+from specdec.backends.hidden_states import HiddenStates
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
@@ -70,6 +71,7 @@ class HFBackend(Backend):
         self._process = os.getpid()
         self._is_inference = runs_in_inference_mode(model)
         self._replay = Replay(model)
+        self._hidden_states = HiddenStates(model)
         self._has_fused_attention = grouped.is_for(config) and not why_fixed(model)
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
         grouped.register()
@@ -127,43 +129,42 @@ class HFBackend(Backend):
             wanted = torch.tensor(repeated, device=self.shapes.device)
         inputs = Inputs(layout.input_ids, layout.positions, layout.masks, wanted)
         with self._attention(bool(layout.masks) or layout.width == 1, layout.attention):
-            logits, hidden = self._answers(inputs, max(layout.lengths), layout.hidden)
-        return Output(logits[:, : len(columns)], columns, hidden)
+            logits, *states = self._outputs(inputs, max(layout.lengths), layout.hidden)
+        return Output(logits[:, : len(columns)], columns, dict(zip(layout.hidden, states, strict=True)))
 
-    def _answers(
-        self, inputs: Inputs, length: int, layers: Sequence[int]
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Return the logits of a pass, ``(rows, columns, vocab)``, and hidden states by layer."""
+    def _outputs(self, inputs: Inputs, length: int, layers: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        """Return the logits of a pass, ``(rows, columns, vocab)``, and the hidden states of each layer."""
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else dict(masks) or None
-        if layers:  # recordings don't have them
-            self.is_warm = True
+
+        def forward() -> tuple[torch.Tensor, ...]:
             return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, layers)
 
-        def forward() -> torch.Tensor:
-            return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns)[0]
-
-        attention = self._config._attn_implementation, tuple(masks)
+        if layers and not self._hidden_states.is_able:
+            self.is_warm = True
+            return forward()
+        kind = self._config._attn_implementation, tuple(masks), layers
         with without_gradients(self._is_inference):
-            logits = self._replay.logits(forward, attention, inputs, self._cache.layers, length)
+            outputs = self._replay.outputs(forward, kind, inputs, self._cache.layers, length)
         self.is_warm = self._replay.is_warm
-        return logits, {}
+        return outputs
 
     def _pass_over_chains(self, layout: Layout) -> Output:
         """Run chains row by row under the model's own causal mask, so slots and positions agree."""
-        rows, states = [], dict[int, list[torch.Tensor]]()
+        rows, states = [], list[list[torch.Tensor]]()
         for row, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
             self._cache.place(layout.first + row, [length], num_nodes)
             nodes = slice(row, row + 1), slice(0, num_nodes)
             with self._attention(sees_all=False):
-                logits, hidden = self._run(layout.input_ids[nodes], layout.positions[nodes], None, None, layout.hidden)
+                logits, *own = self._run(layout.input_ids[nodes], layout.positions[nodes], None, None, layout.hidden)
             padding = 0, 0, 0, layout.width - num_nodes
             rows.append(torch.nn.functional.pad(logits[0], padding)[list(layout.columns)])
-            for layer, state in hidden.items():
-                states.setdefault(layer, []).append(torch.nn.functional.pad(state[0], padding))
+            states.append([torch.nn.functional.pad(state[0], padding) for state in own])
         self.is_warm = True
-        stacked = {layer: torch.stack(each) for layer, each in states.items()}
-        return Output(torch.stack(rows), layout.columns, stacked)
+        hidden = {
+            layer: torch.stack(each) for layer, each in zip(layout.hidden, zip(*states, strict=True), strict=True)
+        }
+        return Output(torch.stack(rows), layout.columns, hidden)
 
     def _run(
         self,
@@ -172,21 +173,25 @@ class HFBackend(Backend):
         mask: Any,
         columns: torch.Tensor | None,
         layers: Sequence[int] = (),
-    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Return the model's logits, ``(rows, columns, vocab)``, and hidden states; ``columns=None`` means all."""
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the model's logits, ``(rows, columns, vocab)``, and each layer's states, ``(rows, width, size)``.
+
+        ``columns=None`` means all.
+        """
         extra: dict[str, Any] = {self._cache_argument: self._cache}
         if "position_ids" in self._parameters:
             extra["position_ids"] = positions
         keeps_columns = columns is not None and "logits_to_keep" in self._parameters
         if keeps_columns:
             extra["logits_to_keep"] = columns
-        if layers:
+        hooked = layers if self._hidden_states.is_able else ()
+        if layers and not hooked:
             extra["output_hidden_states"] = True
-        with without_gradients(self._is_inference):
+        with without_gradients(self._is_inference), self._hidden_states.taken(hooked) as states:
             output = self.model(input_ids, attention_mask=mask, use_cache=True, return_dict=True, **extra)
             logits: torch.Tensor = output.logits
-            hidden = {layer: output.hidden_states[layer] for layer in layers}
-            return (logits if columns is None or keeps_columns else logits[:, columns]), hidden
+            taken = [states[layer] if hooked else output.hidden_states[layer] for layer in layers]
+            return (logits if columns is None or keeps_columns else logits[:, columns]), *taken
 
     @contextmanager
     def _attention(self, sees_all: bool, name: str | None = None) -> Iterator[None]:

@@ -8,21 +8,23 @@ import torch
 
 from specdec.sampling.topk import topk
 
+States = Sequence[torch.Tensor] | torch.Tensor  # a row's states of one layer at [row]
+
 
 class Output:
     """The logits and hidden states of one forward pass, for all of its rows.
 
     Attributes:
         logits: ``(rows, columns, vocab)``, on the model's device; the columns are the layout's.
-        hidden: by layer of the layout, ``(rows, width, size)``, on the model's device.
+        hidden: by layer of the layout, for each row ``(nodes, size)``, on the model's device.
         num_top: if set, ``top_id`` also copies this many top-k logits, for a later ``top_logits(num_top)``.
     """
 
     def __init__(
-        self, logits: torch.Tensor, columns: Sequence[int], hidden: Mapping[int, torch.Tensor] | None = None
+        self, logits: torch.Tensor, columns: Sequence[int], hidden: Mapping[int, States] | None = None
     ) -> None:
         self.logits = logits
-        self.hidden = hidden or {}
+        self.hidden: Mapping[int, States] = hidden or {}
         self.column_of = {node: column for column, node in enumerate(columns)}
         self.num_top = 0
         self._ids: list[list[int]] | None = None
@@ -113,10 +115,15 @@ class OutputRow:
         column = self.output.column_of[node + self.trunk]
         return tuple(zip(ids[self.row][column], logits[self.row][column], strict=True))
 
-    def hidden(self, node: int, layers: Sequence[int]) -> torch.Tensor:
-        """The hidden states of some layers at a node, ``(layers, size)``, on the model's device."""
-        return torch.stack([self.output.hidden[layer][self.row, node + self.trunk] for layer in layers])
+    def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
+        """The hidden states of some layers at some nodes, ``(nodes, layers, size)``, on the model's device."""
+        states = [self.output.hidden[layer][self.row] for layer in layers]
+        begin, end = (nodes[0] + self.trunk, nodes[-1] + self.trunk + 1) if nodes else (0, 0)
+        if list(nodes) == [*range(begin - self.trunk, end - self.trunk)]:  # prompts and chains: a view
+            return torch.stack([each[begin:end] for each in states], 1)
+        index = torch.tensor(nodes, device=states[0].device) + self.trunk
+        return torch.stack([each.index_select(0, index) for each in states], 1)
 
-    def hidden_alone(self) -> "OutputRow":
-        """Return the same row without logits, which takes less memory."""
-        return replace(self, output=Output(self.output.logits.new_empty(0), (), self.output.hidden))
+    def of_trunk(self) -> "OutputRow":
+        """Return the same row, addressed by the tokens that were forwarded before the tree's root."""
+        return replace(self, trunk=0)

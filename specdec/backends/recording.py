@@ -68,7 +68,7 @@ class Recording:
         lines: the calls, without ``del``.
         integers: the integers of the lines, in order.
         constants: other objects in the lines: functions, weights, modules.
-        returned: the name of the logits.
+        returned: the names of the outputs: the logits, and hidden states.
         fault: why the pass can't be recorded, or "".
     """
 
@@ -78,11 +78,12 @@ class Recording:
     lines: list[str] = field(default_factory=list)
     integers: list[int] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
-    returned: str = ""
+    returned: tuple[str, ...] = ()
     fault: str = ""
 
 
-Run = Callable[..., torch.Tensor]
+Outputs = tuple[torch.Tensor, ...]
+Run = Callable[..., Outputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +98,19 @@ class Program:
         """Return True if the program supports this number of rows and nodes."""
         return self.rows in {None, rows} and self.width in {None, width}
 
-    def __call__(self, inputs: Inputs, layers: Sequence[RaggedLayer], length: int) -> torch.Tensor:
-        """Return the logits, (rows, columns, vocab), and write to the cache as the model does."""
+    def __call__(self, inputs: Inputs, layers: Sequence[RaggedLayer], length: int) -> Outputs:
+        """Return what the recorded pass does, and write to the cache as the model does."""
         return self.run(*inputs.input_ids.shape, length, layers, **inputs.named())
 
 
 def record(
-    forward: Callable[[], torch.Tensor],
+    forward: Callable[[], Outputs],
     inputs: Inputs,
     layers: Sequence[RaggedLayer],
     weights: Sequence[torch.Tensor],
     length: int,
-) -> tuple[torch.Tensor, Recording]:
-    """Run a pass; return its logits and its recording.
+) -> tuple[Outputs, Recording]:
+    """Run a pass; return its outputs, the logits first, and its recording.
 
     Args:
         weights: the model's parameters and buffers; a pass that reads any other tensor isn't recorded.
@@ -117,8 +118,8 @@ def record(
     rows, width = inputs.input_ids.shape
     recorder = _Recorder(inputs, layers, weights, Recording(rows, width, length))
     with recorder:
-        logits = forward()
-    return logits, recorder.ended(logits)
+        outputs = forward()
+    return outputs, recorder.ended(outputs)
 
 
 def is_telling(first: Recording, rows: int, width: int, length: int) -> bool:
@@ -184,13 +185,13 @@ def _compiled(recording: Recording, integers: Sequence[str]) -> Run:
     last = {name: index for index, line in enumerate(lines) for name in re.findall(r"\bv\d+\b", line)}
     done: dict[int, list[str]] = {}
     for name, index in last.items():
-        if name != recording.returned:
+        if name not in recording.returned:
             done.setdefault(index, []).append(name)
     body = [f"{line}; del {', '.join(done[index])}" if index in done else line for index, line in enumerate(lines)]
     names = [f"c{index}" for index in range(len(recording.constants))]
     head = "def run(rows, width, length, layers, input_ids, positions, columns=None, **masks):"
     masks = sorted({name for line in lines for name in re.findall(r"\bmask_\d+\b", line)})
-    body = [*(f"{name} = masks[{name!r}]" for name in masks), *body, f"return {recording.returned}"]
+    body = [*(f"{name} = masks[{name!r}]" for name in masks), *body, f"return ({', '.join(recording.returned)},)"]
     whole = [f"def make({', '.join(names)}):", f"    {head}", *(f"        {line}" for line in body), "    return run"]
     made: dict[str, Any] = {}
     exec("\n".join(whole), made)  # of names, integers and brackets alone
@@ -218,14 +219,14 @@ class _Recorder(TorchFunctionMode):
         self._placement = layers[0].placement
         self._num_asked = self._placement.num_asked
 
-    def ended(self, logits: torch.Tensor) -> Recording:
-        """Return the recording of a pass that returned these logits."""
+    def ended(self, outputs: Outputs) -> Recording:
+        """Return the recording of a pass that returned these outputs."""
         recording = self._recording
         if self._placement.num_asked != self._num_asked:
             recording.fault = recording.fault or "its code asks for the length of the cache"
-        recording.returned = self._names.get(id(logits), "")
-        if not recording.returned and not recording.fault:
-            recording.fault = "its logits come from elsewhere"
+        recording.returned = tuple(self._names.get(id(output), "") for output in outputs)
+        if not all(recording.returned) and not recording.fault:
+            recording.fault = "its logits or hidden states come from elsewhere"
         return recording
 
     def __torch_function__(

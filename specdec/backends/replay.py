@@ -8,7 +8,7 @@ import torch
 from torch.nn.modules import module as modules_of_torch
 
 from specdec.backends.cache import RaggedLayer
-from specdec.backends.recording import Inputs, Program, Recording, is_telling, joined, record
+from specdec.backends.recording import Inputs, Outputs, Program, Recording, is_telling, joined, record
 from specdec.errors import in_one_line
 from specdec.models.structure import are_same, facts_of
 from specdec.weights.layers import is_quantised
@@ -20,8 +20,9 @@ _MOST_NODES = 128  # of all rows; in larger passes arithmetic dominates, and rec
 _MOST_BYTES = 2**32  # of weights; in larger models Python's time doesn't matter
 _MOST_KINDS = 32
 _PERIOD = 8  # of numbers of rows and nodes
+_CAPTURING = "transformers.utils.output_capturing"
 
-Forward = Callable[[], torch.Tensor]
+Forward = Callable[[], Outputs]
 
 
 @dataclass(slots=True)
@@ -90,14 +91,14 @@ class Replay:
         is_small = sum(weight.nbytes for weight in self._weights) <= _MOST_BYTES
         self._is_able = is_small and not is_hooked and not any(map(is_quantised, modules))
 
-    def logits(
-        self, forward: Forward, attention: Hashable, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
-    ) -> torch.Tensor:
-        """Run a pass; return its logits, ``(rows, columns, vocab)``, and write keys and values to ``layers``.
+    def outputs(
+        self, forward: Forward, kind: Hashable, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
+    ) -> Outputs:
+        """Run a pass; return its logits, ``(rows, columns, vocab)``, and hidden states, and write keys and values.
 
         Args:
             forward: the model's own pass.
-            attention: everything besides the inputs by which passes differ.
+            kind: everything besides the inputs by which passes differ: the attention, the layers with hidden states.
             inputs, layers: what the pass reads, and where it writes.
             length: the longest row's committed tokens.
         """
@@ -106,7 +107,7 @@ class Replay:
         is_prompt = not length  # a text's first pass is its only one of that kind, and of any number of nodes
         if not self._is_able or is_prompt or rows * width > _MOST_NODES:
             return forward()
-        known = self._kind_of(attention, inputs)
+        known = self._kind_of(kind, inputs)
         self.is_warm = bool(known.fault) or known.num_uses > _USES
         num_before = _USES if rows == 1 else _USES_OF_SEVERAL if width == 1 else _USES_OF_DRAFTS
         if known.fault or known.num_uses <= num_before:
@@ -115,11 +116,11 @@ class Replay:
             return self._record(forward, known, inputs, layers, length)
         return self._replay(known.program, forward, known, inputs, layers, length)
 
-    def _kind_of(self, attention: Hashable, inputs: Inputs) -> _Kind:
+    def _kind_of(self, kind: Hashable, inputs: Inputs) -> _Kind:
         """Return what is known of passes like this one, and count it."""
         if len(self._kinds) > _MOST_KINDS:
             self._kinds.clear()
-        known = self._kinds.setdefault((attention, inputs.kind()), _Kind())
+        known = self._kinds.setdefault((kind, inputs.kind()), _Kind())
         known.num_uses += 1
         return known
 
@@ -131,37 +132,37 @@ class Replay:
         inputs: Inputs,
         layers: Sequence[RaggedLayer],
         length: int,
-    ) -> torch.Tensor:
+    ) -> Outputs:
         """Run a program; the model's own pass as well under circumstances in which the two weren't compared."""
         rows, width = inputs.input_ids.shape
         num_columns = 0 if inputs.columns is None else len(inputs.columns)
         circumstances = {"rows": rows, "nodes": width, "columns": num_columns, "context": length.bit_length()}
         try:
-            logits = program(inputs, layers, length)
+            outputs = program(inputs, layers, length)
         except Exception as error:  # third-party code under circumstances that weren't recorded
             known.fault = in_one_line(error)
             return forward()
         if known.trusts(circumstances):
-            return logits
+            return outputs
         self.is_warm = False
         own = forward()  # keys and values are written again: the model's own stay
-        if _are_equal(logits, own):
+        if all(map(_are_equal, outputs, own)):
             for name, size in circumstances.items():
                 known.trusted[name].add(size)
         else:
-            known.fault = "a recorded pass returns other logits"
+            known.fault = "a recorded pass returns other logits or hidden states"
         return own
 
     def _record(
         self, forward: Forward, known: _Kind, inputs: Inputs, layers: Sequence[RaggedLayer], length: int
-    ) -> torch.Tensor:
+    ) -> Outputs:
         self.is_warm = False
         rows, width = inputs.input_ids.shape
         if known.first is not None and not is_telling(known.first, rows, width, length):
             return forward()
         modules = list(self._model.modules())
         before = facts_of(modules)
-        logits, recording = record(forward, inputs, layers, self._weights, length)
+        outputs, recording = record(forward, inputs, layers, self._weights, length)
         if not are_same(facts_of(modules), before):
             recording.fault = recording.fault or "its code keeps state"
         program = recording.fault if known.first is None else joined(known.first, recording)
@@ -171,18 +172,20 @@ class Replay:
             known.trusted.clear()
         else:
             known.fault = program
-        return logits
+        return outputs
 
 
-def _are_equal(logits: torch.Tensor, own: torch.Tensor) -> bool:
+def _are_equal(output: torch.Tensor, own: torch.Tensor) -> bool:
     """Return True if all bits are the same; NaN equals NaN."""
-    is_alike = (logits.shape, logits.dtype) == (own.shape, own.dtype)
-    return is_alike and torch.allclose(logits, own, rtol=0.0, atol=0.0, equal_nan=True)
+    is_alike = (output.shape, output.dtype) == (own.shape, own.dtype)
+    return is_alike and torch.allclose(output, own, rtol=0.0, atol=0.0, equal_nan=True)
 
 
 def _is_hooked(module: torch.nn.Module) -> bool:
+    # transformers' own hooks, left by a call with output_hidden_states, do nothing in other calls.
+    hooks = (getattr(hook, "__module__", "") for hook in module._forward_hooks.values())
     return bool(
-        module._forward_hooks
+        not all(hook == _CAPTURING for hook in hooks)
         or module._forward_pre_hooks
         or "forward" in vars(module)
         or module._compiled_call_impl is not None

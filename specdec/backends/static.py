@@ -7,8 +7,9 @@ called. The tokens are those of the ``hf`` backend.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 from specdec.backends.cache import SPARE_SLOTS, Placement, RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
 from specdec.backends.output import Output
+from specdec.backends.recording import Outputs
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.models.gradients import without_gradients
@@ -74,12 +76,12 @@ class Inputs:
 
 
 class Graph:
-    """A captured pass, with inputs and logits at fixed addresses.
+    """A captured pass, with inputs, logits and hidden states at fixed addresses.
 
     Graphs that are never replayed at the same time may share a ``pool`` of memory.
     """
 
-    def __init__(self, run: Callable[[Inputs], torch.Tensor], inputs: Inputs, pool: Any) -> None:
+    def __init__(self, run: Callable[[Inputs], Outputs], inputs: Inputs, pool: Any) -> None:
         self._inputs = inputs
         with torch.cuda.device(inputs.input_ids.device):
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
@@ -90,12 +92,13 @@ class Graph:
             self._graph = torch.cuda.CUDAGraph()
             # torch makes a generator's state in a process's first capture: inference mode would spoil it for others.
             with torch.inference_mode(False), torch.cuda.graph(self._graph, pool=pool):
-                self._logits = run(inputs)
+                self._outputs = run(inputs)
 
-    def __call__(self, inputs: Inputs) -> torch.Tensor:
+    def __call__(self, inputs: Inputs) -> Outputs:
         self._inputs.copy_(inputs)
         self._graph.replay()
-        return self._logits.clone()  # the next replay, of any graph of the pool, overwrites them
+        # The next replay, of any graph of the pool, overwrites them.
+        return tuple(output.clone() for output in self._outputs)
 
 
 class StaticBackend(HFBackend):
@@ -107,8 +110,8 @@ class StaticBackend(HFBackend):
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
         self._placement = StaticPlacement()
-        self._graphs: OrderedDict[tuple[int, ...], Graph] = OrderedDict()
-        self._seen: set[tuple[int, ...]] = set()
+        self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
+        self._seen: set[Hashable] = set()
         self._captured: torch.Tensor | None = None  # the buffer that they read
         self._pool: Any = None  # of their memory
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
@@ -119,6 +122,11 @@ class StaticBackend(HFBackend):
         super().__init__(model, compiler)
         self._captures = self.shapes.device.type == "cuda"
 
+    def expect_hidden(self, layers: Collection[int]) -> None:
+        if layers and not self._hidden_states.is_able:
+            reason = f"{type(self.model).__name__} has no single list of layers, so the static backend"
+            raise ModelError(f"{reason} gives no hidden states: use backend='hf'")
+
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         if not capacities:
             return self._cache.bytes_for(())
@@ -127,12 +135,13 @@ class StaticBackend(HFBackend):
         return self._cache.bytes_for([slots] * rows)
 
     def _pass(self, layout: Layout) -> Output:
-        if layout.hidden:
-            raise ModelError("the static backend doesn't return hidden states: use backend='hf'")
+        self.expect_hidden(layout.hidden)
         with without_gradients(self._is_inference):  # or inputs made in a caller's inference mode couldn't be reused
             inputs = self._prepared(layout)
-            logits = self._replayed(inputs) if self._captures else self._call(inputs)
-        return Output(logits[:, : len(layout.columns)], layout.columns)
+            run = self._replayed if self._captures else self._call
+            logits, *states = run(inputs, layout.hidden)
+        hidden = dict(zip(layout.hidden, states, strict=True))
+        return Output(logits[:, : len(layout.columns)], layout.columns, hidden)
 
     def _prepared(self, layout: Layout) -> Inputs:
         """Make room for the next pass, and set where it writes; return its inputs."""
@@ -143,8 +152,8 @@ class StaticBackend(HFBackend):
         place.num_rows = _next(max(place.num_rows, first + len(layout.lengths)))
         return self._inputs(layout)
 
-    def _replayed(self, inputs: Inputs) -> torch.Tensor:
-        """The logits of a pass: a graph's replay, from the second pass of a shape on."""
+    def _replayed(self, inputs: Inputs, hidden: tuple[int, ...]) -> Outputs:
+        """The logits and hidden states of a pass: a graph's replay, from the second pass of a shape on."""
         place, layers = self._placement, [layer for layer in self._cache.layers if layer.is_initialized]
         for layer in layers:
             layer.reserve(place.num_rows, place.num_slots)
@@ -153,19 +162,19 @@ class StaticBackend(HFBackend):
             self._graphs.clear()
             self._captured, self._pool = buffer, None  # torch refuses a pool whose graphs are all gone
         # Graphs write to rows that a tensor names, and read a slice that was fixed when they were captured.
-        shape = place.first, *inputs.input_ids.shape, place.visible, len(inputs.columns)
+        shape = place.first, *inputs.input_ids.shape, place.visible, len(inputs.columns), hidden
         self.is_warm = shape in self._graphs
         if shape not in self._seen:  # most prompts' last passes run once
             self._seen.add(shape)
-            return self._call(inputs)
+            return self._call(inputs, hidden)
         graph = self._graphs.pop(shape, None)
         if graph is None:
             try:
                 self._pool = self._pool or torch.cuda.graph_pool_handle()
-                graph = Graph(self._call, inputs, self._pool)
+                graph = Graph(partial(self._call, hidden=hidden), inputs, self._pool)
             except RuntimeError:  # the model waits for the device, as experts that are chosen on the host do
                 self._captures, self.is_warm = False, True
-                return self._call(inputs)
+                return self._call(inputs, hidden)
         self._graphs[shape] = graph
         if len(self._graphs) > _MOST_GRAPHS:
             self._graphs.popitem(last=False)  # the one used longest ago
@@ -199,12 +208,12 @@ class StaticBackend(HFBackend):
             masks=masks,
         )
 
-    def _call(self, inputs: Inputs) -> torch.Tensor:
+    def _call(self, inputs: Inputs, hidden: tuple[int, ...] = ()) -> Outputs:
         self._placement.rows, self._placement.slots = inputs.rows, inputs.slots
         masks = inputs.masks
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
         with self._attention(sees_all=True):
-            return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns)[0]
+            return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, hidden)
 
 
 def _next(count: int) -> int:

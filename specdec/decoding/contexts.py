@@ -4,6 +4,8 @@ A context retains a row of the cache between requests. The next request reuses t
 differs, and prefills only what follows. In exact numerics this changes no bit of the text. If memory is needed, the
 least recently used context loses its row, and its next request prefills everything. So does the next request of every
 context after the model has changed: keys and values carry the fingerprint of the model that computed them.
+
+A strategy that reads prompts has its own state retained with the row, and reuses the row as far as this state reaches.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -11,9 +13,13 @@ from contextlib import suppress
 from itertools import takewhile
 from types import TracebackType
 from typing import Protocol, Self
+from weakref import ref
 
+from specdec.decoding.plan import Strategy
 from specdec.decoding.prefix_cache import Prefixes
+from specdec.decoding.retention import Retention
 from specdec.errors import plural
+from specdec.strategies.base import Retained
 from specdec.target import CacheRow, Target
 
 _MOST_PARKED = 16  # rows: a pass also covers the rows between its own
@@ -34,6 +40,8 @@ class Context:
         tokens: the cached text; empty while a request uses the row.
         home: the contexts of the row's target.
         computed_by: the fingerprint of the model that computed the keys and values.
+        retained: the last request's drafter's state about the text's first ``num_retained`` positions, if any.
+        retained_by: a reference to the drafter's strategy.
     """
 
     def __init__(self, owner: Owner) -> None:
@@ -42,6 +50,9 @@ class Context:
         self.row: CacheRow | None = None
         self.home: Contexts | None = None
         self.computed_by: Hashable = None
+        self.retained: Retained | None = None
+        self.num_retained = 0
+        self.retained_by: ref[Strategy] | None = None
         self.is_closed = False
 
     def close(self) -> None:
@@ -79,6 +90,11 @@ class Contexts:
         self._is_checked = False  # the model, since requests were last running
         self.prefixes = prefixes
 
+    @property
+    def num_retained_bytes(self) -> int:
+        """Bytes of the strategies' states in all contexts, in addition to the rows'."""
+        return sum(context.retained.num_bytes for context in self._parked if context.retained is not None)
+
     def begin(self) -> None:
         """Have the model checked before the next request; called while no request is running."""
         self._is_checked = False
@@ -92,37 +108,58 @@ class Contexts:
         if self.prefixes is not None and before != self._model_now:
             self.prefixes.clear()
 
-    def row_for(self, context: Context, tokens: Sequence[int]) -> CacheRow | None:
-        """Take a context's row for a text, cut to their common prefix; None if they have none.
+    def row_for(
+        self, context: Context, tokens: Sequence[int], strategy: Strategy
+    ) -> tuple[CacheRow | None, tuple[Retained, ...]]:
+        """Take a context's row for a text, cut to their common prefix, with the strategy's state about it.
 
-        The text's last token is the root, which no row contains.
+        The text's last token is the root, which no row contains. A strategy that reads prompts gets the row as far as
+        its state is known: the state at a position may depend on the next token, so the last common one is read again.
+
+        Returns:
+            The row, or None if they have no prefix in common, and the state.
         """
         if context.home is not self or context.row is None:
-            return None
+            return None, ()
         if context.computed_by != self._model_now:
             self.drop(context)
-            return None
+            return None, ()
         pairs = zip(context.tokens, tokens[:-1], strict=False)
-        num_common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        if not num_common:
+        num_reused = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        retained: tuple[Retained, ...] = ()
+        if strategy.reads_prompts:
+            is_own = context.retained_by is not None and context.retained_by() is strategy
+            num_reused = min(num_reused - 1, context.num_retained) if is_own else 0
+            retained = (context.retained,) if is_own and context.retained is not None else ()
+        if num_reused < 1:
             self.drop(context)
-            return None
+            return None, ()
         try:
-            self._target.rollback(context.row, num_common)
+            self._target.rollback(context.row, num_reused)
         except BaseException:
             self.drop(context)
             raise
         self._target.backend.refresh()
-        return self._take(context)
+        return self._take(context), retained
 
-    def take_row(self, row: CacheRow, tokens: Sequence[int], context: Context | None) -> None:
-        """Take the row of an ended request: save its prefix, and park the row for its context or release it."""
+    def take_row(
+        self, row: CacheRow, tokens: Sequence[int], context: Context | None, retention: Retention | None
+    ) -> None:
+        """Take the row of an ended request: save its prefix, and park the row for its context or release it.
+
+        Args:
+            retention: of the request's drafter, if its strategy reads prompts.
+        """
         if self.prefixes is not None:
-            self.prefixes.save(row, tokens)
+            self.prefixes.save(row, tokens, retention)
         if context is None:
             self._target.release(row)
-        else:
-            self.park(context, row, tokens[: row.length])
+            return
+        self.park(context, row, tokens[: row.length])
+        if context.row is row and retention is not None:
+            context.num_retained = min(retention.num_positions, row.length)
+            context.retained = retention.state(0, context.num_retained)
+            context.retained_by = None if context.retained is None else ref(retention.strategy)
 
     def park(self, context: Context, row: CacheRow, tokens: Sequence[int]) -> None:
         """Retain a row for a context; ``tokens`` are the row's."""
@@ -161,5 +198,6 @@ class Contexts:
         with suppress(ValueError):
             self._parked.remove(context)
         context.tokens, context.row, context.home = (), None, None
+        context.retained, context.retained_by, context.num_retained = None, None, 0
         row.is_waiting = False
         return row

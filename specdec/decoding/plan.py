@@ -10,7 +10,7 @@ from specdec.target import Target
 from specdec.verifiers.base import Verifier
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Strategy:
     """A proposer that is bound to the target.
 
@@ -41,6 +41,11 @@ class Strategy:
         object.__setattr__(self, "tree_layers", layers_of(about_trees))
         top = [what.k for _, what in about_trees if isinstance(what, TopLogits)]
         object.__setattr__(self, "num_top", max(top, default=0))
+
+    @property
+    def reads_prompts(self) -> bool:
+        """True if its drafters need the signals at all positions: received now, or retained by an earlier request."""
+        return bool(self.about_prompts)
 
     def close(self) -> None:
         """Close the engine, and then the models that it drove."""

@@ -3,16 +3,23 @@
 A block is a stretch of text after a given prefix, so requests that share a system prompt share its blocks. A request's
 row gets copies of the blocks and prefills the rest. In exact numerics a token's keys and values depend on the text
 alone, and a copy changes no bit.
+
+A strategy that reads prompts has its own state retained with each block, and reuses the blocks that have it.
 """
 
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Optional
+from weakref import WeakKeyDictionary
 
 from specdec.backends.base import Held
+from specdec.decoding.plan import Strategy
+from specdec.decoding.retention import Retention
 from specdec.errors import in_one_line
+from specdec.strategies.base import Retained
 from specdec.target import CacheRow, Target
 
 _BLOCK = 32  # tokens: a request recomputes less than a block of what it shares
@@ -20,12 +27,20 @@ _BLOCK = 32  # tokens: a request recomputes less than a block of what it shares
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """Keys and values of ``tokens``, which follow the text of ``parent`` and end at position ``end``."""
+    """Keys and values of ``tokens``, which follow the text of ``parent`` and end at position ``end``.
+
+    Attributes:
+        num_bytes: of keys, values and states.
+        states: by strategy, about the block's positions and the one before them, without the last: the state at a
+            position may depend on the next token.
+    """
 
     parent: Optional["_Block"]
     end: int
     tokens: tuple[int, ...]
     held: Held
+    num_bytes: int
+    states: WeakKeyDictionary[Strategy, Retained] = field(default_factory=WeakKeyDictionary)
     children: "dict[tuple[int, ...], _Block]" = field(default_factory=dict)
 
 
@@ -50,31 +65,48 @@ class Prefixes:
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def fill(self, row: CacheRow, tokens: Sequence[int]) -> None:
+    def fill(self, row: CacheRow, tokens: Sequence[int], strategy: Strategy) -> tuple[Retained, ...]:
         """Fill an empty row with the cached prefix of a text, excluding its last token, which is the root.
 
         If that fails, the row stays empty and the cache is disabled.
+
+        Returns:
+            The strategy's state about the row's tokens, block by block. A strategy that reads prompts has the last
+            token of the blocks read again.
         """
         known = list(self._known(tokens[:-1]))
+        if strategy.reads_prompts:
+            known = list(takewhile(lambda block: strategy in block.states, known))
         if not known:
-            return
+            return ()
         self._touch(known[-1])
         try:
             self._target.put(row, [block.held for block in known], len(known) * _BLOCK)
+            if strategy.reads_prompts:
+                self._target.rollback(row, row.length - 1)
         except Exception as error:  # memory, or a backend's code
             self._give_up(error)
             self._target.rollback(row, 0)
+            return ()
+        return tuple(block.states[strategy] for block in known) if strategy.reads_prompts else ()
 
-    def save(self, row: CacheRow, tokens: Sequence[int]) -> None:
-        """Copy whole blocks of a row into the cache, as far as there is room; ``tokens`` are its request's."""
+    def save(self, row: CacheRow, tokens: Sequence[int], retention: Retention | None = None) -> None:
+        """Copy whole blocks of a row into the cache, as far as there is room; ``tokens`` are its request's.
+
+        Args:
+            retention: of the request's drafter, if its strategy reads prompts.
+        """
         if not self._max_bytes:
             return
         try:
-            self._save(row, tokens[: row.length])
+            last = self._save(row, tokens[: row.length])
+            if retention is not None:
+                self._save_states(last, retention)
         except Exception as error:  # as above
             self._give_up(error)
 
-    def _save(self, row: CacheRow, text: Sequence[int]) -> None:
+    def _save(self, row: CacheRow, text: Sequence[int]) -> _Block | None:
+        """Save a text's blocks; returns the last cached one."""
         *_, last = None, *self._known(text)
         self._touch(last)  # so that none of them is dropped for a later block
         begin = 0 if last is None else last.end
@@ -82,15 +114,36 @@ class Prefixes:
             for start in range(begin, row.length - _BLOCK + 1, _BLOCK):
                 held = self._target.hold(row, start, start + _BLOCK)
                 if (start // _BLOCK + 1) * held.num_bytes > self._max_bytes:
-                    return
+                    return last
                 self._make_room(held.num_bytes)
-                block = _Block(last, start + _BLOCK, tuple(text[start : start + _BLOCK]), held)
+                block = _Block(last, start + _BLOCK, tuple(text[start : start + _BLOCK]), held, held.num_bytes)
                 self._siblings(last)[block.tokens] = block
                 self._blocks[block] = None
                 self.num_bytes += held.num_bytes
                 last = block
         finally:
             self._touch(last)
+        return last
+
+    def _save_states(self, last: _Block | None, retention: Retention) -> None:
+        """Add a strategy's states to the blocks up to ``last``, from the text's first, while other blocks make room."""
+        path = list[_Block]()
+        while last is not None:
+            path.append(last)
+            last = last.parent
+        for block in reversed(path):
+            if retention.strategy in block.states:
+                continue
+            state = retention.state(max(block.end - _BLOCK - 1, 0), block.end - 1)
+            if state is None:
+                return
+            while self.num_bytes + state.num_bytes > self._max_bytes:
+                if next(iter(self._blocks)) in path:
+                    return
+                self._drop_oldest()
+            block.states[retention.strategy] = state
+            block.num_bytes += state.num_bytes
+            self.num_bytes += state.num_bytes
 
     def _make_room(self, num_bytes: int) -> None:
         while self._blocks and self.num_bytes + num_bytes > self._max_bytes:
@@ -129,4 +182,4 @@ class Prefixes:
         block, _ = self._blocks.popitem(last=False)
         assert not block.children, "a block is used whenever a later one is"
         del self._siblings(block.parent)[block.tokens]
-        self.num_bytes -= block.held.num_bytes
+        self.num_bytes -= block.num_bytes

@@ -1,10 +1,9 @@
 """One request while it is decoded: its tokens, randomness, stopping and commit."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, overload
+from typing import overload
 
 import torch
 
@@ -18,7 +17,7 @@ from specdec.record import FinishReason
 from specdec.sampling.processors import Warper
 from specdec.sampling.randomness import Randomness
 from specdec.settings import Settings
-from specdec.strategies.base import Answers, Drafter, Request, Signal
+from specdec.strategies.base import Drafter, Request, Retained
 from specdec.target import CacheRow
 from specdec.verifiers.base import Verdict
 
@@ -53,7 +52,8 @@ class RequestState:
         index: the request's place in the caller's list.
         context: whose row the request continues, and leaves its own row to.
         row: set while the request is in the cache.
-        prompt_signals: by signal, answers about chunks of the prompt with the chunks' positions.
+        retained: the strategy's state about the row's first tokens, from an earlier request.
+        num_reported: the first positions whose signals the drafter has received, in this or an earlier request.
         notes: the drafter's, once the request has ended.
         best_two: of each new token, its score and the runner-up's, in fast numerics; on the model's device.
         num_taken: new tokens that the caller has received.
@@ -71,7 +71,8 @@ class RequestState:
     context: Context | None = None
     row: CacheRow | None = None
     drafter: Drafter | None = None
-    prompt_signals: dict[Signal, list[tuple[int, Mapping[int, Any]]]] = field(default_factory=dict)
+    retained: tuple[Retained, ...] = ()
+    num_reported: int = 0
     finish_reason: FinishReason | None = None
     error: Exception | None = None
     notes: tuple[str, ...] = ()
@@ -151,6 +152,8 @@ class RequestState:
             warp=warp,
             constraint=lambda: self.constraint,
             noise=noise if shows_noise and self.settings.temperature > 0.0 else None,
+            num_reused=self.num_reused,
+            retained=self.retained,
         )
 
     def commit(self, verdict: Verdict) -> Verdict:
@@ -223,16 +226,7 @@ class RequestState:
         self.num_taken += len(taken)
         return taken
 
-    def take_prompt_signals(self, signals: Sequence[Signal]) -> dict[Signal, Mapping[int, Any]]:
-        """The answers about the prompt, by position; empty after the first call."""
-        taken, self.prompt_signals = self.prompt_signals, {}
-        return {signal: Answers(partial(_by_position, taken.get(signal, ()))) for signal in signals}
-
     def fail(self, error: Exception) -> None:
         """End this request with an error, unless it has ended."""
         if not self.is_finished:
             self.finish_reason, self.error = "error", error
-
-
-def _by_position(parts: Sequence[tuple[int, Mapping[int, Any]]]) -> dict[int, Any]:
-    return {start + node: answer for start, answers in parts for node, answer in answers.items()}

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from specdec.decoding.contexts import Contexts
-from specdec.decoding.lifecycle import begin, leave
+from specdec.decoding.lifecycle import begin, leave, retention_of
 from specdec.decoding.prefill import next_chunk
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.step import Batch, step
@@ -169,7 +169,7 @@ class Scheduler:
         self._drop(record)
         for request in drafting:
             if request.row is not None and self._contexts.prefixes is not None:
-                self._contexts.prefixes.save(request.row, request.tokens)
+                self._contexts.prefixes.save(request.row, request.tokens, retention_of(request))
         # The width includes the first draft.
         self._num_read = 0 if is_shared else self._num_read + max(num_tokens, record.width)
         return record
@@ -183,7 +183,8 @@ class Scheduler:
             capacities = [row.capacity for row in self._target.rows if row is not own]
             if not capacities or self._max_cache_bytes is None:
                 return True
-            if self._target.backend.cache_bytes([*capacities, request.capacity]) <= self._max_cache_bytes:
+            num_bytes = self._target.backend.cache_bytes([*capacities, request.capacity])
+            if num_bytes + self._contexts.num_retained_bytes <= self._max_cache_bytes:
                 return True
             if self._target.backend.trim():  # a long text that has ended may have made all rows long
                 continue

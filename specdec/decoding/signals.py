@@ -1,12 +1,13 @@
 """Signals: the answers to each pair of nodes and quantity that a proposer has declared."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
+from specdec.decoding.request_state import RequestState
 from specdec.sampling.distributions import NodeDistributions
-from specdec.strategies.base import Answers, Hidden, Nodes, Signal, TopK, TopLogits, What
+from specdec.strategies.base import Answers, Feedback, Hidden, HiddenAnswers, Nodes, Signal, TopK, TopLogits, What
 from specdec.tree import ROOT, DraftTree, Role
+from specdec.verifiers.base import Verdict
 
 
 def wanted(tree: DraftTree, signals: Iterable[Signal]) -> list[int]:
@@ -18,10 +19,9 @@ def wanted(tree: DraftTree, signals: Iterable[Signal]) -> list[int]:
     return [ROOT, *tree.nodes_with(roles)]
 
 
-def wanted_of_prompt(num_tokens: int, signals: Iterable[Signal]) -> Sequence[int]:
-    """The nodes of a chunk of a prompt whose logits are read."""
-    is_declared = any(nodes is Nodes.PROMPT and not isinstance(what, Hidden) for nodes, what in signals)
-    return range(num_tokens) if is_declared else (ROOT,)
+def reads_logits_of_prompts(signals: Iterable[Signal]) -> bool:
+    """Return True if any signal needs the logits at a prompt's tokens."""
+    return any(nodes is Nodes.PROMPT and not isinstance(what, Hidden) for nodes, what in signals)
 
 
 def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
@@ -43,7 +43,7 @@ def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:
 
 def answers(
     what: What | TopK | TopLogits | Hidden, nodes: Sequence[int], target: NodeDistributions, shows_draws: bool
-) -> Mapping[int, Any]:
+) -> Answers:
     """The answers at some nodes, computed when first read.
 
     Nodes without a possible token or without finite logits are left out.
@@ -54,6 +54,15 @@ def answers(
         case TopLogits(k):
             return Answers(partial(target.top_logits, nodes, k))
         case Hidden(layers):
-            return Answers(partial(target.hidden, nodes, layers))
+            return HiddenAnswers(nodes, partial(target.hidden, nodes, layers))
         case _:
             return Answers(partial(target.predictions, nodes, what is What.DRAW and shows_draws))
+
+
+def feedback_of(request: RequestState, tree: DraftTree, kept: Verdict, target: NodeDistributions) -> Feedback:
+    """What a request's drafter receives about a verified tree; ``kept`` is the committed part of the verdict."""
+    signals = {
+        (nodes, what): answers(what, select(nodes, tree, kept.path), target, request.plan.shows_draws)
+        for nodes, what in request.plan.strategy.about_trees
+    }
+    return Feedback(tree, kept.path, kept.tokens, signals)

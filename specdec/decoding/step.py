@@ -14,13 +14,12 @@ from specdec.decoding.failures import blame_backend, blame_proposer, blame_verif
 from specdec.decoding.lifecycle import leave
 from specdec.decoding.phases import timed
 from specdec.decoding.plan import Strategy
-from specdec.decoding.prefill import keep_prompt_signals, tree_of_chunk
+from specdec.decoding.prefill import prompt_signals, tree_of_chunk
 from specdec.decoding.proposals import budget, checked, propose_all
 from specdec.decoding.request_state import RequestState
-from specdec.decoding.signals import answers, select, wanted
+from specdec.decoding.signals import feedback_of, reads_logits_of_prompts, wanted
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.distributions import NO_TOKEN, NodeDistributions
-from specdec.strategies.base import Feedback
 from specdec.target import CacheRow, PassOutput, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree, Role
 from specdec.verifiers.base import Verdict, Verifier
@@ -59,6 +58,8 @@ class RequestTurn:
         tree: the part of ``proposed`` that is fed and verified.
         kept: the verdict, cut at the end of the text; of a chunk all nodes.
         is_chunk: a chunk of the prompt is read, and nothing is verified.
+        read: the chunk; of a first draft, the rest of the prompt, which is fed before it; otherwise None.
+        start: the position of the first node of ``read``.
         num_discarded: nodes of earlier passes of this step.
     """
 
@@ -67,6 +68,8 @@ class RequestTurn:
     tree: DraftTree
     kept: Verdict = NOTHING
     is_chunk: bool = False
+    read: DraftTree | None = None
+    start: int = 0
     num_discarded: int = 0
     target: NodeDistributions | None = None
     verdict: Verdict = NOTHING
@@ -95,7 +98,7 @@ def step(batch: Batch) -> StepRecord:
             output = forward(batch, turns, compile_pass(batch, turns))
         verify(batch, turns, output)
         commit(batch, turns, output)
-        observe(batch, turns)
+        observe(batch, turns, output)
     record = record_of(batch, turns, output, reads_prompts)
     learn(turns, record)
     return record
@@ -108,7 +111,8 @@ def propose(batch: Batch) -> list[RequestTurn]:
     for request in batch.requests:
         if chunk := batch.chunks.get(request):
             tree = tree_of_chunk(chunk, request)
-            turns[request] = RequestTurn(request, tree, tree, Verdict(tuple(range(len(tree))), ()), is_chunk=True)
+            kept = Verdict(tuple(range(len(tree))), ())
+            turns[request] = RequestTurn(request, tree, tree, kept, is_chunk=True, read=tree)
     drafting = [request for request in batch.requests if request not in turns]
     for strategy in dict.fromkeys(request.plan.strategy for request in drafting):
         own = [request for request in drafting if request.plan.strategy is strategy]
@@ -122,6 +126,8 @@ def _drafts(batch: Batch, strategy: Strategy, requests: Sequence[RequestState]) 
     for request, limits, proposal in zip(requests, budgets, propose_all(strategy, requests, budgets), strict=True):
         root = DraftTree(request.tokens[-1])
         turn = RequestTurn(request, root, root)
+        if request.is_prefilling and (rest := request.uncached_prefix):
+            turn.read = tree_of_chunk(rest, request)
         with blame_proposer(strategy, [request]):
             proposed = checked(proposal, request, limits, batch.target.shapes.vocab_size)
             tree = proposed if batch.target.shapes.takes_trees else proposed.longest_chain()
@@ -135,14 +141,18 @@ def _drafts(batch: Batch, strategy: Strategy, requests: Sequence[RequestState]) 
 @timed("compile")
 def compile_pass(batch: Batch, turns: Sequence[RequestTurn]) -> PlannedPass:
     """Compile one pass over all turns; a first draft's row is fed the rest of the prompt before the draft."""
-    trees = {turn.row: turn.tree for turn in turns}
-    prefilling = [turn for turn in turns if turn.request.is_prefilling and not turn.is_chunk]
-    trunks = {turn.row: turn.request.uncached_prefix for turn in prefilling}
+    trees, trunks, wanted_trunks = dict[CacheRow, DraftTree](), dict[CacheRow, list[int]](), set[CacheRow]()
     layers = set[int]()
     for turn in turns:
-        strategy = turn.request.plan.strategy
-        layers |= strategy.prompt_layers if turn.is_chunk else strategy.tree_layers
-    return batch.target.compile(trees, trunks, sorted(layers))
+        strategy, trees[turn.row], turn.start = turn.request.plan.strategy, turn.tree, turn.row.length
+        if turn.read is not None:
+            layers |= strategy.prompt_layers
+        if not turn.is_chunk:
+            layers |= strategy.tree_layers
+            if turn.read is not None:
+                trunks[turn.row] = turn.read.tokens
+                wanted_trunks |= {turn.row} if reads_logits_of_prompts(strategy.about_prompts) else set()
+    return batch.target.compile(trees, trunks, sorted(layers), wanted_trunks)
 
 
 @timed("forward")
@@ -208,9 +218,6 @@ def commit(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> No
         if turn.target is not None and not turn.request.is_finished:
             _commit(turn, turn.target, batch.flags_ties)
     batch.target.keep(output.planned, {turn.row: turn.kept.path for turn in turns})
-    for turn in turns:
-        if turn.is_chunk:
-            keep_prompt_signals(turn.request, turn.tree, output.rows[turn.row])
 
 
 def _commit(turn: RequestTurn, target: NodeDistributions, flags_ties: bool) -> None:
@@ -247,27 +254,22 @@ def _fail_without_distribution(request: RequestState, verdict: Verdict, target: 
 
 
 @timed("propose")
-def observe(batch: Batch, turns: Sequence[RequestTurn]) -> None:
-    """Pass each unfinished request's feedback to its drafter: its verdict, or how much of its prompt is read."""
+def observe(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> None:
+    """Pass each request's part of the prompt and its verdict to its drafter, unless the request has failed."""
     for turn in turns:
         request, strategy, drafter = turn.request, turn.request.plan.strategy, turn.request.drafter
-        if request.is_finished or drafter is None:
+        if request.error is not None or drafter is None:
             continue
         with blame_proposer(strategy, [request]):
-            if turn.is_chunk:
-                drafter.read(turn.row.length, budget(batch.target, request))
-            elif turn.target is not None:
-                drafter.observe(_feedback(turn, turn.target).about(turn.proposed))
-
-
-def _feedback(turn: RequestTurn, target: NodeDistributions) -> Feedback:
-    strategy, shows_draws = turn.request.plan.strategy, turn.request.plan.shows_draws
-    signals = {
-        (nodes, what): answers(what, select(nodes, turn.tree, turn.verdict.path), target, shows_draws)
-        for nodes, what in strategy.about_trees
-    }
-    signals |= turn.request.take_prompt_signals(strategy.about_prompts)
-    return Feedback(turn.tree, turn.kept.path, turn.kept.tokens, signals)
+            if turn.read is not None:
+                signals = prompt_signals(request, turn.read, turn.start, output.rows[turn.row].of_trunk())
+                drafter.read(turn.start + len(turn.read), budget(batch.target, request), signals)
+            if turn.target is not None:
+                feedback = feedback_of(request, turn.tree, turn.kept, turn.target)
+                drafter.receive(feedback)
+                if not request.is_finished:
+                    drafter.observe(feedback.about(turn.proposed))
+            request.num_reported = turn.row.length
 
 
 def record_of(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput | None, reads_prompts: bool) -> StepRecord:

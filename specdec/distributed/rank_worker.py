@@ -223,9 +223,9 @@ class RankWorker:
         return {place: self._last.at(place[0], own[place]).cpu().clone() for place in places if place in own}
 
     def hidden(self, layer: int) -> dict[Place, torch.Tensor]:
-        """Return the hidden states of a layer at all nodes that this rank owns, on the host."""
-        states = self._last.hidden[layer].cpu()
-        return {(row, node): states[row, number].clone() for row, node, number in self._owned()}
+        """The hidden states of a layer at all nodes that this rank owns, on the host."""
+        states = [row.cpu() for row in self._last.hidden[layer]]
+        return {(row, node): states[row][number].clone() for row, node, number in self._owned()}
 
     @property
     def _last(self) -> Output:

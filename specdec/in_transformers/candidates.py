@@ -111,7 +111,9 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
                 break
             path.append(child)
         if new:
-            self._drafter.observe(Feedback(self._tree, tuple(path), tuple(new)))
+            feedback = Feedback(self._tree, tuple(path), tuple(new))
+            self._drafter.receive(feedback)
+            self._drafter.observe(feedback)
         return self._drafter
 
     def _request(self) -> Request:

@@ -66,8 +66,6 @@ def why_torch(weights: str, mask: object | None, strategies: Iterable[Proposer])
     for strategy in strategies:
         if strategy.reads_layers:
             return f"{type(strategy).__name__} drafts with the model's own layers"
-        if _reads_hidden([strategy]):
-            return f"{type(strategy).__name__} reads hidden states"
     return ""
 
 
@@ -140,7 +138,7 @@ def graphs_for(
     """Return the backend of CUDA graphs for a model on one GPU; None if something that was asked for needs another.
 
     The host takes longer to launch a small model's kernels than the GPU to run them, and a graph is one launch. Exact
-    attention and hidden states follow the text's shapes, which graphs can't.
+    attention follows the text's shapes, which graphs can't; graphs with hidden states weren't tried on a GPU.
     """
     from specdec.weights.layers import is_sharded  # which needs torch
 

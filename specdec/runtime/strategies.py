@@ -1,7 +1,7 @@
 """The proposers that are bound to a target, each with its engine and signals."""
 
 import warnings
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,16 @@ _MAX_WITH_MODELS = 2  # of those, with draft models
 class Strategies:
     """Proposers bound to one target, each when it is first used; the last few stay bound.
 
+    Args:
+        own: the generator's own proposer.
+        expect_hidden: the backend's.
+
     Raises:
         ModelError, PluginError: if the generator's own proposer can't be bound.
     """
 
-    def __init__(self, host: Host, own: Proposer) -> None:
-        self._host = host
+    def __init__(self, host: Host, own: Proposer, expect_hidden: Callable[[Collection[int]], object]) -> None:
+        self._host, self._expect_hidden = host, expect_hidden
         self._bound: list[tuple[Proposer, Host, Strategy]] = []
         self.own = self.of(own)
 
@@ -40,6 +44,11 @@ class Strategies:
             if known is proposer and (its_host.reads_q, its_host.is_keyed) == (host.reads_q, host.is_keyed):
                 return strategy
         strategy = _bound_to(host, proposer)
+        try:
+            self._expect_hidden(strategy.tree_layers | strategy.prompt_layers)
+        except BaseException:
+            strategy.close()
+            raise
         self._bound.append((proposer, host, strategy))
         return strategy
 

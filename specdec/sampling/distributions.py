@@ -34,8 +34,8 @@ class NodeOutputs(Protocol):
     def top_logits(self, node: int, k: int) -> tuple[tuple[int, float], ...]:
         """The top-k raw logits, largest first, as pairs of token and logit."""
 
-    def hidden(self, node: int, layers: Sequence[int]) -> torch.Tensor:
-        """The hidden states of some layers, ``(layers, size)``."""
+    def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
+        """The hidden states of some layers at some nodes, ``(nodes, layers, size)``."""
 
 
 class NodeDistributions:
@@ -162,9 +162,9 @@ class NodeDistributions:
         """The top-k raw logits, at those of some nodes whose logits are finite."""
         return {node: self._outputs.top_logits(node, k) for node in nodes if self._outputs.is_finite(node)}
 
-    def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> dict[int, torch.Tensor]:
-        """The hidden states of some layers at some nodes, ``(layers, size)`` each."""
-        return {node: self._outputs.hidden(node, layers) for node in nodes}
+    def hidden(self, nodes: Sequence[int], layers: Sequence[int]) -> torch.Tensor:
+        """The hidden states of some layers at some nodes, ``(nodes, layers, size)``."""
+        return self._outputs.hidden(nodes, layers)
 
     @contextmanager
     def _noting_faults(self, node: int) -> Iterator[None]:

@@ -6,7 +6,8 @@ There are three classes; a simple strategy defines the first and the last:
    ``start`` or, to return an engine of its own, ``bind``.
 2. ``Engine``: made by ``bind`` for a generator's model, and again after the model has changed; owns the state that
    requests share, such as weights and caches. The default engine has none.
-3. ``Drafter``: one request's state: ``read`` a prompt, ``propose`` a tree, ``observe`` its outcome, ``stop``.
+3. ``Drafter``: one request's state: ``read`` a prompt, ``propose`` a tree, ``receive`` each step's outcome, ``observe``
+   that of its own tree, ``retain`` state for later requests, ``stop``.
 
 Laws, checked on every step by the core, which names the proposer in the error:
 - Parents precede children; node count and depth stay within the budget; token ids are in the vocabulary; the root is
@@ -30,6 +31,7 @@ from pydantic import BaseModel, ConfigDict
 from specdec.constraints.path_state import PathState
 from specdec.costs import Costs
 from specdec.errors import PluginError
+from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.record import Outcome, StepRecord
 from specdec.target import Target
 from specdec.tree import Budget, DraftTree
@@ -45,7 +47,7 @@ class Nodes(Enum):
     CANDIDATE = "candidate"
     PROBE = "probe"
     ALL = "all"
-    PROMPT = "prompt"  # the prompt's tokens except its last, which is the first root; reported once, by position
+    PROMPT = "prompt"  # the prompt's tokens except its last, which is the first root; passed to ``Drafter.read``
 
 
 class What(Enum):
@@ -104,11 +106,54 @@ class Answers(Mapping[int, Any]):
         return len(self._answers())
 
     def __repr__(self) -> str:
-        return "Answers(not read yet)" if self._found is None else f"Answers({dict(self._found)})"
+        return f"{type(self).__name__}({'not read yet' if self._found is None else dict(self._found)})"
+
+    def tensor(self) -> torch.Tensor:
+        """Return the values of a ``Hidden`` signal, ``(nodes, layers, size)``, in the order of iteration.
+
+        Raises:
+            TypeError: for any other signal.
+        """
+        raise TypeError("only a Hidden signal's values are a tensor: read other values by node")
 
     def at(self, place: Mapping[int, int]) -> "Answers":
         """Return the same values by the nodes of another tree; ``place`` maps these to the nodes here."""
         return Answers(lambda: {node: self[there] for node, there in place.items() if there in self})
+
+
+class HiddenAnswers(Answers):
+    """The values of a ``Hidden`` signal, computed together.
+
+    Args:
+        nodes: in the order of the tensor's first dimension.
+        find: returns the hidden states, ``(nodes, layers, size)``.
+    """
+
+    def __init__(self, nodes: Sequence[int], find: Callable[[], torch.Tensor]) -> None:
+        super().__init__(dict)
+        self._nodes, self._find_states = nodes, find
+        self._states: torch.Tensor | None = None
+
+    def _answers(self) -> Mapping[int, Any]:
+        if self._found is None:
+            self._found = dict(zip(self._nodes, self.tensor(), strict=True))
+        return self._found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def tensor(self) -> torch.Tensor:
+        if self._states is None:
+            self._states = self._find_states()
+        return self._states
+
+    def at(self, place: Mapping[int, int]) -> "Answers":
+        row_of = {node: row for row, node in enumerate(self._nodes)}
+        found = {node: row_of[there] for node, there in place.items() if there in row_of}
+        return HiddenAnswers(list(found), lambda: self.tensor()[list(found.values())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +164,7 @@ class Feedback:
         tree: the proposed tree.
         path: the accepted nodes, root first.
         tokens: the committed tokens, cut at an end of text, a stop string or the maximum length.
-        signals: the values of each declared signal, by node, or by position for ``Nodes.PROMPT``: a token, or the value
+        signals: the values of each declared signal except those about ``Nodes.PROMPT``, by node: a token, or the value
             that ``TopK``, ``TopLogits`` or ``Hidden`` describes. Nodes without a possible token are left out, and so
             are nodes that weren't forwarded, such as other branches if the model supports chains only.
     """
@@ -127,12 +172,12 @@ class Feedback:
     tree: DraftTree
     path: tuple[int, ...]
     tokens: tuple[int, ...]
-    signals: Mapping[Signal, Mapping[int, Any]] = field(default_factory=dict)
+    signals: Mapping[Signal, Answers] = field(default_factory=dict)
 
     @property
     def predictions(self) -> dict[int, int]:
         """The next token at each node of the ``ARGMAX`` and ``DRAW`` signals; the draw if a node has both."""
-        tokens = [signal for signal in self.signals if isinstance(signal[1], What) and signal[0] is not Nodes.PROMPT]
+        tokens = [signal for signal in self.signals if isinstance(signal[1], What)]
         tokens.sort(key=lambda signal: signal[1] is What.DRAW)
         return {node: token for signal in tokens for node, token in self.signals[signal].items()}
 
@@ -149,15 +194,20 @@ class Feedback:
             raise ValueError("the verified tree wasn't made from this tree")
         node_at = {there: node for node, there in place.items()}
         path = tuple(node_at[there] for there in self.path if there in node_at)
-        signals = {
-            signal: values if signal[0] is Nodes.PROMPT else _at(values, place)
-            for signal, values in self.signals.items()
-        }
-        return Feedback(tree, path, self.tokens, signals)
+        return Feedback(tree, path, self.tokens, {signal: values.at(place) for signal, values in self.signals.items()})
 
 
-def _at(values: Mapping[int, Any], place: Mapping[int, int]) -> Mapping[int, Any]:
-    return Answers(lambda: values).at(place)
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """A drafter's state about part of a text, cached with the keys and values of that part.
+
+    Attributes:
+        state: the strategy's own; it isn't modified.
+        num_bytes: its size, counted against the memory for cached keys and values.
+    """
+
+    state: Any
+    num_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +242,20 @@ class Host:
     idle_target: Callable[[], Target | None] = lambda: None
     num_layers: int | None = None
 
+    def embeddings(self) -> torch.Tensor:
+        """Return the target's input embeddings, ``(vocab, hidden)``, as stored; read-only.
+
+        If another engine than torch runs the model, they are mapped into memory from its folder's files.
+
+        Raises:
+            ModelError: if there are none, or they are quantised.
+        """
+        return embeddings_of(self.model)
+
+    def output_rows(self, ids: Sequence[int]) -> torch.Tensor:
+        """Return the rows of the target's output matrix for some tokens, ``(tokens, hidden)``; see ``embeddings``."""
+        return output_rows_of(self.model, ids)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -205,6 +269,11 @@ class Request:
             position before it takes the argmax. None at temperature 0, and under rules where a drafter that knew the
             noise would bias the text.
         constraint: returns the constraint's state after the committed tokens; None if the text is free.
+        num_reused: the number of positions at the start of the prompt whose keys and values were cached before the
+            request. They aren't prefilled again, so ``Drafter.read`` begins after them.
+        retained: the results of ``Drafter.retain`` for an earlier request of the same strategy and model, in the order
+            of the text from position 0. The two texts agree in at least their first ``num_reused + 1`` tokens; drop
+            state about positions from ``num_reused`` on. Empty if nothing was retained.
     """
 
     tokens: Sequence[int]
@@ -216,6 +285,8 @@ class Request:
     warp: Callable[[Sequence[int], torch.Tensor], torch.Tensor] = lambda _, logits: softmax(logits)
     noise: Callable[[int], torch.Tensor] | None = None
     constraint: Callable[[], PathState | None] = lambda: None
+    num_reused: int = 0
+    retained: tuple[Retained, ...] = ()
 
     @property
     def root(self) -> int:
@@ -254,19 +325,47 @@ class Drafter(ABC):
     def __init__(self, request: Request) -> None:
         self.request = request
 
-    def read(self, num_tokens: int, budget: Budget) -> None:  # noqa: B027 - optional
-        """Called after each chunk of a long prompt: the target has prefilled the first ``num_tokens``.
+    def read(  # noqa: B027 - optional
+        self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]
+    ) -> None:
+        """Called after each pass that has prefilled part of the prompt, up to its first ``num_tokens`` tokens.
 
-        Other requests' steps run between chunks. A drafter with a model of its own prefills the same tokens now, since
-        no request advances while it proposes. ``budget`` is that of a tree proposed now.
+        Whole chunks of a long prompt come before the first draft, and other requests' steps run between them. A
+        drafter with a model of its own prefills the same tokens now, since no request advances while it proposes. The
+        rest of the prompt shares a pass with the first draft and is reported after it, before ``receive``.
+
+        Args:
+            budget: of a tree proposed now.
+            signals: the values of each declared signal about ``Nodes.PROMPT``, by position, of this part only. Read
+                them now: values that are read later keep the pass's logits in memory.
         """
 
     @abstractmethod
     def propose(self, budget: Budget) -> DraftTree:
         """Return a tree below ``request.root``, within the budget."""
 
+    def receive(self, feedback: Feedback) -> None:  # noqa: B027 - optional
+        """Called after every step, including the last, with the verified tree itself.
+
+        In a merge it is called even if the tree has no node of this drafter. A drafter that needs signals of every
+        step, such as hidden states at the accepted path, reads them here.
+        """
+
     def observe(self, feedback: Feedback) -> None:  # noqa: B027 - optional
-        """Called with the outcome of the last tree."""
+        """Called after ``receive`` with the outcome of the drafter's last tree, in that tree's node numbers.
+
+        Not called after the last step. In a merge, only if all probe nodes of the tree were verified.
+        """
+
+    def retain(self, start: int, stop: int) -> Retained | None:
+        """Return the state about positions ``start`` to ``stop`` for later requests; None, the default, retains none.
+
+        Called for strategies that declare ``Nodes.PROMPT`` signals when the text's keys and values are cached: after
+        the prompt, and at the end. The state at the last position may depend on the token after it, since positions are
+        reused only in texts that have this token too. All positions were reported by ``read`` or ``receive`` or are in
+        ``Request.retained``, except in a merge whose other parts retained state when this drafter retained none.
+        """
+        return None
 
     def stop(self) -> None:  # noqa: B027 - optional
         """Release the request's resources; called once, however the request ends."""

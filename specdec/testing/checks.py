@@ -120,7 +120,9 @@ def check_drafting(
             tree.check_draws(vocab_size, type(proposer).__name__)
             verdict = verdict_of(verifier, p, tree, list(tokens), settings, chances)
             tokens += verdict.tokens
-            drafter.observe(Feedback(tree, verdict.path, verdict.tokens))
+            feedback = Feedback(tree, verdict.path, verdict.tokens)
+            drafter.receive(feedback)
+            drafter.observe(feedback)
         return tuple(tokens[len(context) :][:num_tokens])
 
     distance = total_variation(outcomes(run), plain_law(p, context, num_tokens))

@@ -86,7 +86,7 @@ def test_recorded_passes_have_the_bits_of_the_models_own(name: str) -> None:
         replay = replay_of(target)
         assert [kind.fault for kind in kinds(replay)] == ["", ""]
         assert {kind.program.width for kind in kinds(replay)} == {1, None}, "one of any number of nodes, one of a node"
-        replay.logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # the model's own forward alone
+        replay.outputs = lambda forward, *_: forward()  # type: ignore[method-assign]  # the model's own forward alone
         own = passes(target, widths)
     assert all(map(torch.equal, recorded, own))
 
@@ -114,7 +114,7 @@ def test_one_program_serves_batches_of_any_number_of_rows(name: str, monkeypatch
         replay = replay_of(target)
         batches = {(kind.fault, kind.program.width) for kind in kinds(replay) if kind.program.rows is None}
         assert batches == {("", 1), ("", None)}
-        replay.logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # the model's own forward alone
+        replay.outputs = lambda forward, *_: forward()  # type: ignore[method-assign]  # the model's own forward alone
         own = logits_of_batches()
     assert all(map(torch.equal, recorded, own))
 
@@ -212,7 +212,7 @@ def test_a_branch_by_the_number_of_nodes_is_found_out_where_it_is_taken(differs:
     widths = [4, 6, 4, 6, 4, 6, 4, 14, 6, 12, 7, 15, 9, 4, 16, 6]
     recorded = passes(target, widths)
     assert any(kind.fault for kind in kinds(replay_of(target)))
-    replay_of(target).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
+    replay_of(target).outputs = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
     assert all(map(torch.equal, recorded, passes(target, widths)))
 
 
@@ -283,7 +283,7 @@ def test_trust_ends_with_the_program_that_earned_it() -> None:
     target = target_of(model, DenseCompiler())
     widths = [5, 5, 5, 5, 5, 7, 5, 5, 9, 5]
     recorded = passes(target, widths)
-    replay_of(target).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
+    replay_of(target).outputs = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
     assert all(map(torch.equal, recorded, passes(target, widths)))
 
 
@@ -296,7 +296,7 @@ def test_a_program_that_fails_makes_way_for_the_model() -> None:
     target = target_of(model, DenseCompiler())
     widths = [4, 4, 4, 4, 8, 8, 4, 6, 7, 4]
     recorded = passes(target, widths)
-    replay_of(target).logits = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
+    replay_of(target).outputs = lambda forward, *_: forward()  # type: ignore[method-assign]  # as above
     assert all(map(torch.equal, recorded, passes(target, widths)))
 
 

@@ -40,10 +40,10 @@ def test_a_generation_has_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = set[tuple[int, ...]]()
     call = StaticBackend._call
 
-    def noting(self: StaticBackend, inputs: Inputs) -> torch.Tensor:
+    def noting(self: StaticBackend, inputs: Inputs, hidden: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
         mask = next(iter(inputs.masks.values()))
         shapes.add((*inputs.input_ids.shape, mask.shape[3], len(inputs.columns)))
-        return call(self, inputs)
+        return call(self, inputs, hidden)
 
     generator = Generator(
         families.make(*families.TREES["llama"]), proposer="prompt_lookup", backend="static", numerics="fast"
@@ -73,10 +73,10 @@ class PretendGraph:
 
     def __init__(self, run: Callable[[Inputs], torch.Tensor], inputs: Inputs, pool: Any) -> None:
         self._run, self._inputs = run, inputs
-        self._place = run.__self__._placement  # type: ignore[attr-defined]  # the backend's method
+        self._place = run.func.__self__._placement  # type: ignore[attr-defined]  # a partial of the backend's method
         self._captured = self._place.first, self._place.visible
 
-    def __call__(self, inputs: Inputs) -> torch.Tensor:
+    def __call__(self, inputs: Inputs) -> tuple[torch.Tensor, ...]:
         type(self).num_replays += 1
         self._inputs.copy_(inputs)
         self._place.first, self._place.visible = self._captured

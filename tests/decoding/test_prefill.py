@@ -1,5 +1,6 @@
 """Prompts that are read in the passes of others: the text has the same bits as alone."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,12 +10,13 @@ import torch
 from specdec import Drafter, DraftTree, Feedback, Generator, Nodes, PluginError, Request, ToyModel, What
 from specdec.backends import hf as hf_module
 from specdec.record import StepRecord
-from specdec.strategies.base import Engine, Hidden, Signal, TopLogits
+from specdec.strategies.base import Answers, Engine, Hidden, Signal, TopLogits
 from specdec.tree import Budget
 from tests.support import families
 from tests.support.scripted import Scripted
 
 SETTINGS: dict[str, Any] = {"max_new_tokens": 14, "temperature": 1.0, "seed": 5}
+ABOUT = What.ARGMAX, TopLogits(2), Hidden((-1,))
 PROMPTS = [[5, 9, 2], [3 + index * 7 % 40 for index in range(45)], [1, 2], [4 + index % 9 for index in range(30)]]
 
 
@@ -67,8 +69,7 @@ class Curious(Scripted):
     heard: Any
 
     def wants(self) -> frozenset[Signal]:
-        about = What.ARGMAX, TopLogits(2), Hidden((-1,))
-        return frozenset((nodes, what) for nodes in (Nodes.PROMPT, Nodes.PATH) for what in about)
+        return frozenset((nodes, what) for nodes in (Nodes.PROMPT, Nodes.PATH) for what in ABOUT)
 
     def bind(self, host: Any) -> Engine:
         return Engine(lambda request: _Curious(request, self.heard))
@@ -79,8 +80,8 @@ class _Curious(Drafter):
         super().__init__(request)
         self.heard = heard.setdefault(len(request.tokens), [])
 
-    def read(self, num_tokens: int, budget: Budget) -> None:
-        self.heard.append(num_tokens)
+    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
+        self.heard.append((num_tokens, {signal: dict(answers) for signal, answers in signals.items()}))
 
     def propose(self, budget: Budget) -> DraftTree:
         tree = DraftTree(self.request.root)
@@ -109,7 +110,11 @@ def test_drafters_hear_of_prompts_and_trees_as_they_do_alone() -> None:
     records = list[StepRecord]()
     packing(Generator(model, proposer=Curious(heard=together))).generate(PROMPTS, on_step=records.append, **SETTINGS)
     assert any(map(is_mixed, records))
-    assert alone[45][:6] == [8, 16, 24, 32, 40, 44]
+    ends = [8, 16, 24, 32, 40, 44]
+    assert [heard[0] for heard in alone[45][:6]] == ends
+    for start, (stop, signals) in zip([0, *ends], alone[45][:6], strict=False):
+        assert signals.keys() == {(Nodes.PROMPT, what) for what in ABOUT}
+        assert all(list(answers) == [*range(start, stop)] for answers in signals.values())
     assert plain_of(together) == plain_of(alone)
 
 
@@ -119,7 +124,7 @@ class Failing(Curious):
 
 
 class _Failing(_Curious):
-    def read(self, num_tokens: int, budget: Budget) -> None:
+    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
         if num_tokens == 24 and len(self.request.tokens) == 45:
             raise ZeroDivisionError("by nought")
 

@@ -1,5 +1,7 @@
 """Every registered strategy: legal trees, the same tree for the same history, and never another text."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from specdec.decoding.request_state import TokenView
 from specdec.decoding.signals import select
 from specdec.plugins.registry import load_plugins
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Drafter, Request, TopLogits
+from specdec.strategies.base import Answers, Drafter, Request, TopLogits
 from specdec.testing import check_proposer, toy_host
 from tests.support.generators import PROPOSERS, budgets, prompts, proposer_of, toy_models
 from tests.support.plain import decode_law
@@ -40,6 +42,10 @@ def said(what: object, token: int) -> Any:
     return ((successor, 1.0), (token, 0.0))[: what.k] if isinstance(what, TopLogits) else successor
 
 
+def answers_at(what: object, nodes: Sequence[int], tree: DraftTree) -> dict[int, Any]:
+    return {node: said(what, tree.tokens[node]) for node in nodes}
+
+
 def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) -> list[tuple[Any, ...]]:
     """The trees of some steps in which the model always says the root's successor, modulo the vocabulary of 7."""
     engine_of = proposer_of(proposer, 7)
@@ -58,10 +64,12 @@ def drafted(proposer: str, prompt: list[int], budget: Budget, num_steps: int) ->
         emitted = tuple((tree.tokens[node] + 1) % 7 for node in path)
         tokens += emitted
         signals = {
-            signal: {node: said(signal[1], tree.tokens[node]) for node in select(signal[0], tree, path)}
+            signal: Answers(partial(answers_at, signal[1], select(signal[0], tree, path), tree))
             for signal in engine_of.wants()
         }
-        drafter.observe(Feedback(tree, tuple(path), emitted, signals))
+        feedback = Feedback(tree, tuple(path), emitted, signals)
+        drafter.receive(feedback)
+        drafter.observe(feedback)
     drafter.stop()
     return shapes
 

@@ -1,7 +1,9 @@
 """Every pair of nodes and what about them, declared together, on any kind of tree and in ragged batches."""
 
+import copy
 import weakref
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -15,7 +17,7 @@ from specdec import Budget, Drafter, DraftTree, Feedback, Generator, Nodes, Prop
 from specdec.backends.output import Output
 from specdec.backends.toy import ToyBackend
 from specdec.layout import Layout
-from specdec.strategies.base import Hidden, Signal, TopK, TopLogits
+from specdec.strategies.base import Answers, Hidden, Signal, TopK, TopLogits
 from specdec.tree import merge
 from tests.support.generators import path_to, prompts, toy_models
 from tests.support.plain import decode_law
@@ -26,10 +28,23 @@ EVERY = frozenset(product(Nodes, WHATS))
 ROLES = [*map(Role, range(1, 8))]
 
 
-class Curious(Proposer):
-    """Random trees of nodes of any roles; whatever is heard is appended to ``heard``, with the tokens before it."""
+@dataclass
+class Heard:
+    """What drafters were told.
 
-    heard: Any  # the test's own list
+    Attributes:
+        steps: the tokens before each step, and its feedback.
+        parts: of prompts: the request, the positions of the part that was read, and the answers about it by signal.
+    """
+
+    steps: list[tuple[list[int], Feedback]] = field(default_factory=list)
+    parts: list[tuple[Request, range, Mapping[Signal, Answers]]] = field(default_factory=list)
+
+
+class Curious(Proposer):
+    """Random trees of nodes of any roles."""
+
+    heard: Any  # the test's own
 
     def wants(self) -> frozenset[Signal]:
         return EVERY
@@ -39,9 +54,14 @@ class Curious(Proposer):
 
 
 class _Curious(Drafter):
-    def __init__(self, request: Request, heard: list[tuple[list[int], Feedback, bool]]) -> None:
+    def __init__(self, request: Request, heard: Heard) -> None:
         super().__init__(request)
         self.heard = heard
+        self.num_read = request.num_reused
+
+    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
+        self.heard.parts.append((self.request, range(self.num_read, num_tokens), signals))
+        self.num_read = num_tokens
 
     def propose(self, budget: Budget) -> DraftTree:
         self.before, rng = list(self.request.tokens), self.request.rng
@@ -53,7 +73,7 @@ class _Curious(Drafter):
         return tree
 
     def observe(self, feedback: Feedback) -> None:
-        self.heard.append((self.before, feedback, len(self.before) == self.request.prompt_length))
+        self.heard.steps.append((self.before, feedback))
 
 
 def chosen(nodes: Nodes, feedback: Feedback) -> list[int]:
@@ -66,7 +86,6 @@ def chosen(nodes: Nodes, feedback: Feedback) -> list[int]:
         Nodes.ALL: list(range(len(tree))),
         Nodes.CANDIDATE: [node for node in below if Role.CANDIDATE in tree.roles[node]],
         Nodes.PROBE: [node for node in below if Role.PROBE in tree.roles[node]],
-        Nodes.PROMPT: [],
     }[nodes]
 
 
@@ -92,34 +111,59 @@ def plain(given_answer: Any) -> Any:
     return list(given_answer) if isinstance(given_answer, tuple) else given_answer
 
 
-def assert_right(feedback: Feedback, before: list[int], model: ToyModel, key: int | None, is_first: bool) -> None:
-    for nodes, what in EVERY:
-        told = feedback.signals[nodes, what]
-        if nodes is Nodes.PROMPT:
-            assert sorted(told) == (list(range(len(before) - 1)) if is_first else [])
-            paths = {position: before[: position + 1] for position in told}
-        else:
-            assert sorted(told) == sorted(chosen(nodes, feedback)), (nodes, what)
-            drafted = {node: path_to(feedback.tree, node)[1:] for node in told}
-            paths = {node: before + [feedback.tree.tokens[other] for other in path] for node, path in drafted.items()}
-        for node, given_answer in told.items():
-            assert plain(given_answer) == answer(what, model, paths[node], key), (nodes, what, node)
+def assert_right(feedback: Feedback, before: list[int], model: ToyModel, key: int | None) -> None:
+    assert feedback.signals.keys() == {pair for pair in EVERY if pair[0] is not Nodes.PROMPT}
+    for (nodes, what), told in feedback.signals.items():
+        assert list(told) == chosen(nodes, feedback), (nodes, what)
+        for node in told:
+            path = before + [feedback.tree.tokens[other] for other in path_to(feedback.tree, node)[1:]]
+            assert plain(told[node]) == answer(what, model, path, key), (nodes, what, node)
+        assert_tensor(told, what)
+
+
+def assert_tensor(told: Answers, what: Any) -> None:
+    """All hidden states in one tensor, and nothing else."""
+    if not isinstance(what, Hidden):
+        with pytest.raises(TypeError, match="Hidden"):
+            told.tensor()
+    else:
+        assert told.tensor().shape == (len(told), len(what.layers), 3)
+        assert told.tensor().tolist() == [plain(told[node]) for node in told]
+
+
+def assert_prompts_right(heard: Heard, model: ToyModel, key: int | None) -> None:
+    """Every position of every prompt but its last, part by part in the order of the text, each once."""
+    told: dict[int, list[int]] = {}
+    for request, positions, signals in heard.parts:
+        assert signals.keys() == {pair for pair in EVERY if pair[0] is Nodes.PROMPT}
+        prompt = request.tokens[: request.prompt_length]
+        told.setdefault(id(request), []).extend(positions)
+        for (_, what), answers in signals.items():
+            assert list(answers) == list(positions)
+            for position in answers:
+                assert plain(answers[position]) == answer(what, model, prompt[: position + 1], key), (what, position)
+            assert_tensor(answers, what)
+    for request, _, _ in heard.parts:
+        assert told[id(request)] == [*range(request.prompt_length - 1)]
 
 
 @settings(max_examples=15)
-@given(data=st.data(), model=toy_models(), seed=st.integers(0, 2**63 - 1))
-def test_every_signal_is_what_the_model_says_there(data: st.DataObject, model: ToyModel, seed: int) -> None:
+@given(data=st.data(), model=toy_models(), seed=st.integers(0, 2**63 - 1), chunk=st.sampled_from([2, 3, 256]))
+def test_every_signal_is_what_the_model_says_there(data: st.DataObject, model: ToyModel, seed: int, chunk: int) -> None:
     batch = data.draw(st.lists(prompts(model.vocab_size), min_size=1, max_size=3))
     for temperature, key in ((0.0, None), (1.0, seed)):
-        heard: list[tuple[list[int], Feedback, bool]] = []
-        generator = Generator(model, proposer=Curious(heard=heard), max_batch_size=2)
+        heard = Heard()
+        generator = Generator(model, proposer=Curious(heard=heard), max_batch_size=1 if key is None else 2)
+        backend = generator._binding.target.backend
+        backend.shapes = replace(backend.shapes, chunk=chunk)
         results = generator.generate(batch, max_new_tokens=10, temperature=temperature, seed=seed)
         assert [list(result.token_ids) for result in results] == [
             decode_law(model.law, prompt, 10, key) for prompt in batch
         ]
-        assert heard
-        for before, feedback, is_first in heard:
-            assert_right(feedback, before, model, key, is_first)
+        assert heard.steps
+        for before, feedback in heard.steps:
+            assert_right(feedback, before, model, key)
+        assert_prompts_right(heard, model, key)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +204,10 @@ def test_no_logits_are_computed_that_nobody_wants(declared: list[Signal], expect
 
 
 def test_of_two_predictions_of_a_node_the_draw_is_told() -> None:
-    signals: dict[Signal, dict[int, int]] = {(Nodes.ALL, What.DRAW): {1: 7}, (Nodes.PROBE, What.ARGMAX): {1: 5, 2: 6}}
+    signals: dict[Signal, Answers] = {
+        (Nodes.ALL, What.DRAW): Answers(lambda: {1: 7}),
+        (Nodes.PROBE, What.ARGMAX): Answers(lambda: {1: 5, 2: 6}),
+    }
     for order in (list(signals), list(reversed(list(signals)))):
         feedback = Feedback(DraftTree(0), (0,), (1,), {signal: signals[signal] for signal in order})
         assert feedback.predictions == {1: 7, 2: 6}
@@ -194,13 +241,13 @@ class _Unlikely(_Curious):
 
 def test_a_processor_that_fails_where_the_text_never_goes_fails_nobody() -> None:
     model = ToyModel(lambda _: [0.5, 0.3, 0.2 - 1e-9, 1e-9], 4)
-    heard: list[tuple[list[int], Feedback, bool]] = []
+    heard = Heard()
     generator = Generator(model, proposer=Unlikely(heard=heard))
     results = generator.generate([[0, 1], [2]], max_new_tokens=5, logits_processor=[Refusing()])
     assert [result.token_ids for result in results] == [(0,) * 5] * 2
-    assert heard
-    assert all(feedback.signals[Nodes.PROBE, What.DRAW] == {} for _, feedback, _ in heard)
-    assert all(feedback.signals[Nodes.PROBE, What.ARGMAX] == {1: 0} for _, feedback, _ in heard)
+    assert heard.steps
+    assert all(feedback.signals[Nodes.PROBE, What.DRAW] == {} for _, feedback in heard.steps)
+    assert all(feedback.signals[Nodes.PROBE, What.ARGMAX] == {1: 0} for _, feedback in heard.steps)
 
 
 class Both(Proposer):
@@ -219,7 +266,7 @@ class _Both(Drafter):
     def __init__(self, request: Request, heard: list[tuple[list[int], Feedback, list[Feedback]]]) -> None:
         super().__init__(request)
         self.heard = heard
-        self.inner = [_Curious(request, []), _Curious(request, [])]
+        self.inner = [_Curious(request, Heard()), _Curious(request, Heard())]
 
     def propose(self, budget: Budget) -> DraftTree:
         self.before = list(self.request.tokens)
@@ -254,12 +301,17 @@ def test_a_tree_that_became_part_of_another_hears_about_its_own_nodes(
             path = [before[-1], *part.tokens]
             assert [part.tree.tokens[node] for node in part.path] == path[: len(part.path)]
             assert part.tokens == whole.tokens
+            assert list(part.signals[Nodes.PATH, Hidden((0, 2))]) == list(part.path)
+            for what in WHATS:
+                assert_tensor(part.signals[Nodes.PATH, what], what)
             told = part.signals[Nodes.ALL, TopK(3)]
             assert set(told) <= set(range(len(part.tree)))
             assert 0 in told
             for node, given_answer in told.items():
                 context = before + [part.tree.tokens[other] for other in path_to(part.tree, node)[1:]]
                 assert plain(given_answer) == answer(TopK(3), model, context, seed)
+                states = part.signals[Nodes.ALL, Hidden((0, 2))][node]
+                assert plain(states) == answer(Hidden((0, 2)), model, context, seed)
 
 
 def test_feedback_about_a_foreign_tree_is_refused() -> None:
@@ -269,7 +321,7 @@ def test_feedback_about_a_foreign_tree_is_refused() -> None:
 
 def test_hidden_states_are_those_of_the_model(built_in: tuple[Any, Any]) -> None:
     model, _ = built_in
-    heard: list[tuple[list[int], Feedback, bool]] = []
+    reference, heard = copy.deepcopy(model), Heard()
 
     class Watching(Curious):
         def wants(self) -> frozenset[Signal]:
@@ -278,19 +330,19 @@ def test_hidden_states_are_those_of_the_model(built_in: tuple[Any, Any]) -> None
     generator = Generator(model, proposer=Watching(heard=heard))
     prompt = list(range(40, 60))
     generator.generate(prompt, max_new_tokens=6)
-    for before, feedback, _ in heard:
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    for before, feedback in heard.steps:
         for node, given_answer in feedback.signals[Nodes.ALL, Hidden((0, -1))].items():
             path = before + [feedback.tree.tokens[other] for other in path_to(feedback.tree, node)[1:]]
             with torch.no_grad():
-                states = model(torch.tensor([path]), output_hidden_states=True).hidden_states
+                states = reference(torch.tensor([path]), output_hidden_states=True).hidden_states
             expected = torch.stack([states[0][0, -1], states[-1][0, -1]])
             assert torch.allclose(given_answer, expected, atol=1e-4)
-    told = heard[0][1].signals[Nodes.PROMPT, Hidden((-1,))]
-    assert sorted(told) == list(range(len(prompt) - 1))
+    ((_, positions, told),) = heard.parts
+    assert positions == range(len(prompt) - 1)
     with torch.no_grad():
-        states = model(torch.tensor([prompt]), output_hidden_states=True).hidden_states[-1][0]
-    for position, state in told.items():
-        assert torch.allclose(state[0], states[position], atol=1e-4)
+        states = reference(torch.tensor([prompt]), output_hidden_states=True).hidden_states[-1][0]
+    assert torch.allclose(told[Nodes.PROMPT, Hidden((-1,))].tensor()[:, 0], states[:-1], atol=1e-4)
 
 
 def test_no_answer_about_a_tree_is_copied_from_the_device_before_it_is_asked_for() -> None:
@@ -309,7 +361,7 @@ def test_no_answer_about_a_tree_is_copied_from_the_device_before_it_is_asked_for
 
     class _Asking(_Curious):
         def __init__(self, request: Request, asks: bool) -> None:
-            super().__init__(request, [])
+            super().__init__(request, Heard())
             self.asks = asks
 
         def observe(self, feedback: Feedback) -> None:
@@ -319,7 +371,7 @@ def test_no_answer_about_a_tree_is_copied_from_the_device_before_it_is_asked_for
     for asks in (False, True):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Output, "top", watched)
-            Generator(ToyModel.random(), proposer=Asking(heard=[], asks=asks)).generate([0], max_new_tokens=4)
+            Generator(ToyModel.random(), proposer=Asking(heard=Heard(), asks=asks)).generate([0], max_new_tokens=4)
         assert bool(asked) == asks
 
 
@@ -328,13 +380,20 @@ def test_no_answer_about_a_tree_is_copied_from_the_device_before_it_is_asked_for
 def test_a_prompts_logits_are_let_go_chunk_by_chunk(what: Any, beside: Any) -> None:
     model = ToyModel.random(vocab_size=5)
     held: list[weakref.ref[torch.Tensor]] = []
-    heard: list[tuple[list[int], Feedback, bool]] = []
+    told = dict[int, Any]()
 
     class Watching(Curious):
         def wants(self) -> frozenset[Signal]:
             return frozenset((Nodes.PROMPT, each) for each in (what, beside) if each is not None)
 
-    generator = Generator(model, proposer=Watching(heard=heard))
+        def start(self, request: Request) -> Drafter:
+            return _Reading(request, Heard())
+
+    class _Reading(_Curious):
+        def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
+            told.update({position: plain(given) for position, given in signals[Nodes.PROMPT, what].items()})
+
+    generator = Generator(model, proposer=Watching(heard=Heard()))
     backend = generator._binding.target.backend
     backend.shapes, forward = replace(backend.shapes, chunk=4), backend.forward
 
@@ -354,7 +413,6 @@ def test_a_prompts_logits_are_let_go_chunk_by_chunk(what: Any, beside: Any) -> N
         on_step=lambda _: alive.append(sum(logits() is not None for logits in held)),
     )
     assert alive[:4] == [0] * 4
-    told = heard[0][1].signals[Nodes.PROMPT, what]
     assert sorted(told) == list(range(len(prompt) - 1))
     for position, given_answer in told.items():
-        assert plain(given_answer) == answer(what, model, prompt[: position + 1], 3)
+        assert given_answer == answer(what, model, prompt[: position + 1], 3)

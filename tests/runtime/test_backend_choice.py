@@ -12,12 +12,9 @@ import pytest
 import torch
 
 from specdec import (
-    Drafter,
     Generator,
     LookaheadProposer,
     ModelError,
-    Proposer,
-    Request,
     RequestError,
     compare,
 )
@@ -168,16 +165,6 @@ def test_a_folder_that_torch_can_not_load_either_raises_torchs_reason(install: I
         quietly(str(tmp_path))
 
 
-class Looking(Proposer):
-    """A strategy that wants hidden states."""
-
-    def wants(self) -> frozenset[Signal]:
-        return frozenset({(Nodes.PATH, Hidden((-1,)))})
-
-    def start(self, request: Request) -> Drafter:
-        raise NotImplementedError
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -189,7 +176,6 @@ class Looking(Proposer):
             {"proposer": "prompt_lookup + draft_model:layers=1"},
             "MergedProposer drafts with the model's own layers",
         ),
-        ({"proposer": Looking()}, "Looking reads hidden states"),
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ from specdec import ROOT, Budget, DraftTree, Feedback, LookaheadProposer, Nodes,
 from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Drafter
+from specdec.strategies.base import Answers, Drafter
 from specdec.strategies.ngram_pool import NgramPool
 from specdec.testing import toy_host
 
@@ -28,7 +28,7 @@ def advance(
 ) -> None:
     """Tell the drafter that ``emitted`` was committed; only as much of the path as the feedback needs is made up."""
     tokens += emitted
-    drafter.observe(Feedback(tree, (ROOT,), tuple(emitted), {(Nodes.PROBE, What.ARGMAX): predictions}))
+    drafter.observe(Feedback(tree, (ROOT,), tuple(emitted), {(Nodes.PROBE, What.ARGMAX): Answers(lambda: predictions)}))
 
 
 def probes(tree: DraftTree) -> list[int]:

@@ -1,7 +1,7 @@
 """The backend: runs specdec's layouts on a compiled OpenVINO graph with a paged cache."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -32,6 +32,7 @@ _CHUNK = 512
 _LEAST_EXACT = 2
 _SIZES = 1, 6, 8, 12, 16, 20, 24, 28, 32  # of passes; six tokens take about as long as two
 _NUM_EXPERTS = "num_experts", "num_local_experts", "n_routed_experts"
+_TRIED, _STRIDE = (48, 1, 2, 8, 24, 1), 7919  # nodes of passes that compare two graphs; between their tokens
 _ROUNDS = "the engine's rounding of a token depends on the shape of its pass"
 
 
@@ -44,9 +45,9 @@ class _Engine:
     options: OpenVINOOptions
     shapes: Shapes
 
-    def compiled(self, gives_hidden: bool) -> Compiled:
-        """Return the compiled graph, which all backends of the model share."""
-        return self.graphs.compiled(self.options, gives_hidden)
+    def compiled(self, hidden: frozenset[int]) -> Compiled:
+        """Return the compiled graph with some hidden states, which all backends of the model share."""
+        return self.graphs.compiled(self.options, hidden)
 
 
 class OpenVINOBackend(Backend):
@@ -73,10 +74,9 @@ class OpenVINOBackend(Backend):
         )
         self.lossy = engine.options.lossy(engine.shapes.dtype)
         self.inexact = "" if is_exact else _ROUNDS
-        compiled = engine.compiled(gives_hidden=False)
+        compiled = engine.compiled(frozenset())
         self._blocks = compiled.blocks()
         self._passes = Passes(compiled, self._blocks, self._filling)
-        self._with_hidden: Passes | None = None
         self._first = 0
         self._process = os.getpid()
 
@@ -109,7 +109,7 @@ class OpenVINOBackend(Backend):
         return cls(engine, compiler.bit_exact)
 
     def close(self) -> None:
-        del self._passes, self._with_hidden, self._blocks, self._engine
+        del self._passes, self._blocks, self._engine
 
     def open(self, capacity: int) -> None:
         refuse_fork(self._process, "use backend='hf'")
@@ -117,21 +117,49 @@ class OpenVINOBackend(Backend):
 
     def forward(self, layout: Layout) -> Output:
         self._first = layout.first
-        if not layout.hidden:
-            logits, hidden = self._passes.run(layout)
-        elif self._is_exact:  # a graph with hidden states may round otherwise: logits, keys and values are the other's
-            _, hidden = self._passes_with_hidden().run(layout)
-            logits, _ = self._passes.run(replace(layout, hidden=()))
-        else:
-            self._passes = self._passes_with_hidden()
-            logits, hidden = self._passes.run(layout)
+        self.expect_hidden(layout.hidden)
+        logits, hidden = self._passes.run(layout)
         return Output(logits, layout.columns, hidden)
 
-    def _passes_with_hidden(self) -> Passes:
-        """The passes of a graph with hidden states, which are rarely requested and take memory in every pass."""
-        if self._with_hidden is None:
-            self._with_hidden = Passes(self._engine.compiled(gives_hidden=True), self._blocks, self._filling)
-        return self._with_hidden
+    def expect_hidden(self, layers: Collection[int]) -> None:
+        """Replace the graph by one that has these hidden states among its outputs too, in seconds, if it lacks any.
+
+        Raises:
+            ModelError: in exact numerics, if that graph has logits of other bits.
+        """
+        before = self._passes.hidden
+        wanted = before | {self._passes.number_of(layer) for layer in layers}
+        if wanted == before:
+            return
+        expected = self._tried() if self._is_exact else []
+        try:
+            self._use(wanted)
+            if expected and not all(map(torch.equal, self._tried(), expected)):
+                raise ModelError(
+                    f"OpenVINO computes {name_of(self._engine.model)} with other bits where it gives hidden states: "
+                    "use numerics='fast', or backend='hf'"
+                )
+        except ModelError:
+            self._use(before)
+            raise
+
+    def _use(self, hidden: frozenset[int]) -> None:
+        vars(self).pop("_passes", None)  # two graphs at once would hold the matrices twice
+        self._passes = Passes(self._engine.compiled(hidden), self._blocks, self._filling)
+
+    def _tried(self) -> list[torch.Tensor]:
+        """The logits of a few passes over a row of their own, one after another."""
+        compiled = self._engine.compiled(self._passes.hidden)
+        blocks = compiled.blocks()
+        blocks.open()
+        passes, length, logits = Passes(compiled, blocks, self._filling), 0, list[torch.Tensor]()
+        for width in _TRIED:
+            positions = torch.arange(length, length + width)[None]
+            ids = (positions * _STRIDE + 1) % self.shapes.vocab_size
+            logits.append(passes.run(Layout((length,), (width,), ids, positions, {}, tuple(range(width))))[0])
+            blocks.keep(0, range(width))
+            length += width
+        return logits
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in enumerate(paths, self._first):
@@ -143,9 +171,7 @@ class OpenVINOBackend(Backend):
     def release(self, row: int) -> None:
         self._blocks.release(row)
         if self._blocks.is_empty:
-            for passes in (self._passes, self._with_hidden):
-                if passes is not None:
-                    passes.unbind()
+            self._passes.unbind()
 
     def clear(self, row: int) -> None:
         self._blocks.clear(row)

@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import openvino as ov
 import torch
+from openvino import opset13 as ops
 
 from specdec import ModelError
 from specdec.errors import is_out_of_memory
@@ -16,11 +17,12 @@ from specdec_openvino.blocks import Blocks
 from specdec_openvino.conversion import LOGITS, hidden_name
 from specdec_openvino.filling import Filling
 from specdec_openvino.kept import Conversion
-from specdec_openvino.options import OpenVINOOptions
+from specdec_openvino.options import OpenVINOOptions, openvino_type
 from specdec_openvino.outside import Weights, put_in
 from specdec_openvino.passes import pack
 from specdec_openvino.rounding import round_weights
 
+_NUM_BYTES_OF_RAW = 2
 _RAW = {torch.bfloat16: torch.int16, torch.float16: torch.int16}  # types for which numpy has no name, or another
 
 
@@ -29,19 +31,21 @@ class Compiled:
 
     Args:
         weights: of the graph, which reads them as long as it exists.
-        gives_hidden: hidden states are outputs as well.
+        hidden: the hidden states that are outputs as well, by number.
 
     Raises:
         ModelError: if the device can't compile the graph.
     """
 
-    def __init__(self, conversion: Conversion, weights: Weights, options: OpenVINOOptions, gives_hidden: bool) -> None:
+    def __init__(
+        self, conversion: Conversion, weights: Weights, options: OpenVINOOptions, hidden: frozenset[int]
+    ) -> None:
         core = ov.Core()
         core.get_property(
             options.device, "FULL_DEVICE_NAME"
         )  # loads the device's plug-in, which defines paged attention
         layers, dtype = conversion.facts.layers, conversion.facts.dtype
-        self._weights = weights
+        self._weights, self.hidden = weights, hidden
         try:
             graph = core.read_model(conversion.graph, ov.Tensor(np.frombuffer(conversion.constants, np.uint8)))
             put_in(graph, weights)
@@ -49,9 +53,12 @@ class Compiled:
             self.num_states = len(graph.get_results()) - 1  # hidden states, of the embeddings first
             if options.weights != "model":
                 round_weights(graph, options.weights)
-            if not gives_hidden:
-                for result in graph.get_results()[1:]:
+            self.state_dtype = options.of_arithmetic(dtype)
+            for number, result in enumerate(graph.get_results()[1:]):
+                if number not in hidden:
                     graph.remove_result(result)
+                elif self.state_dtype != torch.float32:
+                    _narrow(result, openvino_type(self.state_dtype))
             self.model = core.compile_model(graph, options.device, options.properties(dtype))
         except (RuntimeError, MemoryError) as error:
             reason = "memory ran out; free some, or use backend='hf'" if is_out_of_memory(error) else _reason(error)
@@ -88,14 +95,14 @@ class Graphs:
         self._compiled: WeakValueDictionary[Hashable, Compiled] = WeakValueDictionary()
         self._last: Compiled | None = None
 
-    def compiled(self, options: OpenVINOOptions, gives_hidden: bool) -> Compiled:
-        """Return the compiled graph, the same one for all backends."""
-        question = options, options.num_threads, gives_hidden
+    def compiled(self, options: OpenVINOOptions, hidden: frozenset[int]) -> Compiled:
+        """The compiled graph with some hidden states, the same one for all backends."""
+        question = options, options.num_threads, hidden
         with self._lock:
             compiled = self._compiled.get(question)
             if compiled is None:
-                self._last = None  # two compilations at the same time would store the matrices twice
-                compiled = Compiled(self.conversion, self._weights, options, gives_hidden)
+                self._last = None  # two at once would hold the matrices twice
+                compiled = Compiled(self.conversion, self._weights, options, hidden)
                 self._compiled[question] = compiled
                 self.let_go()
             self._last = compiled
@@ -115,8 +122,11 @@ class Passes:
         self._generation = -1
         self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
 
-    def run(self, layout: Layout) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
-        """Run a layout; return the requested logits, (rows, columns, vocab), and hidden states by layer, in float32."""
+    def run(self, layout: Layout) -> tuple[torch.Tensor, dict[int, list[torch.Tensor]]]:
+        """The logits that a layout wants, (rows, columns, vocab), and its hidden states by layer.
+
+        The graph has the layout's hidden states among its outputs.
+        """
         tokens = self._filling.tokens(layout.num_nodes)
         for row, (length, num_tokens) in enumerate(zip(layout.lengths, tokens, strict=True), layout.first):
             self._blocks.reserve(row, length + num_tokens)
@@ -129,10 +139,24 @@ class Passes:
         self._request.infer()
         logits = self._output(LOGITS)[: len(rows) * len(layout.columns), 0]
         hidden = {
-            layer: packed.unpack(self._output(hidden_name(layer % self._compiled.num_states))[:, 0], layout)
+            layer: [row.view(self._compiled.state_dtype) for row in packed.unpack(self._states(layer), layout)]
             for layer in layout.hidden
         }
         return logits.reshape(len(rows), len(layout.columns), -1), hidden
+
+    def _states(self, layer: int) -> np.ndarray:
+        """A layer's states of all tokens, (tokens, size), in the request's memory; those of 16 bits as integers."""
+        states: np.ndarray = self._request.get_tensor(hidden_name(self.number_of(layer))).data
+        return (states if states.itemsize > _NUM_BYTES_OF_RAW else states.view(np.int16))[:, 0]
+
+    @property
+    def hidden(self) -> frozenset[int]:
+        """The numbers of the hidden states that passes can give."""
+        return self._compiled.hidden
+
+    def number_of(self, layer: int) -> int:
+        """The number of a layer's hidden state; negative layers count from the last."""
+        return layer % self._compiled.num_states
 
     def unbind(self) -> None:
         """Unbind the cache's memory; the next pass binds it again."""
@@ -159,6 +183,19 @@ class Passes:
             kind = self._compiled.model.input(name).get_element_type()
             self._request.set_tensor(name, ov.Tensor(raw, ov.Shape(list(cache.shape)), kind))
         self._generation = self._blocks.generation
+
+
+def _narrow(result: ov.Node, kind: ov.Type) -> None:
+    """Give an output in the precision of arithmetic.
+
+    The device computes all that leads to an output of float32 in float32, back to the last matrix: with other bits.
+    """
+    wide = result.input_value(0)
+    names = wide.get_tensor().names
+    narrow = ops.convert(wide, kind)
+    result.input(0).replace_source_output(narrow.output(0))
+    wide.get_tensor().set_names(set())
+    narrow.output(0).get_tensor().set_names(names)
 
 
 def _reason(error: Exception) -> str:

@@ -130,7 +130,7 @@ def read(source: ModelSource, tokenizer: Any | None, options: OpenVINOOptions, p
         generation_config = GenerationConfig.from_pretrained(folder)
     except OSError:  # it has none
         generation_config = GenerationConfig.from_model_config(config)
-    return OpenVINOModel(name, graphs, config, generation_config, _path_of(folder, options).name), tokenizer
+    return OpenVINOModel(name, graphs, config, generation_config, folder, _path_of(folder, options).name), tokenizer
 
 
 def _folder_of(name: str) -> Path | None:

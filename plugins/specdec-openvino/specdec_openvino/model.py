@@ -1,6 +1,7 @@
 """A model that exists only as an OpenVINO graph, so its weights are in memory only once."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ class OpenVINOModel:
 
     Attributes:
         config, generation_config: transformers' own.
+        folder: of the checkpoint, whose files have the embeddings.
         fingerprint: a text that changes with the files and the device.
         name_or_path: its name in reports.
     """
@@ -22,6 +24,7 @@ class OpenVINOModel:
     graphs: Graphs
     config: Any
     generation_config: Any
+    folder: Path
     fingerprint: str = ""
 
     def __post_init__(self) -> None:

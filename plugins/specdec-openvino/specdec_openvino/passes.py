@@ -20,12 +20,13 @@ class Packed:
     inputs: dict[str, np.ndarray]
     begins: list[int]
 
-    def unpack(self, states: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """Arrange states of tokens, (tokens, size), by a layout's nodes, (rows, width, size); padding has zeros."""
-        unpacked = states.new_zeros(len(layout.num_nodes), layout.width, states.shape[-1])
-        for row, (begin, count) in enumerate(zip(self.begins, layout.num_nodes, strict=False)):
-            unpacked[row, :count] = states[begin : begin + count]
-        return unpacked
+    def unpack(self, states: np.ndarray, layout: Layout) -> list[torch.Tensor]:
+        """Arrange states of tokens, (tokens, size), by row: each row's nodes, (nodes, size).
+
+        Copies: the next pass writes into the memory of ``states``.
+        """
+        stretches = zip(self.begins, layout.num_nodes, strict=False)
+        return [torch.from_numpy(states[begin : begin + count].copy()) for begin, count in stretches]
 
 
 def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, tokens: Sequence[int], least: int) -> Packed:

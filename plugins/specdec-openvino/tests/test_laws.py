@@ -3,6 +3,8 @@
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,9 +15,11 @@ from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.options import OpenVINOOptions
 from transformers import PreTrainedModel
 
-from specdec import DraftTree
+from specdec import DraftTree, ModelError
 from specdec.masks.dense import DenseCompiler
 from specdec.masks.exact.compiler import ExactCompiler
+from specdec.models.loading import ModelSource
+from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.probes.walk import walk
 from specdec.target import Target
 from specdec.testing import check_backend
@@ -48,25 +52,38 @@ def test_a_chain_has_the_bits_of_plain_steps_in_exact_numerics(make: Make, famil
     assert not backend.inexact
 
 
-@pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler()])
-@pytest.mark.parametrize("name", ["llama", "nemotron_h"])
+@pytest.mark.parametrize("compiler", [DenseCompiler(), ExactCompiler()], ids=["dense", "exact"])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "nemotron_h"])
 def test_hidden_states_are_transformers(make: Make, name: str, compiler: Any) -> None:
+    """In ragged batches, on trees where the engine takes them, and after accepted and rejected branches."""
     model = make(name)
+    reference = deepcopy(model)
     target = Target(OpenVINOBackend.load(model, compiler, OpenVINOOptions()), compiler)
-    tokens = [[5, 9, 2], [7, 1, 8, 3, 30]]
-    with torch.no_grad():
-        expected = [model(torch.tensor([row]), output_hidden_states=True).hidden_states for row in tokens]
-    trees = {}
-    for row in tokens:
-        tree = DraftTree(row[0])
-        tree.add_chain(0, row[1:])
-        trees[target.open(8)] = tree
-    answers = target.forward(target.compile(trees, hidden=LAYERS)).rows
-    for row, own in zip(trees, expected, strict=True):
-        for node in range(len(trees[row])):
-            states = answers[row].hidden(node, LAYERS)
-            wanted = torch.stack([own[layer][0, node] for layer in LAYERS])
-            torch.testing.assert_close(states, wanted, atol=1e-4, rtol=0)
+    texts: dict[Any, list[int]] = {target.open(64): [], target.open(64): []}
+    for step in range(3):
+        trees = {row: drafted(5 + 9 * step + number, target.shapes.takes_trees) for number, row in enumerate(texts)}
+        planned = target.compile(trees, hidden=LAYERS)
+        answers = target.forward(planned).rows
+        for row, text in texts.items():
+            for leaf in (3, 6)[: 1 + target.shapes.takes_trees]:
+                path = trees[row].lineage(leaf)
+                tokens = [*text, *(trees[row].tokens[node] for node in path)]
+                with torch.no_grad():
+                    own = reference(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+                expected = torch.stack([own[layer][0] for layer in LAYERS], 1)[len(text) :]
+                torch.testing.assert_close(answers[row].hidden(path, LAYERS), expected, atol=1e-4, rtol=0)
+        kept = {row: trees[row].lineage(5 if target.shapes.takes_trees else 2) for row in texts}
+        target.keep(planned, kept)
+        for row, text in texts.items():
+            text += [trees[row].tokens[node] for node in kept[row]]
+
+
+def drafted(root: int, has_branches: bool) -> DraftTree:
+    tree = DraftTree(root)
+    tree.add_chain(0, [root + 1, root + 2, root + 3])
+    if has_branches:
+        tree.add_chain(0, [root + 4, root + 5, root + 6])
+    return tree
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gpt_neox"])
@@ -83,18 +100,53 @@ def test_a_model_of_16_bits_is_fused_as_one_of_32_is(families: ModuleType, name:
         assert numbers[1][kind] == numbers[0][kind], kind
 
 
-def test_in_exact_numerics_logits_have_the_same_bits_beside_hidden_states(families: ModuleType) -> None:
-    model, compiler = families.make(*families.TREES["llama"]).bfloat16(), ExactCompiler()
-    target = Target(OpenVINOBackend.load(model, compiler, OpenVINOOptions()), compiler)
-    tree = DraftTree(5)
-    tree.add_chain(0, [9, 2, 30, 31])
-    rows = [target.open(8) for _ in range(2)]
-    with_hidden, without = (
-        target.forward(target.compile({row: tree}, hidden=hidden)).rows[row]
-        for row, hidden in zip(rows, ([1], []), strict=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3", "gpt_neox"])
+def test_in_exact_numerics_hidden_states_change_no_bit_of_logits(
+    families: ModuleType, name: str, dtype: torch.dtype
+) -> None:
+    model, compiler = families.make(*families.TREES[name]).to(dtype), ExactCompiler()
+    backend = OpenVINOBackend.load(model, compiler, OpenVINOOptions())
+    target = Target(backend, compiler)
+
+    def logits(hidden: list[int]) -> list[torch.Tensor]:
+        row, found = target.open(128), list[torch.Tensor]()
+        for step, width in enumerate((40, 1, 4, 8, 2)):
+            tree = DraftTree(5 + step)
+            nodes = [0, *tree.add_chain(0, [(7 * node + step) % 90 for node in range(1, width)])]
+            planned = target.compile({row: tree}, hidden=hidden)
+            found.append(target.forward(planned).rows[row].output.logits)
+            target.keep(planned, {row: nodes[: width // 2 + 1]})
+        target.release(row)
+        return found
+
+    without, graph = logits([]), weakref.ref(backend._passes._compiled)
+    assert all(map(torch.equal, logits([1, -1]), without))
+    assert graph() is None, "one graph serves all passes"
+    assert all(map(torch.equal, logits([]), without))
+
+
+def test_in_exact_numerics_a_graph_of_other_bits_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = ExactCompiler()
+    backend = OpenVINOBackend.load(make("llama"), compiler, OpenVINOOptions())
+    tried = OpenVINOBackend._tried
+    monkeypatch.setattr(
+        OpenVINOBackend, "_tried", lambda self: [each + len(self._passes.hidden) for each in tried(self)]
     )
-    for node in range(len(tree)):
-        assert torch.equal(with_hidden.logits(node), without.logits(node))
+    with pytest.raises(ModelError, match="other bits where it gives hidden states: use numerics='fast'"):
+        backend.expect_hidden([1])
+    target = Target(backend, compiler)
+    row = target.open(8)
+    assert target.forward(target.compile({row: DraftTree(5)})).rows[row].logits(0).isfinite().all()
+
+
+def test_a_model_of_a_folder_has_the_embeddings_of_its_files(make: Make, tmp_path: Path) -> None:
+    model = make("llama")
+    model.save_pretrained(tmp_path)
+    opened, _ = OpenVINOBackend.read(ModelSource(str(tmp_path)), object(), OpenVINOOptions())
+    assert not isinstance(opened, PreTrainedModel)
+    assert torch.equal(embeddings_of(opened), model.get_input_embeddings().weight)
+    assert torch.equal(output_rows_of(opened, [7, 0]), model.get_output_embeddings().weight[[7, 0]])
 
 
 def test_memory_goes_with_the_last_row(make: Make) -> None:

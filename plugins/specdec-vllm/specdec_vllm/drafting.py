@@ -111,7 +111,9 @@ class Drafting:
             path = _accepted(tree, tokens)
             outcomes.append(Outcome(request=None, tree=tree, path=path, tokens=tuple(tokens)))  # type: ignore[arg-type]
             if text.drafter is not None and text.draft is not None:
-                text.drafter.observe(Feedback(tree, path, tuple(tokens)))
+                feedback = Feedback(tree, path, tuple(tokens))
+                text.drafter.receive(feedback)
+                text.drafter.observe(feedback)
             text.draft = None
         if began is not None and outcomes:
             widths = [len(outcome.tree or ()) for outcome in outcomes]

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from specdec.errors import ModelError, plural
 from specdec.models.unwrapping import unwrapped
 from specdec.sampling.distributions import NodeOutputs
-from specdec.strategies.base import BatchDrafter, Drafter, Engine, Host, Proposer, Request, Tunable
+from specdec.strategies.base import Answers, BatchDrafter, Drafter, Engine, Host, Proposer, Request, Signal, Tunable
 from specdec.strategies.draft_model.drafts import BeamDraft, BeamOptions, ChainDraft, Draft, DraftLaw, TextDraft
 from specdec.strategies.draft_model.vocabulary import SameVocabulary, SharedVocabulary, TextVocabulary, Vocabulary
 from specdec.target import CacheRow, Target
@@ -105,9 +105,11 @@ class _ModelDrafter(BatchDrafter):
         self.row: CacheRow | None = None
         self.cached: list[int] = []
         self.num_agreed = 0  # how many of these are known to be committed tokens
+        self.has_drafted = False
 
-    def read(self, num_tokens: int, budget: Budget) -> None:
-        self._engine.read(self, num_tokens, budget)
+    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
+        if not self.has_drafted:  # the first draft has read the rest of the prompt
+            self._engine.read(self, num_tokens, budget)
 
     def stop(self) -> None:
         self._engine.release(self)
@@ -158,7 +160,7 @@ class _DraftModelEngine(Engine):
 
     def _begin(self, drafter: _ModelDrafter, budget: Budget) -> Draft:
         """Bring the request's row up to date with the text, except for the tokens that the first pass will forward."""
-        config, request = self._config, drafter.request
+        config, request, drafter.has_drafted = self._config, drafter.request, True
         context = self._vocabulary.context(request.tokens)
         num_tokens = min(config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
         num_tokens = min(num_tokens, self._num_free(context))

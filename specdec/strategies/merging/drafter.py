@@ -1,14 +1,25 @@
 """One request's part in a merge: its drafters, and the tree that is grown from what they know."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Self
 
 from specdec.errors import failure
-from specdec.strategies.base import BatchDrafter, Drafter, Engine, Feedback, Host, Proposer, Request
+from specdec.strategies.base import (
+    Answers,
+    BatchDrafter,
+    Drafter,
+    Engine,
+    Feedback,
+    Host,
+    Proposer,
+    Request,
+    Retained,
+    Signal,
+)
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.growth import CandidateSource, Growth
 from specdec.strategies.merging.source import Source
@@ -49,7 +60,7 @@ class MergedDrafter(BatchDrafter):
         self.growth: Growth | None = None  # of the step under way
         for index, part in enumerate(parts):
             with self.guarding(index):
-                started = self.parts[index] = part.engine.start(request)
+                started = self.parts[index] = part.engine.start(_of_part(request, index))
                 self._started[index] = started
 
     @contextmanager
@@ -69,11 +80,11 @@ class MergedDrafter(BatchDrafter):
         name = self._parts[index].name
         self.notes = (*self.notes, str(failure(f"drafting goes on without {name}, which", error)))
 
-    def read(self, num_tokens: int, budget: Budget) -> None:
+    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
         for index, part in enumerate(self.parts):
             if part is not None:
                 with self.guarding(index):
-                    part.read(num_tokens, budget)
+                    part.read(num_tokens, budget, signals)
 
     def begin(self, budget: Budget, min_probability: float, is_chain: bool) -> Growth:
         """Begin to grow a tree of the parts' candidates."""
@@ -115,17 +126,39 @@ class MergedDrafter(BatchDrafter):
         grown.has_true_q = not any(tree.has_sampled_draws for tree in self.trees.values())
         return grown
 
+    def receive(self, feedback: Feedback) -> None:
+        for index, part in enumerate(self.parts):
+            if part is not None:
+                with self.guarding(index):
+                    part.receive(feedback)
+
     def observe(self, feedback: Feedback) -> None:
         if self.growth is not None:
             self.growth.learn(feedback.tokens)
-        for index, part in enumerate(self.parts):
-            with self.guarding(index):
-                if isinstance(part, Source):
-                    part.receive(feedback)
-                elif part is not None and index in self._whole:  # half a window would mislead it
+        for index in sorted(self._whole):  # half a window would mislead a part
+            part = self.parts[index]
+            if part is not None:
+                with self.guarding(index):
                     part.observe(feedback.about(self.trees[index]))
+
+    def retain(self, start: int, stop: int) -> Retained | None:
+        states: list[Retained | None] = [None] * len(self.parts)
+        for index, part in enumerate(self.parts):
+            if part is not None:
+                with self.guarding(index):
+                    states[index] = part.retain(start, stop)
+        num_bytes = sum(state.num_bytes for state in states if state is not None)
+        return Retained(states, num_bytes) if any(states) else None
 
     def stop(self) -> None:
         for index, started in self._started.items():
             with self.guarding(index):
                 started.stop()
+
+
+def _of_part(request: Request, index: int) -> Request:
+    """A merge's request as a part sees it: with the state that the part itself has retained."""
+    if not request.retained:
+        return request
+    states = [each.state[index] for each in request.retained]
+    return replace(request, retained=() if None in states else tuple(states))

@@ -61,9 +61,6 @@ class Source(Drafter):
     def candidates(self, state: State) -> Sequence[Candidate]:
         """Return the tokens that may come next, each with the acceptance rate of its bucket."""
 
-    def receive(self, feedback: Feedback) -> None:
-        """Take the signals that the source declared, of whatever tree was verified."""
-
     def propose(self, budget: Budget) -> DraftTree:
         assert self._limits is not None, "a source that drafts alone has limits"
         budget = replace(budget, num_nodes=min(self._limits.num_nodes, budget.num_nodes))
@@ -75,4 +72,3 @@ class Source(Drafter):
     def observe(self, feedback: Feedback) -> None:
         if self._growth is not None:
             self._growth.learn(feedback.tokens)
-        self.receive(feedback)

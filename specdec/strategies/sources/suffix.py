@@ -4,11 +4,11 @@ Oliaro et al. 2024, "SuffixDecoding", arXiv 2411.04975: a suffix tree with count
 acceptance rate measured for its match length and rank, not the ratio of the counts.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from pydantic import Field
 
-from specdec.strategies.base import Engine, Host, Request
+from specdec.strategies.base import Answers, Engine, Host, Request, Signal
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate, AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
 from specdec.strategies.sources.trie import BREAK, Match, SuffixTrie
@@ -77,7 +77,7 @@ class _SuffixSource(Source):
         self._past = [(trie, trie.start) for trie in engine.past]
         self._num_read = 0
 
-    def read(self, num_tokens: int, budget: Budget) -> None:
+    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
         self._append(self.request.tokens[self._num_read : num_tokens])
 
     def _append(self, tokens: Sequence[int]) -> None:

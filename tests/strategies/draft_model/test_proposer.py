@@ -207,7 +207,7 @@ def test_what_cannot_be_brought_together_is_refused_with_the_remedy(built_in: tu
     shared = DraftModelProposer(model=other, vocabulary="shared")
     assert "needs both tokenizers" in refusal(lambda: Generator(model, tokenizer, proposer=shared))
     assert "the model has 4 layers" in refusal(lambda: Generator(model, tokenizer, proposer="draft_model:layers=4"))
-    assert "one of the two" in refusal(lambda: Generator(model, tokenizer, proposer="draft_model"))
+    assert "give either a draft model" in refusal(lambda: Generator(model, tokenizer, proposer="draft_model"))
     assert "can't load" in refusal(lambda: Generator(model, tokenizer, proposer="draft_model:model=./nowhere"))
     small = families.make("LlamaConfig", {**families.SMALL, "vocab_size": 200})
     for vocabulary in ("shared", "text"):

@@ -28,7 +28,7 @@ from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Host
+from specdec.strategies.base import Answers, Host
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate
 from specdec.strategies.merging.merged import MergedEngine, MergedProposer
 from specdec.strategies.merging.source import Candidate, Source
@@ -340,7 +340,9 @@ def test_a_merge_that_rests_drafts_nothing_and_still_hears(monkeypatch: pytest.M
     drafter = engine.start(request)
     tree = drafter.propose(ROOMY)
     (signal,) = recycling.wants()
-    drafter.observe(Feedback(tree, (0,), (4,), {signal: {0: ((4, 1.0),)}}))
+    feedback = Feedback(tree, (0,), (4,), {signal: Answers(lambda: {0: ((4, 1.0),)})})
+    drafter.receive(feedback)
+    drafter.observe(feedback)
     assert (len(tree), asked, heard) == (1, [], [])
     monkeypatch.undo()
     assert drafter.propose(ROOMY).child(0, 1) is not None

@@ -6,7 +6,7 @@ import torch
 from specdec import Budget, DraftTree, Feedback, Request
 from specdec.decoding.request_state import TokenView
 from specdec.sampling.randomness import Randomness
-from specdec.strategies.base import Nodes, TopLogits
+from specdec.strategies.base import Answers, Nodes, TopLogits
 from specdec.strategies.sources.recycling import RecyclingEngine, TokenRecyclingProposer
 from specdec.testing import toy_host
 
@@ -32,7 +32,7 @@ def test_predictions_of_every_node_are_kept_by_the_last_token_and_by_the_last_tw
     tokens.append(3)
     told = {0: ((3, 5.0), (4, 1.0)), wrong: ((6, 5.0), (7, 1.0))}
     drafter.propose(ROOMY)
-    drafter.observe(Feedback(tree, (0,), (3,), {SIGNAL: told}))
+    drafter.receive(Feedback(tree, (0,), (3,), {SIGNAL: Answers(lambda: told)}))
     assert engine.of_pair == {(8, 1): told[0], (1, 2): told[wrong]}
     assert engine.of_token == {1: told[0], 2: told[wrong]}
     tokens += [9, 2]
