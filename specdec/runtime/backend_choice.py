@@ -1,7 +1,6 @@
 """Choose the backend of a model: by name, by the model's name, or by the loaded model's type."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +9,8 @@ from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line
 from specdec.layout import Compiler
 from specdec.models.loading import ModelSource, load_pretrained, must_be_cached
 from specdec.models.unwrapping import remedy_for
-from specdec.numerics import Mode
 from specdec.plugins.registry import Plugin, Registry
-from specdec.strategies.base import Hidden, Proposer
+from specdec.strategies.base import Proposer
 
 NOTHING_FAILED: Mapping[str, str] = {}
 
@@ -69,14 +67,6 @@ def why_torch(weights: str, mask: object | None, strategies: Iterable[Proposer])
     return ""
 
 
-def _reads_hidden(strategies: Iterable[Proposer]) -> bool:
-    for strategy in strategies:
-        with suppress(Exception):  # a third party's code, which may need to be bound first
-            if any(isinstance(what, Hidden) for _, what in strategy.wants()):
-                return True
-    return False
-
-
 def read_model(
     registry: Registry,
     backend: str,
@@ -130,24 +120,6 @@ def _why_not(plugin: Plugin, source: ModelSource) -> str:
 def why_failed(error: Exception) -> str:
     """Return an error's first line, as the reason against a backend."""
     return str(error).splitlines()[0] if isinstance(error, SpecdecError) and str(error) else in_one_line(error)
-
-
-def graphs_for(
-    registry: Registry, model: Any, numerics: Mode, mask: object | None, strategies: Iterable[Proposer]
-) -> ChosenBackend | None:
-    """Return the backend of CUDA graphs for a model on one GPU; None if something that was asked for needs another.
-
-    The host takes longer to launch a small model's kernels than the GPU to run them, and a graph is one launch. Exact
-    attention follows the text's shapes, which graphs can't; graphs with hidden states weren't tried on a GPU.
-    """
-    from specdec.weights.layers import is_sharded  # which needs torch
-
-    devices = {each.device for each in model.parameters()} if hasattr(model, "parameters") else set()
-    if [device.type for device in devices] != ["cuda"] or is_sharded(model):
-        return None
-    if numerics == "exact" or mask is not None or _reads_hidden(strategies):
-        return None
-    return ChosenBackend(*registry.backend("static"))
 
 
 def backend_for(registry: Registry, given: str, model: object) -> ChosenBackend:

@@ -3,8 +3,8 @@
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ from specdec.constraints.base import Vocabulary
 from specdec.constraints.cache import ConstraintCache
 from specdec.costs import Costs
 from specdec.decoding.contexts import Contexts
-from specdec.errors import ModelError, RequestError, close_all, plural
+from specdec.errors import RequestError, close_all, plural
 from specdec.layout import Compiler
 from specdec.masks.dense import DenseCompiler
 from specdec.models.fingerprint import fingerprint_of, unchanging
@@ -24,14 +24,13 @@ from specdec.numerics import Mode, Numerics
 from specdec.plugins.registry import Registry
 from specdec.requests.builder import RequestBuilder
 from specdec.requests.model_defaults import ModelDefaults
-from specdec.runtime.backend_choice import ChosenBackend, backend_for, graphs_for
+from specdec.runtime.backend_choice import backend_for
 from specdec.runtime.driving import Layouts, costs_of, drive, layouts_of, stock_alone
 from specdec.runtime.lease import WeightsLease
 from specdec.runtime.strategies import Strategies
 from specdec.strategies.base import Host, Proposer
 from specdec.target import Target
 from specdec.verifiers.base import Verifier
-from specdec.weights.pack_model import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +203,12 @@ class Binding:
 
     def _make_parts(self) -> None:
         model, tokenizer, choice = self.model, self.tokenizer, self.choice
-        backend, (weights, target, numerics) = self._driven()
+        backend = backend_for(self._registry, choice.backend, model)
+        layouts: Layouts = partial(layouts_of, model, choice.weights, self._lease)
+        if not backend.cls.runs_layers:
+            layouts = partial(stock_alone, choice.weights, backend.cls.__name__)
+        load = partial(backend.load, model)
+        weights, target, numerics = drive(load, model, choice.numerics, choice.compiler, layouts)
         with ExitStack() as failing:
             failing.callback(target.close)
             state, copied = state_of(model), fingerprint_of(model) if backend.cls.copies_weights else None
@@ -217,26 +221,6 @@ class Binding:
         self.builder = RequestBuilder(model, tokenizer, target.shapes, choice.verifier, constraints)
         self.fallback = self._registry.make("verifiers", "match")
         self.contexts = Contexts(target, fingerprint=partial(fingerprint_of, model))
-
-    def _driven(self) -> tuple[ChosenBackend, tuple[Weights, Target, Numerics]]:
-        """Drive the model with CUDA graphs if nothing was asked for that needs another backend, or else as chosen."""
-        model, choice = self.model, self.choice
-        if choice.backend == "auto":
-            graphs = graphs_for(self._registry, model, choice.numerics, choice.compiler, [choice.proposer])
-            if graphs is not None:
-                with suppress(ModelError):  # a model without fixed shapes
-                    weights, target, numerics = self._drive(graphs, "fast")
-                    why = f"{numerics.inexact}; numerics='exact' decodes without CUDA graphs if it is available"
-                    return graphs, (weights, target, replace(numerics, inexact=why))
-        backend = backend_for(self._registry, choice.backend, model)
-        return backend, self._drive(backend, choice.numerics)
-
-    def _drive(self, backend: ChosenBackend, mode: Mode) -> tuple[Weights, Target, Numerics]:
-        model, choice = self.model, self.choice
-        layouts: Layouts = partial(layouts_of, model, choice.weights, self._lease)
-        if not backend.cls.runs_layers:
-            layouts = partial(stock_alone, choice.weights, backend.cls.__name__)
-        return drive(partial(backend.load, model), model, mode, choice.compiler, layouts)
 
     def _host(self, target: Target) -> Host:
         shapes, verifier = target.shapes, self.choice.verifier

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,10 +20,7 @@ from specdec import (
 from specdec.comparison.tune import Tuner
 from specdec.models.loading import ModelSource, load_pretrained
 from specdec.plugins import registry as plugins
-from specdec.plugins.registry import load_plugins
-from specdec.runtime import binding
-from specdec.runtime.backend_choice import ChosenBackend, graphs_for, why_torch
-from specdec.strategies.base import Hidden, Nodes, Signal
+from specdec.runtime.backend_choice import why_torch
 from specdec.strategies.draft_model.proposer import DraftModelProposer
 from specdec.strategies.merging.merged import MergedProposer
 from tests.support import families
@@ -269,55 +265,3 @@ def test_a_comparison_takes_an_engine_that_all_of_its_strategies_can_have(
     compare(folder, {"a": "jacobi", "b": "draft_model:layers=1"}, [PROMPT], **common)
     Tuner(folder, "draft_model", [PROMPT], tokenizer=Letters(), space={"layers": [1]})
     assert len(heard) == 1
-
-
-class OnDevices:
-    """A model whose parameters lie on the named devices."""
-
-    def __init__(self, *devices: str) -> None:
-        self._devices = devices
-
-    def parameters(self) -> list[torch.Tensor]:
-        return [SimpleNamespace(device=torch.device(device)) for device in self._devices]  # type: ignore[misc]  # no GPU
-
-
-class ReadsHidden(LookaheadProposer):
-    def wants(self) -> frozenset[Signal]:
-        return frozenset({(Nodes.LAST, Hidden((-1,)))})
-
-
-@pytest.mark.parametrize(
-    ("devices", "changed", "expected"),
-    [
-        (("cuda:0", "cuda:0"), {}, True),
-        (("cuda:0", "cuda:1"), {}, False),
-        (("cuda:0", "cpu"), {}, False),
-        (("cpu",), {}, False),
-        ((), {}, False),
-        (("cuda:0",), {"numerics": "fast"}, True),
-        (("cuda:0",), {"numerics": "exact"}, False),
-        (("cuda:0",), {"mask": "split"}, False),
-        (("cuda:0",), {"strategies": [ReadsHidden()]}, False),
-    ],
-)
-def test_models_on_one_gpu_get_cuda_graphs(devices: tuple[str, ...], changed: dict[str, Any], expected: bool) -> None:
-    given: dict[str, Any] = {"numerics": "auto", "mask": None, "strategies": [LookaheadProposer()], **changed}
-    chosen = graphs_for(load_plugins(), OnDevices(*devices), **given)
-    assert (chosen is not None) == expected
-    if chosen is not None:
-        assert chosen.cls.__name__ == "StaticBackend"
-
-
-@pytest.mark.parametrize("family", ["llama", "mpt"])
-def test_without_fixed_shapes_torch_decodes_as_it_is(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def graphs(registry: plugins.Registry, *_: object) -> ChosenBackend:
-        return ChosenBackend(*registry.backend("static"))
-
-    monkeypatch.setattr(binding, "graphs_for", graphs)
-    model = families.make(*(families.TREES | families.CHAINS)[family])
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        generator = Generator(model, proposer="prompt_lookup")
-    assert list(generator.generate(PROMPT, **SETTINGS).token_ids) == decode_model(model, PROMPT, 6, None, eos=())
-    assert ("without CUDA graphs" in generator.numerics.inexact) == (family == "llama")
-    assert bool(generator.shapes.widths) == (family == "llama")

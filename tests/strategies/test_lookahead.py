@@ -159,7 +159,8 @@ def test_a_window_that_can_only_lose_is_honoured_with_a_warning(proposer: Lookah
     """A device on which a pass over T nodes costs T / 4 plain ones: 16 nodes can't be worth it where 3 tokens come."""
     host = replace(toy_host(6, reads_q=False), costs=lambda: Costs((1, 101), (1.0, 26.0), 1.0))
     if warns:
-        with pytest.warns(UserWarning, match=r"N=3, W=8 forwards at least 16 nodes .* takes 4\.8 times .* at most 3 tokens"):
+        told = r"N=3, W=8 forwards at least 16 nodes .* takes 4\.8 times .* at most 3 tokens"
+        with pytest.warns(UserWarning, match=told):
             proposer.bind(host)
     else:
         proposer.bind(host)
