@@ -385,6 +385,17 @@ class Engine:
         """Return a tree for each drafter, or the exception of a drafter that failed."""
         return [_attempt(drafter, budget) for drafter, budget in zip(drafters, budgets, strict=True)]
 
+    def wants(self) -> frozenset[Signal]:
+        """Signals that depend on the target, such as of layers by their number; in addition to the proposer's."""
+        return frozenset()
+
+    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> None:
+        """Called in merges before sources are asked for candidates, with all requests of the step.
+
+        Sources whose candidates take a pass of a model compute them here, for the whole batch. The call is left out
+        where such a pass takes more time than its candidates save; the sources have no candidates then.
+        """
+
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         """Called after each step that included the engine's requests, with these requests' outcomes.
 
