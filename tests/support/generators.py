@@ -28,7 +28,7 @@ def names_of(kind: str) -> list[str]:
 
 # Every registered strategy, with options that reach its corners beside its defaults.
 PROPOSERS = [
-    *names_of("proposers"),
+    *(name for name in names_of("proposers") if name != "eagle3"),  # which needs a model with hidden states
     "jacobi:n=1",
     "jacobi:n=5,noise_aware=false",
     "lookahead:N=2,W=3,G=2",
