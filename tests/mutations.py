@@ -319,7 +319,7 @@ MUTATIONS = (
         "a head keeps the keys and values of its draft",
         "specdec/heads/drafting.py",
         (
-            ("        self.lengths = torch.tensor(", "        self.caches = caches\n        self.lengths = torch.tensor("),
+            ("self.lengths = torch.tensor(", "self.caches = caches\n        self.lengths = torch.tensor("),
             (
                 "        self.values = torch.cat((self.values, inputs.value), 2)\n",
                 "        self.values = torch.cat((self.values, inputs.value), 2)\n"

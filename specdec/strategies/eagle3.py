@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 
 from specdec.errors import ModelError, NumericsError
-from specdec.heads.drafting import PairCache, TreeGrowth, append, extend
+from specdec.heads.drafting import DraftedTrees, PairCache, TreeGrowth, append, extend
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.folder import TargetWeights, read_head
 from specdec.strategies.base import (
@@ -168,14 +168,14 @@ class Eagle3Engine(Engine):
         growth = TreeGrowth(self.head, caches, last, min(width, num_children), num_children, noise.added)
         least = math.log(self._config.min_probability) if self._config.min_probability else -math.inf
         for _ in range(max(depths.values()) - 1):
-            if not bool((growth.next_log_probs >= least).any()):
+            # An accelerator would have to be waited for.
+            if last.device.type == "cpu" and not bool((growth.next_log_probs >= least).any()):
                 break
             growth.feed()
-        trees = growth.best(num_nodes)
-        rows = zip(ready, trees.tokens.tolist(), trees.parents.tolist(), trees.log_probs.tolist(), strict=True)
-        for drafter, tokens, parents, log_probs in rows:
-            if all(map(math.isfinite, log_probs)):
-                drafter.drafted = _Drafted(tokens, parents, log_probs, depths[drafter], least)
+        for drafter, drafted in zip(ready, _fetched(growth.best(num_nodes)), strict=True):
+            if all(map(math.isfinite, drafted.log_probs)):
+                drafted.depth, drafted.least = depths[drafter], least
+                drafter.drafted = drafted
             else:
                 drafter.leave_out()
 
@@ -197,13 +197,15 @@ class _Noise:
         """Return the scores whose argmax is the head's draw with the target's noise (see ``DraftLaw.at``)."""
         if not self._is_known:
             return logits
-        rows = []
-        for request, row in zip(self._requests, logits, strict=True):
-            if request.noise is not None:
-                noise = request.noise(len(request.tokens) + num_drafted).to(row.device, row.dtype)
-                row = row / request.temperature + noise[self._target_ids]
-            rows.append(row)
-        return torch.stack(rows)
+        return torch.stack(
+            [self._added(request, row, num_drafted) for request, row in zip(self._requests, logits, strict=True)]
+        )
+
+    def _added(self, request: Request, logits: torch.Tensor, num_drafted: int) -> torch.Tensor:
+        if request.noise is None:
+            return logits
+        noise = request.noise(len(request.tokens) + num_drafted).to(logits.device, logits.dtype)
+        return logits / request.temperature + noise[self._target_ids]
 
 
 @dataclass(slots=True)
@@ -218,8 +220,8 @@ class _Drafted:
     tokens: list[int]
     parents: list[int]
     log_probs: list[float]
-    depth: int
-    least: float
+    depth: int = 0
+    least: float = -math.inf
 
     def tree(self, root: int, num_nodes: int, stops: frozenset[int]) -> DraftTree:
         """Return the tree of the most probable paths."""
@@ -238,6 +240,12 @@ class _Drafted:
         """Return the head's probability of a node after its parent."""
         parent = self.parents[node]
         return math.exp(self.log_probs[node] - (self.log_probs[parent] if parent >= 0 else 0.0))
+
+
+def _fetched(trees: DraftedTrees) -> list[_Drafted]:
+    """Copy trees to the host in one transfer."""
+    numbers = torch.stack((trees.tokens.double(), trees.parents.double(), trees.log_probs.double()), 1).tolist()
+    return [_Drafted([*map(int, tokens)], [*map(int, parents)], log_probs) for tokens, parents, log_probs in numbers]
 
 
 class Eagle3Drafter(Source):
