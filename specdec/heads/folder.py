@@ -54,7 +54,7 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
             f"the head in {folder} has an incomplete or unknown configuration ({error}): {_REMEDY}"
         ) from error
     _check_target(folder, config, tensors, target)
-    embeddings = tensors.pop("embed_tokens.weight", target.embeddings).to(target.embeddings.device, dtype)
+    embeddings = tensors.pop("embed_tokens.weight", target.embeddings).to(target.embeddings.device)
     head = Eagle3Head(config, embeddings, device=target.embeddings.device, dtype=dtype)
     optional = {"t2d"}
     if config.draft_vocab_size == config.vocab_size:
