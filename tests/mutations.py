@@ -305,7 +305,7 @@ MUTATIONS = (
     ),
     Mutation(
         "hidden states of the layers before a head's",
-        "specdec/strategies/eagle3.py",
+        "specdec/strategies/eagle3/engine.py",
         (("Hidden(tuple(layers))", "Hidden(tuple(layer - 1 for layer in layers))"),),
         (HEADS,),
     ),

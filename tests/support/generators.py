@@ -15,7 +15,7 @@ from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyMo
 from specdec.backends.output import OutputRow
 from specdec.backends.toy import Law
 from specdec.plugins.registry import load_plugins
-from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.target import CacheRow, PlannedPass, Target
 

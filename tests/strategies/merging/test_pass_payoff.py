@@ -7,7 +7,8 @@ import pytest
 
 from specdec import DraftTree, Generator, demo
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.eagle3 import Eagle3Engine, Eagle3Proposer
+from specdec.strategies.eagle3.engine import Eagle3Engine
+from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.merging.pass_payoff import PassPayoff
 from specdec.strategies.sources.suffix import SuffixProposer

@@ -1,88 +1,33 @@
-"""EAGLE-3: a trained head of one layer drafts from the target's hidden states.
-
-Li et al. 2025, "EAGLE-3", arXiv 2503.01840; its draft trees are those of EAGLE-2, Li et al. 2024, arXiv 2406.16858,
-section 4. ``specdec/heads/`` has the head itself, its folders and its trees.
-"""
+"""The head at work: it reads the hidden states of each request's text, and drafts for all requests at once."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
 
 import torch
-from pydantic import Field
 
-from specdec.errors import ModelError, NumericsError
-from specdec.heads.drafting import DraftedTrees, PairCache, TreeGrowth, append, extend
+from specdec.errors import NumericsError
+from specdec.heads.drafting import PairCache, TreeGrowth, append, extend
 from specdec.heads.eagle3 import Eagle3Head
-from specdec.heads.folder import TargetWeights, read_head
-from specdec.strategies.base import (
-    Answers,
-    Drafter,
-    Engine,
-    Feedback,
-    Hidden,
-    Host,
-    Nodes,
-    Proposer,
-    Request,
-    Retained,
-    Signal,
-    Tunable,
-)
+from specdec.strategies.base import Answers, Drafter, Engine, Feedback, Hidden, Nodes, Request, Retained, Signal
+from specdec.strategies.eagle3.candidates import Candidates, Noise, bin_of, fetched, prior
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
-from specdec.tree import ROOT, Budget, DraftTree
+from specdec.tree import Budget, DraftTree
 
 _WIDTH_IN_MERGES = 1  # nodes fed per level: the path that the head believes in most
 _DEEPEST = 2  # deeper candidates share the buckets of their probability
-_BINS = 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98  # of the head's own probability
 _MOST_PENDING = 256  # pairs whose hidden states are held until the next draft
 
 
-class Eagle3Proposer(Proposer):
-    """Drafts by an EAGLE-3 head that was trained for this model.
+@dataclass(frozen=True, slots=True)
+class TreeOptions:
+    """The options of ``Eagle3Proposer`` that shape its trees."""
 
-    Each step, the head reads the hidden states of the tokens that were accepted, and predicts the most probable next
-    tokens; ``top_k`` of them are fed again, ``depth`` levels in all, and the ``num_nodes`` most probable paths form the
-    draft. With the text "a cat" and top_k=2, depth=2, num_nodes=3:
-
-        level 1 after "cat":  " sat" 0.6, " ran" 0.3
-        level 2 after " sat": " on" 0.8, " in" 0.1;  after " ran": " off" 0.5, " to" 0.2
-        path probabilities:   sat 0.6, sat on 0.48, ran 0.3, ran off 0.15, …
-        draft:                sat → on, ran
-
-    Candidates are chosen, not drawn, so they have no q. Under ``match`` and a temperature above 0 the head is given the
-    noise of each position, as draft models are. In a merge, only the head's own most probable path is fed.
-    Costs a pass of the head for each level. Memory: keys and values of one layer.
-    """
-
-    tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4, 5, 7), "num_nodes": (4, 8, 16, 32)}
-
-    head: Path = Field(description="folder of the head: config.json with safetensors or a .bin file")
-    top_k: int = Field(default=4, ge=1, description="nodes fed per level, and candidates after each")
-    depth: int = Field(default=5, ge=1, description="tokens of a path at most: passes of the head per step")
-    num_nodes: int = Field(default=16, ge=1, description="nodes of a draft at most, the most probable paths")
-    min_probability: float = Field(default=0.02, ge=0.0, le=1.0, description="least probability of a path, by the head")
-
-    def bind(self, host: Host) -> Engine:
-        folder = self.head.expanduser()
-        if host.num_layers is None:
-            raise ModelError(
-                f"the head in {folder} reads hidden states, and the target's layers are unknown here: use another "
-                "strategy, or a transformers or OpenVINO model"
-            )
-        embeddings = host.embeddings()
-        dtype = torch.bfloat16 if embeddings.dtype == torch.bfloat16 else torch.float32
-        weights = TargetWeights(embeddings, lambda: host.output_rows(range(len(embeddings))), host.num_layers)
-        head = read_head(folder, weights, dtype)
-        if int(head.target_ids.max()) >= host.vocab_size:
-            raise ModelError(
-                f"the head in {folder} drafts ids beyond the target's vocabulary of {host.vocab_size}: give the folder "
-                "of an EAGLE-3 head that was trained for this model"
-            )
-        return Eagle3Engine(self, head, head.config.target_layers(host.num_layers), learns=host.is_keyed)
+    top_k: int
+    depth: int
+    num_nodes: int
+    min_probability: float
 
 
 class Eagle3Engine(Engine):
@@ -93,18 +38,18 @@ class Eagle3Engine(Engine):
         learns: requests share acceptance rates in merges; False if the text depends on the drafts.
     """
 
-    def __init__(self, config: Eagle3Proposer, head: Eagle3Head, layers: Sequence[int], learns: bool = True) -> None:
-        self.head, self._config, self._learns = head, config, learns
+    def __init__(self, options: TreeOptions, head: Eagle3Head, layers: Sequence[int], learns: bool = True) -> None:
+        self.head, self._options, self._learns = head, options, learns
         self.states = Hidden(tuple(layers))
         self._target_ids = head.target_ids
         self.forget()
 
     def forget(self) -> None:
-        self._acceptance_rates = AcceptanceRates("eagle3", _prior)
+        self._acceptance_rates = AcceptanceRates("eagle3", prior)
 
     def acceptance_rates(self) -> AcceptanceRates:
         """Return a new request's acceptance rates."""
-        return self._acceptance_rates if self._learns else AcceptanceRates("eagle3", _prior)
+        return self._acceptance_rates if self._learns else AcceptanceRates("eagle3", prior)
 
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.PROMPT, self.states), (Nodes.PATH, self.states)})
@@ -114,11 +59,11 @@ class Eagle3Engine(Engine):
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         own = _own(drafters)
-        self._draft(own, budgets, self._config.top_k, self._config.num_nodes)
+        self._draft(own, budgets, self._options.top_k, self._options.num_nodes)
         return [drafter.tree(budget) for drafter, budget in zip(own, budgets, strict=True)]
 
     def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> None:
-        most = self._config.depth * self._config.top_k
+        most = self._options.depth * self._options.top_k
         self._draft(_own(drafters), budgets, _WIDTH_IN_MERGES, most)
 
     @torch.inference_mode()
@@ -154,7 +99,7 @@ class Eagle3Engine(Engine):
         depths = dict[Eagle3Drafter, int]()
         for drafter, budget in zip(drafters, budgets, strict=True):
             drafter.drafted = None
-            depth = min(self._config.depth, budget.depth, budget.num_tokens - 1)
+            depth = min(self._options.depth, budget.depth, budget.num_tokens - 1)
             if depth > 0 and budget.num_nodes > 0 and drafter.can_draft:
                 depths[drafter] = depth
         if not depths:
@@ -162,17 +107,17 @@ class Eagle3Engine(Engine):
         ready = list(depths)
         self.catch_up(ready)
         last = torch.stack([drafter.last for drafter in ready if drafter.last is not None])
-        num_children = min(self._config.top_k, self.head.config.draft_vocab_size)
-        noise = _Noise([drafter.request for drafter in ready], self._target_ids)
+        num_children = min(self._options.top_k, self.head.config.draft_vocab_size)
+        noise = Noise([drafter.request for drafter in ready], self._target_ids)
         caches = [drafter.cache for drafter in ready]
         growth = TreeGrowth(self.head, caches, last, min(width, num_children), num_children, noise.added)
-        least = math.log(self._config.min_probability) if self._config.min_probability else -math.inf
+        least = math.log(self._options.min_probability) if self._options.min_probability else -math.inf
         for _ in range(max(depths.values()) - 1):
             # An accelerator would have to be waited for.
             if last.device.type == "cpu" and not bool((growth.next_log_probs >= least).any()):
                 break
             growth.feed()
-        for drafter, drafted in zip(ready, _fetched(growth.best(num_nodes)), strict=True):
+        for drafter, drafted in zip(ready, fetched(growth.best(num_nodes)), strict=True):
             if all(map(math.isfinite, drafted.log_probs)):
                 drafted.depth, drafted.least = depths[drafter], least
                 drafter.drafted = drafted
@@ -184,68 +129,6 @@ def _own(drafters: Sequence[Drafter]) -> list["Eagle3Drafter"]:
     own = [drafter for drafter in drafters if isinstance(drafter, Eagle3Drafter)]
     assert len(own) == len(drafters), "an engine is given the drafters that it started"
     return own
-
-
-class _Noise:
-    """The noise of each request's next positions, (requests, 1, draft vocab); nothing for greedy requests."""
-
-    def __init__(self, requests: Sequence[Request], target_ids: torch.Tensor) -> None:
-        self._requests, self._target_ids = requests, target_ids
-        self._is_known = any(request.noise is not None for request in requests)
-
-    def added(self, logits: torch.Tensor, num_drafted: int) -> torch.Tensor:
-        """Return the scores whose argmax is the head's draw with the target's noise (see ``DraftLaw.at``)."""
-        if not self._is_known:
-            return logits
-        return torch.stack(
-            [self._added(request, row, num_drafted) for request, row in zip(self._requests, logits, strict=True)]
-        )
-
-    def _added(self, request: Request, logits: torch.Tensor, num_drafted: int) -> torch.Tensor:
-        if request.noise is None:
-            return logits
-        noise = request.noise(len(request.tokens) + num_drafted).to(logits.device, logits.dtype)
-        return logits / request.temperature + noise[self._target_ids]
-
-
-@dataclass(slots=True)
-class _Drafted:
-    """A request's drafted candidates; parents precede children, and -1 stands for the root.
-
-    Attributes:
-        depth: tokens of a path at most.
-        least: least log-probability of a path in a draft.
-    """
-
-    tokens: list[int]
-    parents: list[int]
-    log_probs: list[float]
-    depth: int = 0
-    least: float = -math.inf
-
-    def tree(self, root: int, num_nodes: int, stops: frozenset[int]) -> DraftTree:
-        """Return the tree of the most probable paths."""
-        order = sorted(range(len(self.tokens)), key=lambda node: (-self.log_probs[node], node))
-        place, tree = {-1: ROOT}, DraftTree(root)
-        for node in sorted(order[:num_nodes]):
-            above = place.get(self.parents[node])
-            if above is None or self.log_probs[node] < self.least or tree.depths[above] >= self.depth:
-                continue
-            if above == ROOT or tree.tokens[above] not in stops:
-                place[node] = tree.add(above, self.tokens[node])
-                tree.probs[place[node]] = self.probability(node)
-        return tree
-
-    def probability(self, node: int) -> float:
-        """Return the head's probability of a node after its parent."""
-        parent = self.parents[node]
-        return math.exp(self.log_probs[node] - (self.log_probs[parent] if parent >= 0 else 0.0))
-
-
-def _fetched(trees: DraftedTrees) -> list[_Drafted]:
-    """Copy trees to the host in one transfer."""
-    numbers = torch.stack((trees.tokens.double(), trees.parents.double(), trees.log_probs.double()), 1).tolist()
-    return [_Drafted([*map(int, tokens)], [*map(int, parents)], log_probs) for tokens, parents, log_probs in numbers]
 
 
 class Eagle3Drafter(Source):
@@ -265,9 +148,8 @@ class Eagle3Drafter(Source):
         self.cache = PairCache(engine.head)
         self.pending: list[torch.Tensor] = []
         self.last: torch.Tensor | None = None
-        self.drafted: _Drafted | None = None
+        self.drafted: Candidates | None = None
         self._fault: NumericsError | None = None
-        self._children: dict[int, list[int]] = {}
         self.num_known = request.num_reused
         if request.retained:
             keys, values = zip(*(each.state for each in request.retained), strict=True)
@@ -334,17 +216,11 @@ class Eagle3Drafter(Source):
     def root(self) -> int | None:
         if self._fault is not None:
             raise self._fault
-        if self.drafted is None:
-            return None
-        self._children = {}
-        for node, parent in enumerate(self.drafted.parents):
-            self._children.setdefault(parent, []).append(node)
-        return -1
+        return None if self.drafted is None else -1
 
     def follow(self, state: int, token: int) -> int | None:
         assert self.drafted is not None, "a state is of a draft"
-        children = self._children.get(state, ())
-        return next((node for node in children if self.drafted.tokens[node] == token), None)
+        return next((node for node in self.drafted.children(state) if self.drafted.tokens[node] == token), None)
 
     def candidates(self, state: int) -> Sequence[Candidate]:
         drafted, rates = self.drafted, self._acceptance_rates
@@ -354,17 +230,6 @@ class Eagle3Drafter(Source):
             depth, above = depth + 1, drafted.parents[above]
         is_sampled = self.request.noise is not None
         return [
-            (drafted.tokens[node], rates[is_sampled, depth, _bin(drafted.probability(node))])
-            for node in self._children.get(state, ())
+            (drafted.tokens[node], rates[is_sampled, depth, bin_of(drafted.probability(node))])
+            for node in drafted.children(state)
         ]
-
-
-def _bin(probability: float) -> int:
-    return sum(probability >= edge for edge in _BINS)
-
-
-def _prior(bucket: Hashable) -> float:
-    """Believe the head: the middle of the bin."""
-    assert isinstance(bucket, tuple), "buckets are (is_sampled, depth, bin of the probability)"
-    edges = 0.0, *_BINS, 1.0
-    return (edges[bucket[2]] + edges[bucket[2] + 1]) / 2
