@@ -386,14 +386,14 @@ class Engine:
         return [_attempt(drafter, budget) for drafter, budget in zip(drafters, budgets, strict=True)]
 
     def wants(self) -> frozenset[Signal]:
-        """Signals that depend on the target, such as of layers by their number; in addition to the proposer's."""
+        """Return signals in addition to the proposer's: those that depend on the target, such as layers by number."""
         return frozenset()
 
     def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> None:
-        """Called in merges before sources are asked for candidates, with all requests of the step.
+        """Called by merges before the trees of a step grow, with the drafters of all requests in the step.
 
-        Sources whose candidates take a pass of a model compute them here, for the whole batch. The call is left out
-        where such a pass takes more time than its candidates save; the sources have no candidates then.
+        Sources whose candidates take passes of a model compute them here, for all requests at once. The call is left
+        out while the passes take more time than their candidates save; the sources then return no candidates.
         """
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:

@@ -18,8 +18,10 @@ class Candidates:
     """A request's drafted candidates; parents precede children, and -1 stands for the root.
 
     Attributes:
-        depth: tokens of a path at most.
-        least: least log-probability of a path in a draft.
+        tokens, parents: of each node.
+        log_probs: the head's log-probability of the path to each node.
+        depth: the maximum number of tokens on a path.
+        least: less probable paths aren't continued. Other requests of the batch may have had them fed all the same.
     """
 
     tokens: list[int]
@@ -30,14 +32,20 @@ class Candidates:
     _children: dict[int, list[int]] = field(default_factory=dict)
 
     def children(self, node: int) -> Sequence[int]:
-        """Return the children of a node, the most probable first."""
+        """Return the children of a node, the most probable first; none after a path that isn't continued."""
+        if node >= 0 and self.log_probs[node] < self.least:
+            return ()
         if not self._children:
             for child, parent in enumerate(self.parents):
                 self._children.setdefault(parent, []).append(child)
         return self._children.get(node, ())
 
     def tree(self, root: int, num_nodes: int, stops: frozenset[int]) -> DraftTree:
-        """Return the tree of the most probable paths."""
+        """Return the tree of the ``num_nodes`` most probable paths, without those that are less probable than least.
+
+        Args:
+            stops: tokens that nothing follows.
+        """
         order = sorted(range(len(self.tokens)), key=lambda node: (-self.log_probs[node], node))
         place, tree = {-1: ROOT}, DraftTree(root)
         for node in sorted(order[:num_nodes]):
@@ -62,14 +70,22 @@ def fetched(trees: DraftedTrees) -> list[Candidates]:
 
 
 class Noise:
-    """The noise of each request's next positions, (requests, 1, draft vocab); nothing for greedy requests."""
+    """The acceptance rule's noise at the next positions of each request that has any.
+
+    Args:
+        target_ids: (draft vocab,) the target's id of each draft id.
+    """
 
     def __init__(self, requests: Sequence[Request], target_ids: torch.Tensor) -> None:
         self._requests, self._target_ids = requests, target_ids
         self._is_known = any(request.noise is not None for request in requests)
 
     def added(self, logits: torch.Tensor, num_drafted: int) -> torch.Tensor:
-        """Return the scores whose argmax is the head's draw with the target's noise (see ``DraftLaw.at``)."""
+        """Return the logits, (requests, n, draft vocab), with the noise of the position after the drafted tokens.
+
+        Their softmax is most probable at the head's own draw with the target's noise (Daliri, Musco and Suresh 2024,
+        arXiv 2408.07978).
+        """
         if not self._is_known:
             return logits
         return torch.stack(
@@ -84,11 +100,12 @@ class Noise:
 
 
 def bin_of(probability: float) -> int:
+    """Return the bin of a candidate's probability after its parent."""
     return sum(probability >= edge for edge in _BINS)
 
 
 def prior(bucket: Hashable) -> float:
-    """Believe the head: the middle of the bin."""
+    """Return the acceptance rate that a bucket begins with: the middle of its bin."""
     assert isinstance(bucket, tuple), "buckets are (is_sampled, depth, bin of the probability)"
     edges = 0.0, *_BINS, 1.0
     return (edges[bucket[2]] + edges[bucket[2] + 1]) / 2

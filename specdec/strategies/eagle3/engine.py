@@ -1,4 +1,8 @@
-"""The head at work: it reads the hidden states of each request's text, and drafts for all requests at once."""
+"""EAGLE-3's engine and drafters: each request's pairs of hidden states and tokens, and drafts for all requests at once.
+
+A pair needs the hidden states of a position and the token after it. So after each step the head can read the accepted
+path with the bonus token, and its draft begins at the last pair. Keys and values of drafted tokens are dropped.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +19,7 @@ from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
 from specdec.tree import Budget, DraftTree
 
-_WIDTH_IN_MERGES = 1  # nodes fed per level: the path that the head believes in most
+_WIDTH_IN_MERGES = 1  # nodes fed per level: the head's most probable path
 _DEEPEST = 2  # deeper candidates share the buckets of their probability
 _MOST_PENDING = 256  # pairs whose hidden states are held until the next draft
 
@@ -34,7 +38,7 @@ class Eagle3Engine(Engine):
     """The head, which drafts for all requests of a batch level by level.
 
     Args:
-        layers: of the target, whose hidden states the head reads.
+        layers: the target's layers whose hidden states the head reads, as ``Hidden`` numbers them.
         learns: requests share acceptance rates in merges; False if the text depends on the drafts.
     """
 
@@ -68,7 +72,7 @@ class Eagle3Engine(Engine):
 
     @torch.inference_mode()
     def catch_up(self, drafters: Sequence["Eagle3Drafter"]) -> None:
-        """Feed the pairs that came since the last draft, all requests in one pass."""
+        """Read the pending pairs of all requests in one pass, for drafts after the last of them."""
         behind = [drafter for drafter in drafters if drafter.pending]
         if not behind:
             return
@@ -79,7 +83,7 @@ class Eagle3Engine(Engine):
 
     @torch.inference_mode()
     def store(self, drafter: "Eagle3Drafter") -> None:
-        """Store keys and values of a request's pending pairs; nothing is drafted after the last of them."""
+        """Cache the keys and values of a request's pending pairs; nothing is drafted after the last of them."""
         if drafter.pending:
             append(self.head, drafter.cache, *self._take_pending(drafter))
 
@@ -95,7 +99,12 @@ class Eagle3Engine(Engine):
     def _draft(
         self, drafters: Sequence["Eagle3Drafter"], budgets: Sequence[Budget], width: int, num_nodes: int
     ) -> None:
-        """Draft for the requests whose texts the head knows up to the root."""
+        """Draft for each request whose hidden states before the root are all known.
+
+        Args:
+            width: nodes fed per level.
+            num_nodes: of each draft.
+        """
         depths = dict[Eagle3Drafter, int]()
         for drafter, budget in zip(drafters, budgets, strict=True):
             drafter.drafted = None
@@ -113,7 +122,7 @@ class Eagle3Engine(Engine):
         growth = TreeGrowth(self.head, caches, last, min(width, num_children), num_children, noise.added)
         least = math.log(self._options.min_probability) if self._options.min_probability else -math.inf
         for _ in range(max(depths.values()) - 1):
-            # An accelerator would have to be waited for.
+            # Elsewhere the host would have to wait for the device.
             if last.device.type == "cpu" and not bool((growth.next_log_probs >= least).any()):
                 break
             growth.feed()
@@ -132,14 +141,14 @@ def _own(drafters: Sequence[Drafter]) -> list["Eagle3Drafter"]:
 
 
 class Eagle3Drafter(Source):
-    """One request: the head's keys and values of the text, and the pairs that the head hasn't read yet.
+    """One request: the head's keys and values of its text, and hidden states that the head hasn't read yet.
 
     Attributes:
-        cache: of the pairs at the first positions, or of those after a gap.
-        num_known: the first positions whose hidden states were received.
-        pending: hidden states of the last of them, (n, layers * size) each, that aren't in the cache.
-        last: the head's output for the last pair; None if further pairs are pending.
-        drafted: the candidates of the step under way.
+        cache: keys and values of the pairs that were read.
+        num_known: the number of positions, from the first, whose hidden states were received.
+        pending: the hidden states, (n, layers * size) each, of the last of these positions, which aren't cached.
+        last: the head's output for the last pair; None while pairs are pending.
+        drafted: the candidates of the step under way; None without a draft.
     """
 
     def __init__(self, request: Request, engine: Eagle3Engine) -> None:
@@ -166,7 +175,7 @@ class Eagle3Drafter(Source):
         return is_current and self._fault is None and (bool(self.pending) or self.last is not None)
 
     def leave_out(self) -> None:
-        """Draft nothing from now on."""
+        """Draft nothing for this request from now on, since the head's probabilities are not finite."""
         self._fault = NumericsError("gave probabilities that are not finite")
         self.cache, self.pending, self._is_whole = PairCache(self._engine.head), [], False
         self.notes = ("drafting goes on without the head: its probabilities are not finite",)

@@ -17,27 +17,28 @@ from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
 
 
 class Eagle3Proposer(Proposer):
-    """Drafts by an EAGLE-3 head that was trained for this model.
+    """Drafts with an EAGLE-3 head that was trained for this model.
 
-    Each step, the head reads the hidden states of the tokens that were accepted, and predicts the most probable next
-    tokens; ``top_k`` of them are fed again, ``depth`` levels in all, and the ``num_nodes`` most probable paths form the
-    draft. With the text "a cat" and top_k=2, depth=2, num_nodes=3:
+    In each step the head reads the hidden states of the accepted tokens and predicts the next one. The ``top_k`` most
+    probable tokens are fed to the head again, level by level up to ``depth``, and the ``num_nodes`` most probable paths
+    form the draft. After the text "a cat", with top_k=2, depth=2 and num_nodes=3:
 
         level 1 after "cat":  " sat" 0.6, " ran" 0.3
         level 2 after " sat": " on" 0.8, " in" 0.1;  after " ran": " off" 0.5, " to" 0.2
-        path probabilities:   sat 0.6, sat on 0.48, ran 0.3, ran off 0.15, …
-        draft:                sat → on, ran
+        path probabilities:   " sat" 0.6, " sat on" 0.48, " ran" 0.3, " ran off" 0.15, …
+        draft:                " sat on", " ran"
 
-    Candidates are chosen, not drawn, so they have no q. Under ``match`` and a temperature above 0 the head is given the
-    noise of each position, as draft models are. In a merge, only the head's own most probable path is fed.
-    Costs a pass of the head for each level. Memory: keys and values of one layer.
+    Candidates are chosen, not drawn, so they have no q. Under ``match`` and at a temperature above 0 the head is given
+    the noise of each position, as draft models are. In a merge, each level feeds only the most probable path.
+
+    Each level costs a pass of the head. Memory: keys and values of one layer for each request.
     """
 
     tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4, 5, 7), "num_nodes": (4, 8, 16, 32)}
 
     head: Path = Field(description="folder of the head: config.json with safetensors or a .bin file")
     top_k: int = Field(default=4, ge=1, description="nodes fed per level, and candidates after each")
-    depth: int = Field(default=5, ge=1, description="tokens of a path at most: passes of the head per step")
+    depth: int = Field(default=5, ge=1, description="longest path, and so passes of the head per step")
     num_nodes: int = Field(default=16, ge=1, description="nodes of a draft at most, the most probable paths")
     min_probability: float = Field(default=0.02, ge=0.0, le=1.0, description="least probability of a path, by the head")
 
