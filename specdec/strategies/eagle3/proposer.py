@@ -21,12 +21,19 @@ class Eagle3Proposer(Proposer):
 
     In each step the head reads the hidden states of the accepted tokens and predicts the next one. The ``top_k`` most
     probable tokens are fed to the head again, level by level up to ``depth``, and the ``num_nodes`` most probable paths
-    form the draft. After the text "a cat", with top_k=2, depth=2 and num_nodes=3:
+    form the draft.
 
-        level 1 after "cat":  " sat" 0.6, " ran" 0.3
-        level 2 after " sat": " on" 0.8, " in" 0.1;  after " ran": " off" 0.5, " to" 0.2
-        path probabilities:   " sat" 0.6, " sat on" 0.48, " ran" 0.3, " ran off" 0.15, …
-        draft:                " sat on", " ran"
+    >>> from specdec import Generator, demo
+    >>> head = Eagle3Proposer(head=demo.head_folder(), top_k=2, depth=3, num_nodes=4)
+    >>> (model, tokenizer), trees = demo.load(), []
+    >>> with Generator(model, tokenizer, proposer=head) as generator:
+    ...     on_step = lambda record: trees.append(record.outcomes[0].tree)
+    ...     chunks = list(generator.stream("class Counter", max_new_tokens=8, on_step=on_step))
+    >>> [tokenizer.decode([token]) for token in trees[2].tokens], trees[2].parents
+    (['src', ',', 'n', 'ode', '):'], [-1, 0, 1, 2, 2])
+
+    After ``class Counter(src`` the head expects a comma with probability 0.97, ``n`` after the comma with 0.77, and
+    then ``ode`` with 0.28 or ``):`` with 0.13. In the first step it has read no hidden states, and drafts nothing.
 
     Candidates are chosen, not drawn, so they have no q. Under ``match`` and at a temperature above 0 the head is given
     the noise of each position, as draft models are. In a merge, each level feeds only the most probable path.
