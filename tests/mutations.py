@@ -25,6 +25,7 @@ SIGNALS = "tests/laws/test_signal_laws.py"
 ROWS = "tests/laws/test_backend_laws.py"
 SCHEDULER = "tests/decoding/test_scheduler.py"
 CONSTRAINTS = "tests/laws/test_constraint_laws.py"
+HEADS = "tests/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
 MOST_SECONDS = 1800
 
 
@@ -295,6 +296,50 @@ MUTATIONS = (
             ),
         ),
         (CONSTRAINTS,),
+    ),
+    Mutation(
+        "a head's drafted tokens one position on",
+        "specdec/heads/drafting.py",
+        (("(self.lengths + self._num_fed)", "(self.lengths + self._num_fed + 1)"),),
+        (HEADS,),
+    ),
+    Mutation(
+        "hidden states of the layers before a head's",
+        "specdec/strategies/eagle3/engine.py",
+        (("Hidden(tuple(layers))", "Hidden(tuple(layer - 1 for layer in layers))"),),
+        (HEADS,),
+    ),
+    Mutation(
+        "a head's draft vocabulary as absolute ids",
+        "specdec/heads/eagle3.py",
+        (("return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)", "return self.d2t"),),
+        (HEADS,),
+    ),
+    Mutation(
+        "a head keeps the keys and values of its draft",
+        "specdec/heads/drafting.py",
+        (
+            ("self.lengths = torch.tensor(", "self.caches = caches\n        self.lengths = torch.tensor("),
+            (
+                "        self.values = torch.cat((self.values, inputs.value), 2)\n",
+                "        self.values = torch.cat((self.values, inputs.value), 2)\n"
+                "        for row, cache in enumerate(self.caches):\n"
+                "            cache.append(inputs.key[row].transpose(0, 1), inputs.value[row].transpose(0, 1))\n",
+            ),
+        ),
+        (HEADS,),
+    ),
+    Mutation(
+        "a head without its last norm",
+        "specdec/heads/eagle3.py",
+        (("self.lm_head(self.norm(out))", "self.lm_head(out)"),),
+        (HEADS,),
+    ),
+    Mutation(
+        "a drafted node sees another branch",
+        "specdec/heads/drafting.py",
+        (("_rows_of(visible, parents)", "_rows_of(visible, (parents + 1) % width)"),),
+        (HEADS,),
     ),
 )  # fmt: skip
 

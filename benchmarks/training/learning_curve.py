@@ -51,9 +51,8 @@ def measure(arguments: argparse.Namespace, device: torch.device) -> None:
     answers = prompt_answers(arguments, device)
     results.write(f"{len(answers)} prompts answered, {sum(answer.num_answer for answer in answers)} tokens")
     if arguments.head:
-        weights = TargetWeights(
-            model.get_input_embeddings().weight, model.get_output_embeddings().weight, model.config.num_hidden_layers
-        )
+        embeddings, output = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+        weights = TargetWeights(embeddings, lambda: output, model.config.num_hidden_layers)
         results.write(
             "given head measured", given_head=on_prompts(read_head(arguments.head, weights, torch.float32), answers)
         )

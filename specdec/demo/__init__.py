@@ -6,6 +6,7 @@ The model card, ``model/README.md``, describes its training data and what its fi
 import json
 from dataclasses import dataclass
 from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any
 
 
@@ -51,6 +52,11 @@ def _load_model(name: str, dtype: Any) -> Any:
         loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, use_safetensors=True).eval()
     loaded.name_or_path = f"specdec's built-in {name}"  # rather than where it happens to be installed
     return loaded
+
+
+def head_folder() -> Path:
+    """The folder of the built-in model's EAGLE-3 head, for ``eagle3:head=FOLDER``."""
+    return Path(str(files(__package__) / "head"))
 
 
 def prompts() -> list[Prompt]:

@@ -4,7 +4,7 @@ A cache holds the keys and values of pairs that were fed with the target's state
 appends is dropped after the draft, so a rejected branch needs no rollback. Requests of any lengths run in one pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,6 +37,10 @@ class PairCache:
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` pairs."""
         self.keys, self.values = self.keys[:length], self.values[:length]
+
+
+# Scores over the draft vocabulary, from logits (requests, n, draft vocab) after a path of so many draft tokens.
+Score = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,20 @@ def extend(
     return out[torch.arange(len(caches), device=device), last]
 
 
+def append(head: Eagle3Head, cache: PairCache, states: torch.Tensor, tokens: torch.Tensor) -> None:
+    """Append pairs to a cache without computing the layer's output, for pairs that nothing is drafted after.
+
+    Args:
+        head: the head.
+        cache: of one request.
+        states: (n, num_states * target hidden), the target's states at positions i of the new pairs.
+        tokens: (n,), the tokens at positions i + 1.
+    """
+    positions = torch.arange(len(cache), len(cache) + len(tokens), device=states.device)
+    inputs = head.enter(tokens[None], head.fuse(states[None]), positions[None])
+    cache.append(inputs.key[0].transpose(0, 1), inputs.value[0].transpose(0, 1))
+
+
 def grow(
     head: Eagle3Head, caches: Sequence[PairCache], last: torch.Tensor, width: int, depth: int, num_nodes: int
 ) -> DraftedTrees:
@@ -105,17 +123,35 @@ def grow(
         depth: levels after the first.
         num_nodes: size of each tree, at most ``width + depth * width ** 2``.
     """
-    growth = _Growth(head, caches, last, width)
-    for level in range(depth):
-        growth.feed(level)
+    growth = TreeGrowth(head, caches, last, width)
+    for _ in range(depth):
+        growth.feed()
     return growth.best(num_nodes)
 
 
-class _Growth:
-    """All candidates of the trees while they grow, (requests, candidates) each."""
+class TreeGrowth:
+    """Draft trees of several requests, which grow by a level with each ``feed``; the caches are left as they are.
 
-    def __init__(self, head: Eagle3Head, caches: Sequence[PairCache], last: torch.Tensor, width: int) -> None:
-        self.head, self.width = head, width
+    Args:
+        head: the head.
+        caches: one per request.
+        last: (requests, hidden), from ``extend``.
+        width: nodes fed per level.
+        num_children: children of each fed node, at least ``width``; ``width`` if not given.
+        score: applied to the logits before candidates are chosen; by default the logits themselves.
+    """
+
+    def __init__(
+        self,
+        head: Eagle3Head,
+        caches: Sequence[PairCache],
+        last: torch.Tensor,
+        width: int,
+        num_children: int | None = None,
+        score: Score = lambda logits, _: logits,
+    ) -> None:
+        self.head, self.width, self._score, self._num_fed = head, width, score, 0
+        self.num_children = width if num_children is None else num_children
         self.lengths = torch.tensor([len(cache) for cache in caches], device=last.device)
         longest = max(len(cache) for cache in caches)
         self.keys, self.values = _stacked(caches, longest)
@@ -129,34 +165,42 @@ class _Growth:
         self.features = head.next_features(last)[:, None].expand(-1, width, -1)
         self.fed = torch.arange(width, device=last.device).expand(len(last), -1)  # candidates fed next
 
+    @property
+    def next_log_probs(self) -> torch.Tensor:
+        """(requests,) the log-probability of the best path that the next ``feed`` continues."""
+        return self.log_probs.gather(1, self.fed).amax(1)
+
     def _topk(self, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        values, ids = self.head.logits(out).float().log_softmax(-1).topk(self.width)
+        scores = self._score(self.head.logits(out).float(), self._num_fed)
+        values, ids = scores.log_softmax(-1).topk(self.num_children)
         return values, ids
 
-    def feed(self, level: int) -> None:
-        """Feed the chosen candidates of a level; append their children and choose the best of these."""
+    def feed(self) -> None:
+        """Feed the best candidates of the last level; append their children and choose the best of these."""
         rows, width = self.fed.shape
-        positions = (self.lengths + level)[:, None].expand(-1, width)
+        positions = (self.lengths + self._num_fed)[:, None].expand(-1, width)
         inputs = self.head.enter(self.tokens.gather(1, self.fed), self.features, positions)
         self.keys = torch.cat((self.keys, inputs.key), 2)
         self.values = torch.cat((self.values, inputs.value), 2)
         itself = torch.eye(width, dtype=torch.bool, device=self.fed.device).expand(rows, -1, -1)
         visible = torch.cat((self.visible, itself), 2)
         out = self.head.leave(inputs.residual, _attention(inputs.query, self.keys, self.values, visible))
+        self._num_fed += 1
         values, ids = self._topk(out)
         children = values + self.log_probs.gather(1, self.fed)[..., None]
         first = self.tokens.shape[1]
         self.tokens = torch.cat((self.tokens, self.head.target_ids[ids.flatten(1)]), 1)
         self.log_probs = torch.cat((self.log_probs, children.flatten(1)), 1)
-        self.parents = torch.cat((self.parents, self.fed.repeat_interleave(width, 1)), 1)
+        self.parents = torch.cat((self.parents, self.fed.repeat_interleave(self.num_children, 1)), 1)
         best = children.flatten(1).topk(width).indices
         self.fed = first + best
-        parents = best // width
+        parents = best // self.num_children
         self.features = self.head.next_features(_rows_of(out, parents))
         self.visible = _rows_of(visible, parents)
 
     def best(self, num_nodes: int) -> DraftedTrees:
-        """Return the candidates with the most probable paths."""
+        """Return the candidates with the most probable paths, all if there are fewer."""
+        num_nodes = min(num_nodes, self.tokens.shape[1])
         kept = self.log_probs.topk(num_nodes).indices.sort(1).values
         place = torch.full_like(self.tokens, -1).scatter(
             1, kept, torch.arange(num_nodes, device=kept.device).expand_as(kept)

@@ -4,6 +4,7 @@ Read are the official layout, SpecForge's and ``speculators``', as safetensors o
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +30,12 @@ class TargetWeights:
 
     Attributes:
         embeddings: (vocab, hidden), the input embeddings.
-        output: (vocab, hidden), the output matrix.
+        output: returns the output matrix, (vocab, hidden), for heads without one of their own.
         num_layers: number of the target's layers.
     """
 
     embeddings: torch.Tensor
-    output: torch.Tensor
+    output: Callable[[], torch.Tensor]
     num_layers: int
 
 
@@ -53,11 +54,12 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
             f"the head in {folder} has an incomplete or unknown configuration ({error}): {_REMEDY}"
         ) from error
     _check_target(folder, config, tensors, target)
-    embeddings = tensors.pop("embed_tokens.weight", target.embeddings).to(target.embeddings.device, dtype)
+    embeddings = tensors.pop("embed_tokens.weight", target.embeddings).to(target.embeddings.device)
     head = Eagle3Head(config, embeddings, device=target.embeddings.device, dtype=dtype)
     optional = {"t2d"}
     if config.draft_vocab_size == config.vocab_size:
-        tensors.setdefault("lm_head.weight", target.output)
+        if "lm_head.weight" not in tensors:
+            tensors["lm_head.weight"] = target.output()
         optional.add("d2t")
     missing = sorted(head.state_dict().keys() - tensors.keys() - optional)
     extra = sorted(tensors.keys() - head.state_dict().keys())

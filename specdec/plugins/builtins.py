@@ -19,6 +19,7 @@ from specdec.strategies.auto import AutoProposer
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.draft_model.proposer import DraftModelProposer
+from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
@@ -47,6 +48,7 @@ def specdec_proposers() -> Mapping[str, type[Proposer]]:
         "grammar": GrammarProposer,
         "autoregressive": AutoregressiveProposer,
         "draft_model": DraftModelProposer,
+        "eagle3": Eagle3Proposer,
         "jacobi": JacobiProposer,
         "lookahead": LookaheadProposer,
         "prompt_lookup": PromptLookupProposer,

@@ -101,6 +101,8 @@ def _parts(host: Host, proposer: Proposer) -> tuple[str, Engine, frozenset[Signa
     name = type(proposer).__name__
     try:
         engine, wants = proposer.bind(host), frozenset(proposer.wants())
+        if isinstance(engine, Engine):
+            wants |= engine.wants()
     except SpecdecError:
         raise
     except Exception as error:  # a third party's code

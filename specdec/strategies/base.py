@@ -385,6 +385,17 @@ class Engine:
         """Return a tree for each drafter, or the exception of a drafter that failed."""
         return [_attempt(drafter, budget) for drafter, budget in zip(drafters, budgets, strict=True)]
 
+    def wants(self) -> frozenset[Signal]:
+        """Return signals in addition to the proposer's: those that depend on the target, such as layers by number."""
+        return frozenset()
+
+    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> None:
+        """Called by merges before the trees of a step grow, with the drafters of all requests in the step.
+
+        Sources whose candidates take passes of a model compute them here, for all requests at once. The call is left
+        out while the passes take more time than their candidates save; the sources then return no candidates.
+        """
+
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         """Called after each step that included the engine's requests, with these requests' outcomes.
 

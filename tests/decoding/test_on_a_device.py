@@ -19,10 +19,10 @@ from tests.support.generators import PROPOSERS, VERIFIERS, names_of, proposer_of
 from tests.support.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
 
 MASKS = names_of("masks")
-CHAIN, TREE, LAYERS = "draft_model", "draft_model:width=2", "draft_model:layers=1"
+CHAIN, TREE, LAYERS, HEAD = "draft_model", "draft_model:width=2", "draft_model:layers=1", "eagle3"
 REGISTERED = [*names_of("proposers"), TREE, LAYERS]
 WITH_OPTIONS = [name for name in PROPOSERS if name not in REGISTERED]
-TRAINING_FREE = [name for name in names_of("proposers") if name != CHAIN]
+TRAINING_FREE = [name for name in names_of("proposers") if name not in (CHAIN, HEAD)]
 ALONE, BATCH = "alone", "batch"
 NUM_TOKENS = 5
 
@@ -153,6 +153,15 @@ def test_a_step_waits_once_and_twice_where_it_draws(
     there: Models, device: PretendDevice, passes: Counter[str], name: str, temperature: float, most: int
 ) -> None:
     with there.generator(name) as generator:
+        runs = measured(generator, device, passes, temperature)
+    assert all(0 < run["waits"] <= most * run["target"] for run in runs), runs
+
+
+@pytest.mark.parametrize(("temperature", "most"), [(0.0, 2), (1.0, 3)])
+def test_a_step_waits_once_more_for_a_heads_draft(
+    there: Models, device: PretendDevice, passes: Counter[str], temperature: float, most: int
+) -> None:
+    with there.generator(HEAD) as generator:
         runs = measured(generator, device, passes, temperature)
     assert all(0 < run["waits"] <= most * run["target"] for run in runs), runs
 

@@ -12,6 +12,7 @@ MODULES = (
     "specdec.strategies.draft_model.early_exit",
     "specdec.strategies.draft_model.proposer",
     "specdec.strategies.draft_model.vocabulary",
+    "specdec.strategies.eagle3.proposer",
     "specdec.strategies.jacobi",
     "specdec.strategies.lookahead",
     "specdec.strategies.prompt_lookup",

@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel
+from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyModel, demo
 from specdec.backends.output import OutputRow
 from specdec.backends.toy import Law
 from specdec.plugins.registry import load_plugins
+from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.target import CacheRow, PlannedPass, Target
 
@@ -28,7 +29,7 @@ def names_of(kind: str) -> list[str]:
 
 # Every registered strategy, with options that reach its corners beside its defaults.
 PROPOSERS = [
-    *names_of("proposers"),
+    *(name for name in names_of("proposers") if name != "eagle3"),  # which needs a model with hidden states
     "jacobi:n=1",
     "jacobi:n=5,noise_aware=false",
     "lookahead:N=2,W=3,G=2",
@@ -49,10 +50,12 @@ PROPOSERS = [
 
 
 def proposer_of(name: str, vocab_size: int, law: Law | None = None) -> Proposer:
-    """The strategy behind a name; a draft model, which no name has, is a toy one of the same vocabulary."""
+    """The strategy behind a name; a draft model is a toy one of the same vocabulary, a head the built-in model's."""
     if name == "draft_model":
         drafter = ToyModel.random(vocab_size, order=1, seed=9) if law is None else ToyModel(law, vocab_size)
         return DraftModelProposer(model=drafter, num_tokens=3, width=2)
+    if name == "eagle3":
+        return Eagle3Proposer(head=demo.head_folder())
     if "datastore" in name:
         name = re.sub("datastore:?", f"datastore:path={store_of(vocab_size)},", name)
     made: Proposer = REGISTRY.make("proposers", name)

@@ -2,12 +2,13 @@
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import PreTrainedModel
 
-from specdec import Generator
+from specdec import Generator, demo
 from specdec.plugins.registry import load_plugins
 
 Make = Callable[[str], PreTrainedModel]
@@ -81,3 +82,18 @@ def test_weights_that_another_generator_has_packed_are_not_the_engines(make: Mak
         assert packed.generate(PROMPTS[0], max_new_tokens=20).token_ids == expected
         packed.close()
         assert engine.generate(PROMPTS[0], max_new_tokens=20).token_ids == expected
+
+
+def test_a_trained_head_drafts_from_the_engines_hidden_states() -> None:
+    folder = Path(demo.__file__).parent / "model"
+    prompts = [prompt.text for prompt in demo.prompts()[:2]]
+    head = f"eagle3:head={demo.head_folder()}"
+    with Generator(str(folder), proposer=head, backend="openvino") as generator:
+        for temperature in (0.0, 1.0):
+            settings: dict[str, Any] = {"max_new_tokens": 24, "temperature": temperature, "seed": 3}
+            plain = generator.generate(prompts, proposer="autoregressive", **settings)
+            for proposer in (head, f"auto+{head}"):
+                found = generator.generate(prompts, proposer=proposer, **settings)
+                assert [each.token_ids for each in found] == [each.token_ids for each in plain]
+            drafted = generator.generate(prompts, **settings)
+            assert sum(each.stats.steps for each in drafted) < 30

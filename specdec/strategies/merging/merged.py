@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from time import perf_counter
 from typing import Any, ClassVar
 
 from pydantic import Field, SerializeAsAny
@@ -23,6 +24,7 @@ from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Si
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.drafter import MergedDrafter, Part
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
+from specdec.strategies.merging.pass_payoff import PassPayoff
 from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
@@ -62,7 +64,14 @@ class MergedProposer(Proposer):
             for proposer in self.proposers:
                 parts.append(Part.of(proposer, host, [part.name for part in parts]))
                 failing.callback(parts[-1].engine.close)
-            engine = MergedEngine(parts, sizer(host), self.num_nodes, host.takes_trees, learns=host.is_keyed)
+            engine = MergedEngine(
+                parts,
+                sizer(host),
+                self.num_nodes,
+                host.takes_trees,
+                learns=host.is_keyed,
+                weighs_passes=host.is_keyed and self.clock,
+            )
             failing.pop_all()
         return engine
 
@@ -77,16 +86,27 @@ class MergedEngine(Engine):
     """Grows the drafts of all requests to the size that pays for them together.
 
     If ``learns`` is False, each request begins with nothing learnt and is sized alone, for acceptance rules under which
-    the text depends on the drafts.
+    the text depends on the drafts. If ``weighs_passes``, parts that draft by passes of a model are called only while
+    these save more time than they take.
     """
 
     def __init__(
-        self, parts: Sequence[Part], sizer: DraftSizer, num_nodes: int, takes_trees: bool, learns: bool = True
+        self,
+        parts: Sequence[Part],
+        sizer: DraftSizer,
+        num_nodes: int,
+        takes_trees: bool,
+        learns: bool = True,
+        weighs_passes: bool = False,
     ) -> None:
-        self.parts, self._sizer, self._learns = parts, sizer, learns
+        self.parts, self._sizer, self._learns, self._weighs_passes = parts, sizer, learns, weighs_passes
+        self._payoffs = self._new_payoffs()
         self.agreements = Agreements()
         self._failed: dict[int, Exception] = {}  # by part, why it takes no part any more
         self._num_nodes, self._takes_trees = num_nodes, takes_trees
+
+    def wants(self) -> frozenset[Signal]:
+        return frozenset().union(*(part.engine.wants() for part in self.parts))
 
     def start(self, request: Request) -> Drafter:
         if self._learns:
@@ -113,11 +133,35 @@ class MergedEngine(Engine):
         for index, part in enumerate(self.parts):
             self._propose_trees(index, part, merged, budgets)
         min_probability = self._sizer.min_probability(len(merged))
+        for index, payoff in self._payoffs.items():
+            if payoff.begin() or not self._weighs_passes:
+                began = perf_counter()
+                self._prepare_drafts(index, merged, limits)
+                payoff.add_pass(perf_counter() - began)
         growths = [
             drafter.begin(limit, min_probability, is_chain=not self._takes_trees)
             for drafter, limit in zip(merged, limits, strict=True)
         ]
         return [drafter.tree(size) for drafter, size in zip(merged, self._sizer.sizes(growths), strict=True)]
+
+    def _new_payoffs(self) -> dict[int, PassPayoff]:
+        """Return a payoff for each part that drafts by passes of a model."""
+        names = {index: part.name for index, part in enumerate(self.parts) if _has_passes(part.engine)}
+        return {index: PassPayoff(name) for index, name in names.items()}
+
+    def _prepare_drafts(self, index: int, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> None:
+        """Let a part run its passes for all requests; if it fails, it is left out of these from then on."""
+        rows = [
+            (own, budget)
+            for drafter, budget in zip(merged, budgets, strict=True)
+            if (own := drafter.parts[index]) is not None
+        ]
+        try:
+            if rows:
+                self.parts[index].engine.prepare_drafts([own for own, _ in rows], [budget for _, budget in rows])
+        except Exception as error:  # a third party's code
+            for drafter in merged:
+                drafter.leave_out(index, error)
 
     def _propose_trees(
         self, index: int, part: Part, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]
@@ -146,6 +190,8 @@ class MergedEngine(Engine):
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         if self._learns:
             self._sizer.learn(record, outcomes)
+            for payoff in self._payoffs.values():
+                payoff.learn(record, outcomes)
         for index, part in enumerate(self.parts):
             if index not in self._failed:
                 try:
@@ -158,6 +204,7 @@ class MergedEngine(Engine):
 
     def forget(self) -> None:
         self.agreements.clear()
+        self._payoffs = self._new_payoffs()
         self._sizer.forget()
         for part in self.parts:
             part.acceptance_rates.clear()
@@ -165,3 +212,7 @@ class MergedEngine(Engine):
 
     def close(self) -> None:
         close_all(part.engine for part in self.parts)
+
+
+def _has_passes(engine: Engine) -> bool:
+    return type(engine).prepare_drafts is not Engine.prepare_drafts

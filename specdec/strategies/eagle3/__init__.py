@@ -1,0 +1,1 @@
+"""Drafts from a trained EAGLE-3 head."""

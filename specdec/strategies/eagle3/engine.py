@@ -1,0 +1,244 @@
+"""EAGLE-3's engine and drafters: each request's pairs of hidden states and tokens, and drafts for all requests at once.
+
+A pair needs the hidden states of a position and the token after it. So after each step the head can read the accepted
+path with the bonus token, and its draft begins at the last pair. Keys and values of drafted tokens are dropped.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from specdec.errors import NumericsError
+from specdec.heads.drafting import PairCache, TreeGrowth, append, extend
+from specdec.heads.eagle3 import Eagle3Head
+from specdec.strategies.base import Answers, Drafter, Engine, Feedback, Hidden, Nodes, Request, Retained, Signal
+from specdec.strategies.eagle3.candidates import Candidates, Noise, bin_of, fetched, prior
+from specdec.strategies.merging.acceptance_rates import AcceptanceRates
+from specdec.strategies.merging.source import Candidate, Source
+from specdec.tree import Budget, DraftTree
+
+_WIDTH_IN_MERGES = 1  # nodes fed per level: the head's most probable path
+_DEEPEST = 2  # deeper candidates share the buckets of their probability
+_MOST_PENDING = 256  # pairs whose hidden states are held until the next draft
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOptions:
+    """The options of ``Eagle3Proposer`` that shape its trees."""
+
+    top_k: int
+    depth: int
+    num_nodes: int
+    min_probability: float
+
+
+class Eagle3Engine(Engine):
+    """The head, which drafts for all requests of a batch level by level.
+
+    Args:
+        layers: the target's layers whose hidden states the head reads, as ``Hidden`` numbers them.
+        learns: requests share acceptance rates in merges; False if the text depends on the drafts.
+    """
+
+    def __init__(self, options: TreeOptions, head: Eagle3Head, layers: Sequence[int], learns: bool = True) -> None:
+        self.head, self._options, self._learns = head, options, learns
+        self.states = Hidden(tuple(layers))
+        self._target_ids = head.target_ids
+        self.forget()
+
+    def forget(self) -> None:
+        self._acceptance_rates = AcceptanceRates("eagle3", prior)
+
+    def acceptance_rates(self) -> AcceptanceRates:
+        """Return a new request's acceptance rates."""
+        return self._acceptance_rates if self._learns else AcceptanceRates("eagle3", prior)
+
+    def wants(self) -> frozenset[Signal]:
+        return frozenset({(Nodes.PROMPT, self.states), (Nodes.PATH, self.states)})
+
+    def start(self, request: Request) -> Drafter:
+        return Eagle3Drafter(request, self)
+
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        own = _own(drafters)
+        self._draft(own, budgets, self._options.top_k, self._options.num_nodes)
+        return [drafter.tree(budget) for drafter, budget in zip(own, budgets, strict=True)]
+
+    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> None:
+        most = self._options.depth * self._options.top_k
+        self._draft(_own(drafters), budgets, _WIDTH_IN_MERGES, most)
+
+    @torch.inference_mode()
+    def catch_up(self, drafters: Sequence["Eagle3Drafter"]) -> None:
+        """Read the pending pairs of all requests in one pass, for drafts after the last of them."""
+        behind = [drafter for drafter in drafters if drafter.pending]
+        if not behind:
+            return
+        states, tokens = zip(*map(self._take_pending, behind), strict=True)
+        last = extend(self.head, [drafter.cache for drafter in behind], states, tokens)
+        for drafter, out in zip(behind, last, strict=True):
+            drafter.last = out
+
+    @torch.inference_mode()
+    def store(self, drafter: "Eagle3Drafter") -> None:
+        """Cache the keys and values of a request's pending pairs; nothing is drafted after the last of them."""
+        if drafter.pending:
+            append(self.head, drafter.cache, *self._take_pending(drafter))
+
+    def _take_pending(self, drafter: "Eagle3Drafter") -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the pending pairs of a request: states (n, layers * size), and the tokens after them (n,)."""
+        weight, stop = self.head.fc.weight, drafter.num_known
+        states = torch.cat(drafter.pending).to(weight.device, weight.dtype)
+        drafter.pending = []
+        tokens = drafter.request.tokens[stop - len(states) + 1 : stop + 1]
+        return states, torch.tensor(tokens, device=weight.device)
+
+    @torch.inference_mode()
+    def _draft(
+        self, drafters: Sequence["Eagle3Drafter"], budgets: Sequence[Budget], width: int, num_nodes: int
+    ) -> None:
+        """Draft for each request whose hidden states before the root are all known.
+
+        Args:
+            width: nodes fed per level.
+            num_nodes: of each draft.
+        """
+        depths = dict[Eagle3Drafter, int]()
+        for drafter, budget in zip(drafters, budgets, strict=True):
+            drafter.drafted = None
+            depth = min(self._options.depth, budget.depth, budget.num_tokens - 1)
+            if depth > 0 and budget.num_nodes > 0 and drafter.can_draft:
+                depths[drafter] = depth
+        if not depths:
+            return
+        ready = list(depths)
+        self.catch_up(ready)
+        last = torch.stack([drafter.last for drafter in ready if drafter.last is not None])
+        num_children = min(self._options.top_k, self.head.config.draft_vocab_size)
+        noise = Noise([drafter.request for drafter in ready], self._target_ids)
+        caches = [drafter.cache for drafter in ready]
+        growth = TreeGrowth(self.head, caches, last, min(width, num_children), num_children, noise.added)
+        least = math.log(self._options.min_probability) if self._options.min_probability else -math.inf
+        for _ in range(max(depths.values()) - 1):
+            # Elsewhere the host would have to wait for the device.
+            if last.device.type == "cpu" and not bool((growth.next_log_probs >= least).any()):
+                break
+            growth.feed()
+        for drafter, drafted in zip(ready, fetched(growth.best(num_nodes)), strict=True):
+            if all(map(math.isfinite, drafted.log_probs)):
+                drafted.depth, drafted.least = depths[drafter], least
+                drafter.drafted = drafted
+            else:
+                drafter.leave_out()
+
+
+def _own(drafters: Sequence[Drafter]) -> list["Eagle3Drafter"]:
+    own = [drafter for drafter in drafters if isinstance(drafter, Eagle3Drafter)]
+    assert len(own) == len(drafters), "an engine is given the drafters that it started"
+    return own
+
+
+class Eagle3Drafter(Source):
+    """One request: the head's keys and values of its text, and hidden states that the head hasn't read yet.
+
+    Attributes:
+        cache: keys and values of the pairs that were read.
+        num_known: the number of positions, from the first, whose hidden states were received.
+        pending: the hidden states, (n, layers * size) each, of the last of these positions, which aren't cached.
+        last: the head's output for the last pair; None while pairs are pending.
+        drafted: the candidates of the step under way; None without a draft.
+    """
+
+    def __init__(self, request: Request, engine: Eagle3Engine) -> None:
+        super().__init__(request)
+        self._engine, self._acceptance_rates = engine, engine.acceptance_rates()
+        self.cache = PairCache(engine.head)
+        self.pending: list[torch.Tensor] = []
+        self.last: torch.Tensor | None = None
+        self.drafted: Candidates | None = None
+        self._fault: NumericsError | None = None
+        self.num_known = request.num_reused
+        if request.retained:
+            keys, values = zip(*(each.state for each in request.retained), strict=True)
+            self.cache.append(torch.cat(keys), torch.cat(values))
+            self.cache.truncate(request.num_reused)
+        self._is_whole = len(self.cache) == request.num_reused
+        if not self._is_whole:
+            self.cache.truncate(0)
+
+    @property
+    def can_draft(self) -> bool:
+        """True if the hidden states of the whole text before the root are known."""
+        is_current = self.num_known == len(self.request.tokens) - 1
+        return is_current and self._fault is None and (bool(self.pending) or self.last is not None)
+
+    def leave_out(self) -> None:
+        """Draft nothing for this request from now on, since the head's probabilities are not finite."""
+        self._fault = NumericsError("gave probabilities that are not finite")
+        self.cache, self.pending, self._is_whole = PairCache(self._engine.head), [], False
+        self.notes = ("drafting goes on without the head: its probabilities are not finite",)
+
+    def _receive(self, start: int, states: torch.Tensor) -> None:
+        """Take the hidden states, (n, layers, size), of positions from ``start`` on."""
+        if self._fault is not None or not len(states):
+            return
+        if start != self.num_known:  # the positions between are unknown: go on as if they weren't there
+            self._engine.store(self)
+            self._is_whole = False
+        self.pending.append(states.flatten(1))
+        self.num_known, self.last = start + len(states), None
+        is_prompt = self.num_known < len(self.request.tokens) - 1
+        if is_prompt or sum(map(len, self.pending)) > _MOST_PENDING:
+            self._engine.store(self)
+
+    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
+        states = signals[Nodes.PROMPT, self._engine.states].tensor()
+        self._receive(num_tokens - len(states), states)
+
+    def receive(self, feedback: Feedback) -> None:
+        self.drafted = None
+        states = feedback.signals[Nodes.PATH, self._engine.states].tensor()
+        root = len(self.request.tokens) - len(feedback.tokens) - 1
+        self._receive(root, states[: len(feedback.tokens)])
+
+    def retain(self, start: int, stop: int) -> Retained | None:
+        self._engine.catch_up([self])
+        if not self._is_whole or stop > len(self.cache):
+            return None
+        keys, values = self.cache.keys[start:stop].clone(), self.cache.values[start:stop].clone()
+        return Retained((keys, values), keys.nbytes + values.nbytes)
+
+    def propose(self, budget: Budget) -> DraftTree:
+        proposal = self._engine.propose_many([self], [budget])[0]
+        assert isinstance(proposal, DraftTree), "a head that fails raises its error"
+        return proposal
+
+    def tree(self, budget: Budget) -> DraftTree:
+        """Return the draft of the step under way, the root alone if there is none."""
+        root = self.request.root
+        if self.drafted is None:
+            return DraftTree(root)
+        return self.drafted.tree(root, budget.num_nodes, self.request.eos_token_ids)
+
+    def root(self) -> int | None:
+        if self._fault is not None:
+            raise self._fault
+        return None if self.drafted is None else -1
+
+    def follow(self, state: int, token: int) -> int | None:
+        assert self.drafted is not None, "a state is of a draft"
+        return next((node for node in self.drafted.children(state) if self.drafted.tokens[node] == token), None)
+
+    def candidates(self, state: int) -> Sequence[Candidate]:
+        drafted, rates = self.drafted, self._acceptance_rates
+        assert drafted is not None, "a state is of a draft"
+        depth, above = 1, state
+        while above >= 0 and depth < _DEEPEST:
+            depth, above = depth + 1, drafted.parents[above]
+        is_sampled = self.request.noise is not None
+        return [
+            (drafted.tokens[node], rates[is_sampled, depth, bin_of(drafted.probability(node))])
+            for node in drafted.children(state)
+        ]

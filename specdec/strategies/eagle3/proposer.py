@@ -1,0 +1,69 @@
+"""EAGLE-3: a trained head of one layer drafts from the target's hidden states.
+
+Li et al. 2025, "EAGLE-3", arXiv 2503.01840; its draft trees are those of EAGLE-2, Li et al. 2024, arXiv 2406.16858,
+section 4. ``specdec/heads/`` has the head itself, its folders and its trees.
+"""
+
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+
+from specdec.errors import ModelError
+from specdec.heads.folder import TargetWeights, read_head
+from specdec.strategies.base import Engine, Host, Proposer, Tunable
+from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
+
+
+class Eagle3Proposer(Proposer):
+    """Drafts with an EAGLE-3 head that was trained for this model.
+
+    In each step the head reads the hidden states of the accepted tokens and predicts the next one. The ``top_k`` most
+    probable tokens are fed to the head again, level by level up to ``depth``, and the ``num_nodes`` most probable paths
+    form the draft.
+
+    >>> from specdec import Generator, demo
+    >>> head = Eagle3Proposer(head=demo.head_folder(), top_k=2, depth=3, num_nodes=4)
+    >>> (model, tokenizer), trees = demo.load(), []
+    >>> with Generator(model, tokenizer, proposer=head) as generator:
+    ...     on_step = lambda record: trees.append(record.outcomes[0].tree)
+    ...     chunks = list(generator.stream("class Counter", max_new_tokens=8, on_step=on_step))
+    >>> [tokenizer.decode([token]) for token in trees[2].tokens], trees[2].parents
+    (['src', ',', 'n', 'ode', '):'], [-1, 0, 1, 2, 2])
+
+    After ``class Counter(src`` the head expects a comma with probability 0.97, ``n`` after the comma with 0.77, and
+    then ``ode`` with 0.28 or ``):`` with 0.13. In the first step it has read no hidden states, and drafts nothing.
+
+    Candidates are chosen, not drawn, so they have no q. Under ``match`` and at a temperature above 0 the head is given
+    the noise of each position, as draft models are. In a merge, each level feeds only the most probable path.
+
+    Each level costs a pass of the head. Memory: keys and values of one layer for each request.
+    """
+
+    tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4, 5, 7), "num_nodes": (4, 8, 16, 32)}
+
+    head: Path = Field(description="folder of the head: config.json with safetensors or a .bin file")
+    top_k: int = Field(default=4, ge=1, description="nodes fed per level, and candidates after each")
+    depth: int = Field(default=5, ge=1, description="longest path, and so passes of the head per step")
+    num_nodes: int = Field(default=16, ge=1, description="nodes of a draft at most, the most probable paths")
+    min_probability: float = Field(default=0.02, ge=0.0, le=1.0, description="least probability of a path, by the head")
+
+    def bind(self, host: Host) -> Engine:
+        folder = self.head.expanduser()
+        if host.num_layers is None:
+            raise ModelError(
+                f"the head in {folder} reads hidden states, and the target's layers are unknown here: use another "
+                "strategy, or a transformers or OpenVINO model"
+            )
+        embeddings = host.embeddings()
+        dtype = torch.bfloat16 if embeddings.dtype == torch.bfloat16 else torch.float32
+        weights = TargetWeights(embeddings, lambda: host.output_rows(range(len(embeddings))), host.num_layers)
+        head = read_head(folder, weights, dtype)
+        if int(head.target_ids.max()) >= host.vocab_size:
+            raise ModelError(
+                f"the head in {folder} drafts ids beyond the target's vocabulary of {host.vocab_size}: give the folder "
+                "of an EAGLE-3 head that was trained for this model"
+            )
+        options = TreeOptions(self.top_k, self.depth, self.num_nodes, self.min_probability)
+        return Eagle3Engine(options, head, head.config.target_layers(host.num_layers), learns=host.is_keyed)
