@@ -201,7 +201,8 @@ class TreeGrowth:
     def best(self, num_nodes: int) -> DraftedTrees:
         """Return the candidates with the most probable paths, all if there are fewer."""
         num_nodes = min(num_nodes, self.tokens.shape[1])
-        kept = self.log_probs.topk(num_nodes).indices.sort(1).values
+        # A stable sort: of equal paths the older is kept, so no child without its parent.
+        kept = self.log_probs.sort(dim=1, descending=True, stable=True).indices[:, :num_nodes].sort(1).values
         place = torch.full_like(self.tokens, -1).scatter(
             1, kept, torch.arange(num_nodes, device=kept.device).expand_as(kept)
         )

@@ -96,6 +96,8 @@ class Eagle3Head(nn.Module):
             are no part of ``state_dict``.
         device: where the parameters are created.
         dtype: of the parameters.
+        owns_embeddings: the embeddings aren't the target's, so ``write_head`` writes them too. Always so for a head of
+            another width than the target.
     """
 
     d2t: torch.Tensor
@@ -108,10 +110,12 @@ class Eagle3Head(nn.Module):
         embeddings: torch.Tensor,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        owns_embeddings: bool = False,
     ) -> None:
         super().__init__()
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.config = config
+        self.owns_embeddings = owns_embeddings or config.hidden_size != config.target_hidden_size
         width = config.num_states * config.target_hidden_size
         if config.norm_before_fc:
             self.input_norm = RMSNorm(width, config.rms_norm_eps, **where)

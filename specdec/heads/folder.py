@@ -21,6 +21,8 @@ from specdec.heads.eagle3 import Eagle3Head
 _REMEDY = "give the folder of an EAGLE-3 head that was trained for this model"
 _OTHER_KINDS = {"dflash": "DFlash", "dflash2": "DFlash", "dspark": "DSpark", "mtp": "MTP", "peagle": "P-EAGLE"}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
+# What a value of a wrong type, or a missing or impossible one, brings up.
+_MISUNDERSTOOD = ValidationError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -48,14 +50,14 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
     settings = _read_config(folder)
     tensors = _read_tensors(folder)
     try:
+        _check_kind(folder, settings)
         config = _config_of(settings, tensors)
-    except (ValidationError, KeyError, TypeError) as error:
+        _check_target(folder, config, tensors, target)
+        head = _empty_head(config, tensors.pop("embed_tokens.weight", None), target, dtype)
+    except _MISUNDERSTOOD as error:
         raise ModelError(
             f"the head in {folder} has an incomplete or unknown configuration ({error}): {_REMEDY}"
         ) from error
-    _check_target(folder, config, tensors, target)
-    embeddings = tensors.pop("embed_tokens.weight", target.embeddings).to(target.embeddings.device)
-    head = Eagle3Head(config, embeddings, device=target.embeddings.device, dtype=dtype)
     optional = {"t2d"}
     if config.draft_vocab_size == config.vocab_size:
         if "lm_head.weight" not in tensors:
@@ -89,9 +91,12 @@ def write_head(
             output matrix over the full vocabulary; readers then share the target's.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    state = head.state_dict()
+    if head.owns_embeddings:
+        state["embed_tokens.weight"] = head.embeddings
     tensors = {
         name: tensor.detach().cpu().to(torch.bfloat16 if tensor.is_floating_point() else tensor.dtype).contiguous()
-        for name, tensor in head.state_dict().items()
+        for name, tensor in state.items()
         if with_output or name not in ("lm_head.weight", "d2t", "t2d")
     }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
@@ -104,13 +109,16 @@ def _read_config(folder: Path) -> dict[str, Any]:
         settings: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ModelError(f"{folder} has no readable config.json ({error}): {_REMEDY}") from error
+    return settings
+
+
+def _check_kind(folder: Path, settings: dict[str, Any]) -> None:
     kind = settings.get("speculators_model_type", "eagle3")
     if kind != "eagle3":
         raise ModelError(f"{folder} holds a {_OTHER_KINDS.get(kind, kind)} head, which specdec doesn't read: {_REMEDY}")
     layers = settings.get("transformer_layer_config", settings).get("num_hidden_layers", 1)
     if layers != 1:
         raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE-3 heads have one: {_REMEDY}")
-    return settings
 
 
 def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
@@ -128,6 +136,10 @@ def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
             ) from error
         except Exception as error:  # whatever a malicious pickle brings up
             raise ModelError(f"{file} holds something other than tensors ({error}): {_REMEDY}") from error
+        if not isinstance(loaded, dict) or not all(
+            isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in loaded.items()
+        ):
+            raise ModelError(f"{file} holds something other than tensors: {_REMEDY}")
         tensors |= {_official_name(name): tensor for name, tensor in loaded.items()}
     return tensors
 
@@ -181,12 +193,30 @@ def _check_target(folder: Path, config: Eagle3Config, tensors: dict[str, torch.T
         raise ModelError(
             f"the head in {folder} has neither the target's hidden size nor embeddings of its own: {_REMEDY}"
         )
+    _check_embeddings(folder, config, tensors.get("embed_tokens.weight"))
     layers = config.target_layers(target.num_layers)
     if len(layers) != config.num_states or not all(0 <= layer <= target.num_layers for layer in layers):
         raise ModelError(
             f"the head in {folder} reads {config.num_states} states of layers {list(layers)}, and the target has "
             f"{target.num_layers} layers: {_REMEDY}"
         )
+
+
+def _check_embeddings(folder: Path, config: Eagle3Config, embeddings: torch.Tensor | None) -> None:
+    needed = config.vocab_size, config.hidden_size
+    if embeddings is not None and embeddings.shape != needed:
+        raise ModelError(
+            f"the head in {folder} has embeddings of shape {tuple(embeddings.shape)} (needed: {needed}): {_REMEDY}"
+        )
+
+
+def _empty_head(
+    config: Eagle3Config, own: torch.Tensor | None, target: TargetWeights, dtype: torch.dtype
+) -> Eagle3Head:
+    """Return a head with its embeddings, its own or the target's, and without other weights."""
+    device = target.embeddings.device
+    embeddings = target.embeddings if own is None else own.to(device)
+    return Eagle3Head(config, embeddings, device, dtype, owns_embeddings=own is not None)
 
 
 def _load(folder: Path, head: Eagle3Head, tensors: dict[str, torch.Tensor]) -> None:
@@ -228,5 +258,7 @@ def _written_config(config: Eagle3Config, num_layers: int) -> dict[str, Any]:
     if config.layer_ids and config.layer_ids != (2, num_layers // 2, num_layers - 3):
         settings[_LAYER_IDS] = list(config.layer_ids)
         settings["eagle_config"] = {_LAYER_IDS: [layer - 1 for layer in config.layer_ids]}  # SGLang counts outputs
+    if config.target_hidden_size != config.hidden_size:
+        settings["target_hidden_size"] = config.target_hidden_size
     variants = "norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"
     return settings | {name: True for name in variants if getattr(config, name)}

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from specdec.errors import ModelError, plural
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.training.acceptance import Acceptance, held_out_acceptance
 from specdec.training.losses import labels, unrolled_loss
@@ -83,6 +84,7 @@ class Trainer:
 
     def start(self, rows: PackedRows) -> float:
         """Begin the head by least squares on some rows; the explained share of the next states' energy."""
+        _check_size(rows, self.settings.rows_per_batch)
         parts = [self._samples(batch) for batch in _batches(rows, self.settings.rows_per_batch)]
         samples = Samples(*(torch.cat(each) for each in zip(*parts, strict=True)))
         self.scales = state_scales(samples.layers)
@@ -103,6 +105,7 @@ class Trainer:
         """Train on the rows, once, in their order; the head ends as the best of those evaluated."""
         settings, run, began = self.settings, Run(), time.perf_counter()
         trained = list(self._trained())
+        _check_size(rows, settings.rows_per_batch)
         optimizer = torch.optim.AdamW(self._groups(), betas=settings.betas, weight_decay=0.0, fused=True)
         peaks = [group["lr"] for group in optimizer.param_groups]
         count = len(rows) // settings.rows_per_batch
@@ -196,6 +199,15 @@ class Trainer:
         fall_from = self.settings.flat_share * count
         fall = 1.0 if update < fall_from else (count - update) / (count - fall_from)
         return min(1.0, (update + 1) / self.settings.warm_up) * fall
+
+
+def _check_size(rows: PackedRows, least: int) -> None:
+    """Refuse fewer rows than a batch takes."""
+    if len(rows) < least:
+        raise ModelError(
+            f"too little text to train on: {plural(len(rows), 'packed row')}, and an update takes {least}: generate "
+            "more text"
+        )
 
 
 def _batches(rows: PackedRows, size: int) -> Iterator[PackedRows]:

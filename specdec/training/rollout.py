@@ -56,6 +56,9 @@ class Rollout:
         """
         began = time.perf_counter()
         prefix = torch.tensor(self.script.prefix, device=self.model.device)
+        self.cache.lengths.zero_()
+        if self.records.steps:
+            self.records = Records(self.script, self.settings, self.generator, self.model.device)
         with self._attention():
             for token in prefix[:-1]:
                 self._logits(token.expand(self.settings.num_rows))

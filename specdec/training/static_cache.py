@@ -8,6 +8,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
+from specdec.errors import ModelError, plural
+from specdec.models.architecture import name_of
+
 _TRIALS = 3
 
 # (rows, pairs, group, dim), (rows, pairs, slots, dim) twice, (rows, 1, 1, slots), scale -> (rows, pairs, group, dim)
@@ -48,6 +51,7 @@ class StaticCache:
         pairs = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         shape = config.num_hidden_layers, 2, num_rows, pairs, num_slots, dim
+        self.name = name_of(model)
         self.layers = torch.zeros(shape, dtype=model.dtype, device=model.device)
         self.rows = torch.arange(num_rows, device=model.device)
         self.slots = torch.arange(num_slots, device=model.device)
@@ -67,13 +71,29 @@ class StaticCache:
         """Write a layer's new keys and values, and attend; an attention function of transformers.
 
         Query heads of a group are queries of the same keys.
+
+        Raises:
+            ModelError: for attention with more than a softmax over all keys.
         """
+        self._refuse(rest)
         keys, values = self.layers[module.layer_idx]  # type: ignore[index]  # an int in transformers' attention
         keys[self.rows, :, self.lengths] = key[:, :, 0]
         values[self.rows, :, self.lengths] = value[:, :, 0]
         grouped = query.reshape(len(query), key.shape[1], -1, query.shape[-1])
         attended = self.kernel(grouped, keys, values, self.mask, rest.get("scaling"))
         return attended.flatten(1, 2)[:, None], None
+
+    def _refuse(self, options: dict[str, Any]) -> None:
+        """Refuse what the kernels don't compute."""
+        used = [name for name in ("softcap", "s_aux") if options.get(name) is not None]
+        if used:
+            raise ModelError(f"{self.name} can't write many texts at once: its attention uses {' and '.join(used)}")
+        window = options.get("sliding_window")
+        if window is not None and window < len(self.slots):
+            raise ModelError(
+                f"{self.name} can't write rows of {plural(len(self.slots), 'token')}: some layers have a window of "
+                f"{window}; set fewer answer_tokens or opening_tokens"
+            )
 
     def _fastest(self, group: int) -> Kernel:
         keys, values = self.layers[0]

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from specdec.errors import ModelError
-from specdec.models.architecture import name_of
+from specdec.errors import ModelError, plural
+from specdec.models.architecture import attention_kinds, name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class TargetStates:
         if not all(0 <= layer < len(layers) for layer in layer_ids):
             raise ModelError(f"{name_of(model)} has {len(layers)} layers: {list(layer_ids)} can't be read")
         self.model, self.layer_ids = model, list(layer_ids)
+        kinds = attention_kinds(model.config.get_text_config(), name_of(model))
+        self.window = min((window.size for window in kinds.values() if window), default=None)
 
     @torch.no_grad()
     def of(
@@ -56,11 +58,24 @@ class TargetStates:
             tokens: (rows, length).
             positions: (rows, length); None for 0, 1, ….
             visible: (rows, length, length), True where a position sees another; None for causal attention.
+
+        Raises:
+            ModelError: with ``visible``, for rows longer than the window of some layers.
         """
-        mask = None if visible is None else visible[:, None]
+        mask = None if visible is None else self._mask(visible)
         with self._reading() as found:
             output = self.decoder(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False)
         return States(torch.cat([found[layer] for layer in self.layer_ids], -1), output.last_hidden_state)
+
+    def _mask(self, visible: torch.Tensor) -> torch.Tensor:
+        """Return the mask that eager attention adds to its scores, (rows, 1, length, length), for all layers alike."""
+        if self.window is not None and visible.shape[-1] > self.window:
+            raise ModelError(
+                f"{name_of(self.model)} has layers with a window of {plural(self.window, 'token')}, and rows of "
+                f"{visible.shape[-1]} tokens don't fit into it: pack the text into shorter rows"
+            )
+        mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=visible.device)
+        return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[:, None]
 
     @contextmanager
     def _reading(self) -> Iterator[dict[int, torch.Tensor]]:

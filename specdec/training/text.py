@@ -1,5 +1,6 @@
 """Text for training as one compact array of tokens, with the place where each document's answer begins."""
 
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from specdec.errors import ModelError
 
 _NAMES = "tokens", "offsets", "answers"
+_DAMAGE = OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, BadZipFile, zlib.error
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,6 @@ class Text:
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 tokens, offsets, answers = (arrays[name] for name in _NAMES)
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+        except _DAMAGE as error:
             raise ModelError(f"{path} is no file of training text ({error}): generate the text again") from error
         return cls(tokens.astype(np.int32), offsets, answers)

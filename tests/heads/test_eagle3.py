@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specdec.heads.drafting import PairCache, extend, grow
+from specdec.heads.drafting import DraftedTrees, PairCache, extend, grow
 from tests.support.random_heads import random_head, reference_of
 
 BATCH, STEPS = 4, 6
@@ -32,6 +32,32 @@ def test_trees_and_keys_are_those_of_the_reference(seed: int) -> None:
             torch.testing.assert_close(trees.log_probs[row], torch.tensor(log_probs), rtol=1e-4, atol=1e-4)
             torch.testing.assert_close(caches[row].keys.transpose(0, 1), reference.k, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(caches[row].values.transpose(0, 1), reference.v, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@torch.no_grad()
+def test_a_part_of_a_tree_has_no_child_without_its_parent(seed: int) -> None:
+    head, _ = random_head(seed)
+    head.lm_head.weight *= 1000  # log-probabilities of 0: children and parents are equally probable
+    draw = torch.Generator().manual_seed(seed)
+    states = [torch.randn(5, head.fc.in_features, generator=draw) for _ in range(8)]
+    tokens = [torch.randint(head.config.vocab_size, (5,), generator=draw) for _ in range(8)]
+    caches = [PairCache(head) for _ in range(8)]
+    last = extend(head, caches, states, tokens)
+    whole, part = (paths(grow(head, caches, last, 4, 4, total)) for total in (68, 3))
+    for every, kept in zip(whole, part, strict=True):
+        assert kept <= every
+
+
+def paths(trees: DraftedTrees) -> list[set[tuple[int, ...]]]:
+    """The tokens from the root to each node."""
+    found = []
+    for tokens, parents in zip(trees.tokens.tolist(), trees.parents.tolist(), strict=True):
+        to_node: list[tuple[int, ...]] = []
+        for token, parent in zip(tokens, parents, strict=True):
+            to_node.append((*(to_node[parent] if parent >= 0 else ()), token))
+        found.append({*to_node})
+    return found
 
 
 @torch.no_grad()

@@ -150,6 +150,19 @@ def test_an_official_bin_file_is_read_with_embeddings_of_its_own(tmp_path: Path)
     assert found.config.rope_parameters["rope_theta"] == 10000.0
 
 
+@pytest.mark.parametrize("width", [HIDDEN, 12])
+def test_embeddings_of_its_own_are_written(tmp_path: Path, width: int) -> None:
+    config = CONFIG.model_copy(update={"hidden_size": width})
+    own = torch.randn(VOCAB, width, generator=torch.Generator().manual_seed(1)).bfloat16()
+    head = Eagle3Head(config, own, dtype=torch.bfloat16, owns_embeddings=width == HIDDEN)
+    head.set_vocabulary(KEPT)
+    for folder in (tmp_path / "first", tmp_path / "again"):
+        write_head(head, folder, LAYERS)
+        head = read_head(folder, target(), torch.bfloat16)
+        assert torch.equal(head.embeddings, own)
+        assert head.config == config
+
+
 class _Malicious:
     """Unpickled, it makes a file."""
 
@@ -182,6 +195,19 @@ def _drop(name: str) -> Callable[[Path], None]:
     return change
 
 
+def _embeddings_of_few_tokens(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"embed_tokens.weight": torch.ones(7, HIDDEN)}, folder / "model.safetensors")
+
+
+def _binary(content: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        torch.save(content(load_file(folder / "model.safetensors")), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+
+    return change
+
+
 def _absolute_ids(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     save_file(tensors | {"d2t": KEPT}, folder / "model.safetensors")
@@ -204,6 +230,14 @@ def _absolute_ids(folder: Path) -> None:
             r"lm_head.weight \(24, 16\) \(needed: \(25, 16\)\)",
         ),
         (lambda folder: with_settings(folder, eagle_aux_hidden_state_layer_ids=[2, 4, 30]), "has 9 layers"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "unknown configuration"),
+        (lambda folder: with_settings(folder, transformer_layer_config=None), "unknown configuration"),
+        (lambda folder: with_settings(folder, num_attention_heads=0), "unknown configuration"),
+        (lambda folder: with_settings(folder, rope_parameters=None, rope_theta=None), "unknown configuration"),
+        (lambda folder: with_settings(folder, rope_parameters={"rope_type": "linear"}), "unknown configuration"),
+        (_embeddings_of_few_tokens, r"embeddings of shape \(7, 16\) \(needed: \(40, 16\)\)"),
+        (_binary(lambda tensors: [*tensors.values()]), "something other than tensors"),
+        (_binary(lambda tensors: tensors | {"fc.weight": 3.0}), "something other than tensors"),
         (lambda folder: with_settings(folder, vocab_size=50), r"vocabulary 50 \(the target has 40\)"),
     ],
 )

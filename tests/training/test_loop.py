@@ -1,9 +1,11 @@
 """A head learns: from the least-squares start on, the loss falls and more drafts are right."""
 
 import numpy as np
+import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from specdec import ModelError
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.training.loop import Trainer
 from specdec.training.packing import pack
@@ -12,6 +14,7 @@ from specdec.training.script import Script
 from specdec.training.settings import RolloutSettings, TrainingSettings
 from specdec.training.sizes import eagle3_config
 from specdec.training.target import TargetStates
+from specdec.training.text import Text
 from specdec.training.vocabulary import draft_vocabulary
 
 
@@ -49,3 +52,17 @@ def test_training_improves_on_the_start_and_the_start_on_chance() -> None:
     assert all(later > earlier + 0.03 for earlier, later in zip(before.accuracy, after.accuracy, strict=True))
     assert after.tokens_per_step > before.tokens_per_step
     assert after.tokens_per_step == max(each.tokens_per_step for _, each in run.evaluations)
+
+
+def test_fewer_rows_than_a_batch_are_refused() -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=11, num_hidden_layers=7, **sizes)).eval().requires_grad_(False)
+    config = eagle3_config(model, 11)
+    head = Eagle3Head(config, model.get_input_embeddings().weight)
+    rows = pack(Text.of([np.arange(9, dtype=np.int32)], [2]), 16, np.random.default_rng(0))
+    output = model.get_output_embeddings().weight, model.model.norm.weight
+    target, settings = TargetStates(model, config.target_layers(7)), TrainingSettings(rows_per_batch=2)
+    trainer = Trainer(head, target, output, rows, settings, torch.Generator())
+    for learn in (trainer.start, trainer.train):
+        with pytest.raises(ModelError, match=r"too little text to train on: 1 packed row, and an update takes 2"):
+            learn(rows)

@@ -1,29 +1,44 @@
 """What a target writes in rows is what it writes alone, within the script."""
 
+from typing import Any
+
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 
+from specdec import ModelError
 from specdec.training.rollout import Rollout, sampled
 from specdec.training.script import Script
 from specdec.training.settings import RolloutSettings
+from specdec.training.text import Text
 
 CHAT = Script(prefix=[3, 4], openings=[[], [7, 8, 9]], end_of_opening=5, bridge=[5, 6, 10], ends=[5, 11])
 BASE = Script.continuation(3, [5, 11])
+SIZES: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "pad_token_id": None,
+}
 
 
 def model() -> LlamaForCausalLM:
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=61,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.3,
-    )
-    return LlamaForCausalLM(config).eval()
+    return LlamaForCausalLM(LlamaConfig(**SIZES, initializer_range=0.3)).eval()
 
 
 @pytest.mark.parametrize("script", [CHAT, BASE])
@@ -32,6 +47,12 @@ def test_greedy_answers_are_those_of_plain_decoding(script: Script) -> None:
     target = model()
     settings = RolloutSettings(num_rows=6, opening_tokens=(2, 9), answer_tokens=12, greedy_share=1.0)
     text = Rollout(target, script, settings, torch.Generator().manual_seed(1)).write(300, 60.0)
+    check_greedy(text, target, script, settings)
+    assert len({len(text.document(index)) for index in range(len(text))}) > 3  # rows begin and end at any time
+
+
+def check_greedy(text: Text, target: PreTrainedModel, script: Script, settings: RolloutSettings) -> None:
+    """Compare answers with the target's top tokens."""
     assert text.num_answer_tokens >= 300
     for index in range(len(text)):
         tokens, answer = torch.from_numpy(text.document(index)).long(), int(text.answers[index])
@@ -41,7 +62,46 @@ def test_greedy_answers_are_those_of_plain_decoding(script: Script) -> None:
         assert not set(tokens[answer:-1].tolist()) & set(script.ends)
         expected = target(tokens[None]).logits[0, answer - 1 : -1].argmax(-1)
         assert torch.equal(tokens[answer:], expected)
-    assert len({len(text.document(index)) for index in range(len(text))}) > 3  # rows begin and end at any time
+
+
+@torch.no_grad()
+def test_a_second_text_is_a_new_one() -> None:
+    target, settings = model(), RolloutSettings(num_rows=6, opening_tokens=(2, 9), answer_tokens=12, greedy_share=1.0)
+    rollout = Rollout(target, CHAT, settings, torch.Generator().manual_seed(1))
+    first, second = rollout.write(300, 60.0), rollout.write(300, 60.0)
+    check_greedy(second, target, CHAT, settings)
+    common = documents(first) & documents(second)
+    assert len(common) < len(documents(first)) / 2  # short ones may be equal
+
+
+def documents(text: Text) -> set[bytes]:
+    return {text.document(index).tobytes() for index in range(len(text))}
+
+
+@torch.no_grad()
+def test_a_window_that_rows_fit_into_changes_nothing() -> None:
+    target = MistralForCausalLM(MistralConfig(**SIZES, initializer_range=0.3, sliding_window=64)).eval()
+    settings = RolloutSettings(num_rows=6, opening_tokens=(2, 9), answer_tokens=12, greedy_share=1.0)
+    text = Rollout(target, BASE, settings, torch.Generator().manual_seed(1)).write(300, 60.0)
+    check_greedy(text, target, BASE, settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "message"),
+    [
+        (Gemma2ForCausalLM, Gemma2Config(**SIZES), "its attention uses softcap"),
+        (GptOssForCausalLM, GptOssConfig(**SIZES, num_local_experts=4), "its attention uses s_aux"),
+        (
+            MistralForCausalLM,
+            MistralConfig(**SIZES, sliding_window=63),
+            "can't write rows of 64 tokens: some layers have a window of 63; set fewer answer_tokens",
+        ),
+    ],
+)
+def test_other_attention_is_refused(kind: type[PreTrainedModel], config: PretrainedConfig, message: str) -> None:
+    settings = RolloutSettings(num_rows=2, opening_tokens=(2, 9), answer_tokens=12)
+    with pytest.raises(ModelError, match=message):
+        Rollout(kind(config).eval(), BASE, settings, torch.Generator().manual_seed(1)).write(10, 60.0)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Text keeps its documents, through files too, and counts their answers."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,16 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_bytes(b"PK\x03\x04 cut off")
     with pytest.raises(ModelError, match="no file of training text"):
         Text.load(tmp_path / "text.npz")
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "text.npz"
+    Text.of([np.arange(400, dtype=np.int32) % 7], [2]).save(file)
+    whole = file.read_bytes()
+    for place in range(0, len(whole), 3):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with suppress(ModelError):  # a few bits mean nothing
+            assert contents(Text.load(file)) == [([at % 7 for at in range(400)], 2)]
 
 
 def test_equal_documents_are_kept_once() -> None:
