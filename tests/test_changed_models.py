@@ -61,7 +61,7 @@ def test_a_cast_model_is_not_called_bit_exact_by_what_was_found_before() -> None
     generator = Generator(model)
     assert generator.numerics.is_bit_exact
     model.double()
-    with pytest.warns(UserWarning, match="fast numerics: exact numerics are unavailable: specdec_exact covers"):
+    with pytest.warns(UserWarning, match="fast numerics: exact numerics are unavailable: specdec_exact supports"):
         assert not generator.numerics.is_bit_exact
     assert not generator.generate(PROMPT, max_new_tokens=2).numerics.is_bit_exact
 
@@ -133,7 +133,9 @@ def test_a_model_that_was_driven_can_be_copied_and_the_copy_is_tried_anew() -> N
 
 def test_falling_back_to_fast_numerics_is_said_once_for_a_model() -> None:
     model = llama().double()
-    with pytest.warns(UserWarning, match="fast numerics: exact numerics are unavailable: specdec_exact covers") as told:
+    with pytest.warns(
+        UserWarning, match="fast numerics: exact numerics are unavailable: specdec_exact supports"
+    ) as told:
         Generator(model)
     assert "\n" not in str(told[0].message)
     assert told[0].filename == __file__

@@ -87,7 +87,7 @@ def test_rows_that_depend_on_their_number_are_found_out() -> None:
     generator = Generator(model)
     assert not generator.numerics.is_bit_exact
     assert generator.numerics.mode == "fast"
-    assert str(generator.numerics).startswith("fast, not bit-exact: exact numerics are unavailable: logits have")
+    assert str(generator.numerics).startswith("fast, not bit-exact: exact numerics are unavailable: logits in a tree")
     with pytest.raises(ModelError, match=r"numerics='exact' is unavailable here: .*; use numerics='auto' or 'fast'"):
         Generator(model, numerics="exact")
 

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from specdec.cli.options import BYTE_ORDER_MARK
 from specdec.errors import RequestError
+from specdec.machine.extras import command_for
 
 _MARK = "> "
 _QUOTES = '"""'  # begin and end a question of several lines
@@ -63,7 +64,7 @@ def reader(history: Path, commands: list[str]) -> Reader:
         with suppress(ImportError):
             import readline  # noqa: F401 - input() has line editing by it
         Console(stderr=True).print(
-            "several lines and a history that lasts: pip install 'specdec\\[chat]'", style="dim", soft_wrap=True
+            f"several lines and a history that lasts: {command_for('chat')}", style="dim", soft_wrap=True, markup=False
         )
         return input
     from prompt_toolkit.completion import WordCompleter

@@ -66,7 +66,9 @@ class Bodies(OptionGroup):
     model: Annotated[
         str | None, typer.Option(help="the model's name (default: the server's first)", show_default=False)
     ] = None
-    chat: Annotated[bool, typer.Option("--chat", help="send prompts as chat messages")] = False
+    chat: Annotated[bool, typer.Option("--chat", help="send all prompts as chat messages, not instructions alone")] = (
+        False
+    )
     max_new_tokens: Annotated[int, typer.Option(min=1, help="longest answer")] = 128
     temperature: Annotated[float, typer.Option(help="0 is greedy")] = 0.0
     field: Annotated[

@@ -9,7 +9,7 @@ from specdec.cli.progress import part_of
 
 @takes_model
 def prepare(choice: ModelChoice = USUAL, threads: Threads = None) -> None:
-    """Compute the likely successors of each token once, for better drafts.
+    """Compute the likely successors of each token, once.
 
     They are saved in specdec's cache folder for later loads. An interrupted run continues where it ended.
     """

@@ -117,6 +117,11 @@ def as_chat(
     ]
 
 
+def are_messages(value: Any) -> bool:
+    """True for chat messages, as opposed to text or token ids."""
+    return isinstance(value, list) and all(isinstance(each, dict) and "role" in each for each in value)
+
+
 def as_messages(text: str) -> list[dict[str, str]]:
     """A user's message in the form of chat templates."""
     return [{"role": "user", "content": text}]
@@ -139,15 +144,11 @@ def _are_ids(value: Any) -> bool:
     return isinstance(value, list) and all(type(token) is int for token in value)
 
 
-def _are_messages(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(each, dict) and "role" in each for each in value)
-
-
 def _are_turns(value: Any) -> bool:
     return isinstance(value, list) and isinstance(value[0], str) and bool(value[0])
 
 
-_FORMS = {"prompt": lambda value: isinstance(value, str), "prompt_ids": _are_ids, "messages": _are_messages}
+_FORMS = {"prompt": lambda value: isinstance(value, str), "prompt_ids": _are_ids, "messages": are_messages}
 
 
 def _prompt(row: dict[str, Any]) -> tuple[Any, bool]:

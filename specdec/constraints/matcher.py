@@ -15,6 +15,7 @@ import torch
 
 from specdec.constraints.base import ConstraintState, Vocabulary
 from specdec.errors import RequestError, in_one_line
+from specdec.machine.extras import needs
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -65,13 +66,7 @@ def library() -> Any:
     Raises:
         RequestError: if it isn't installed.
     """
-    try:
-        import llguidance
-    except ImportError:
-        raise RequestError(
-            "constraints need llguidance, which isn't installed: pip install 'specdec[structured]'"
-        ) from None
-    return llguidance
+    return needs("llguidance", "structured", "a constraint")
 
 
 def check(matcher: "LLMatcher") -> None:

@@ -76,7 +76,7 @@ class ProposerCandidates(CandidateGenerator):  # type: ignore[misc]  # transform
         if wanted := proposer.wants():
             wanted_names = ", ".join(sorted(str(what) for _, what in wanted))
             raise RequestError(
-                f"{self._name} needs the target's {wanted_names}, which assisted generation doesn't report"
+                f"{self._name} needs signals of the target ({wanted_names}), which assisted generation doesn't report"
             )
         self._engine: Engine = proposer.bind(self._host(vocab_size, tokenizer))
         self._vocab_size = vocab_size

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from specdec.comparison.prompts import EvaluationPrompt
+from specdec.comparison.prompts import EvaluationPrompt, are_messages, as_messages
 from specdec.errors import RequestError
 
 
@@ -63,7 +63,7 @@ class Address:
 
     Attributes:
         url: up to ``/v1``, which may be left out.
-        chat: send prompts to /chat/completions, as a user message unless they are messages.
+        chat: send all texts to /chat/completions, as a user's message; instructions and messages always go there.
         fields: fields of every body besides the prompt.
     """
 
@@ -83,14 +83,15 @@ class Address:
         """The headers: the API key, if there is one."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
-    def body(self, prompt: EvaluationPrompt) -> dict[str, Any]:
-        """Return the body of a request."""
+    def request(self, prompt: EvaluationPrompt) -> tuple[str, dict[str, Any]]:
+        """Return the URL and the body of a request."""
         given = prompt.prompt
         common = {"stream": True, "stream_options": {"include_usage": True}, **self.fields}
-        if self.chat:
-            messages = [{"role": "user", "content": given}] if isinstance(given, str) else given
-            return {"messages": messages, **common}
-        return {"prompt": given, **common}
+        if isinstance(given, str) and (self.chat or prompt.is_instruction):
+            given = as_messages(given)
+        if are_messages(given):
+            return f"{self.base}/chat/completions", {"messages": given, **common}
+        return f"{self.base}/completions", {"prompt": given, **common}
 
 
 async def first_model(client: httpx.AsyncClient, address: Address) -> str:
@@ -112,10 +113,9 @@ async def send(
 ) -> Answered:
     """Send a request and record when its parts arrive, or its failure."""
     answered = Answered(prompt.name, due)
-    path = "chat/completions" if address.chat else "completions"
+    url, body = address.request(prompt)
     try:
-        request = client.stream("POST", f"{address.base}/{path}", json=address.body(prompt), headers=address.headers)
-        async with request as response:
+        async with client.stream("POST", url, json=body, headers=address.headers) as response:
             answered.status = response.status_code
             if response.status_code != 200:
                 answered.error = _said(await response.aread())

@@ -19,4 +19,9 @@ def needs(module: str, extra: str, what: str) -> Any:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise RequestError(f"{what} needs {package}: pip install 'specdec[{extra}]'") from error
+        raise RequestError(f"{what} needs {package}: {command_for(extra)}") from error
+
+
+def command_for(extra: str) -> str:
+    """Return the command that installs an extra, and where it is run, as the end of a sentence."""
+    return f"pip install '.[{extra}]', in a copy of specdec's repository"

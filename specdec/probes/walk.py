@@ -203,7 +203,7 @@ def fault_of(layout: Layout, trees: Sequence[DraftTree], lengths: Sequence[int],
         ids, positions = layout.input_ids[row].tolist(), layout.positions[row].tolist()
         for node, token in enumerate(tree.tokens):
             if (ids[node], positions[node]) != (token, length + tree.depths[node]):
-                return f"node {node} has another token or position than its own"
+                return f"node {node} has a wrong token or position"
         for window, seen in masks:
             if fault := _fault_of_mask(seen[row], tree, length, window):
                 return fault

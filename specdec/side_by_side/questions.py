@@ -37,7 +37,7 @@ WARM_UP = Question("warm-up", "List three kinds of bread.")  # shares only the t
 
 
 def built_in_questions() -> tuple[Question, ...]:
-    """Return texts for the built-in model to continue; it was trained on such texts and can't answer questions."""
+    """Return prompts of the kinds that the built-in model was trained on; it can't answer ``QUESTIONS``."""
     from specdec import demo
 
     first = {prompt.category: prompt for prompt in reversed(demo.prompts())}

@@ -108,8 +108,8 @@ def test_plugins_lists_each_by_the_name_that_works_and_says_why_it_is_a_longer_o
     assert err.splitlines() == [
         "a-dist/mine: use the full name, since there is a proposer mine in b-dist and c-dist too",
         "b-dist/mine: use the full name, since there is a proposer mine in a-dist and c-dist too",
-        "b-dist/jacobi: say it in full, since there is a proposer jacobi in specdec too",
-        "c-dist/mine: say it in full, since there is a proposer mine in a-dist and b-dist too",
+        "b-dist/jacobi: use the full name, since there is a proposer jacobi in specdec too",
+        "c-dist/mine: use the full name, since there is a proposer mine in a-dist and b-dist too",
     ]
 
 

@@ -178,7 +178,10 @@ def test_a_column_says_what_it_does() -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [ModelError("converting needs gguf: pip install 'specdec[real-model]'"), OSError(28, "No space left on device")],
+    [
+        ModelError("converting needs gguf: pip install '.[real-model]', in a copy of specdec's repository"),
+        OSError(28, "No space left on device"),
+    ],
     ids=["library", "disk"],
 )
 def test_where_the_real_model_cannot_be_fetched_the_reason_is_said_and_the_built_in_one_runs(

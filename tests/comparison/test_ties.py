@@ -126,7 +126,7 @@ def test_a_tie_has_its_own_word_and_colour_and_leaves_with_0(tied: Comparison, t
     assert f"Of 12 texts, {12 - count} " in lines[0].plain
     assert "rounding, no defect." in lines[0].plain
     assert "; numeric tie: the two scores are " in lines[1].plain
-    _leave([tied])
+    _leave([tied], is_interrupted=False)
     told = json.loads(json.dumps(tied.to_json()))
     assert (told["strategies"][0]["num_ties"], told["strategies"][0]["num_different"]) == (count, count)
     assert {found["verdict"] for found in told["differences"]} == {"numeric tie"}
@@ -142,7 +142,7 @@ def test_a_defect_is_red_and_leaves_with_1(tmp_path: Path) -> None:
     assert styles(comparison) == {"autoregressive": ("–", ""), "good": ("yes", ""), "bad": ("NO: 1 of 6", "bold red")}
     assert {str(line.style) for line in told_texts(comparison, None)} == {"bold red"}
     with pytest.raises(typer.Exit) as left:
-        _leave([comparison])
+        _leave([comparison], is_interrupted=False)
     assert left.value.exit_code == 1
     write_report(tmp_path / "report.html", [comparison], letters)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

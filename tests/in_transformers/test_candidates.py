@@ -83,5 +83,8 @@ def test_drafts_are_the_proposers_own(llama: PreTrainedModel) -> None:
 
 
 def test_a_proposer_that_listens_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"JacobiProposer wants .* assisted generation doesn't report"):
+    with pytest.raises(
+        RequestError,
+        match=r"JacobiProposer needs signals of the target \(What\.DRAW\), which assisted generation doesn't report",
+    ):
         ProposerCandidates(JacobiProposer(), 96)

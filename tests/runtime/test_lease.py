@@ -475,7 +475,7 @@ def test_without_memory_to_pack_the_weights_are_stock_with_the_reason(model: Pre
     assert "memory" in str(weights)
     lease.release_weights()
     assert_as_before(model, before)
-    with pytest.raises(ModelError, match=r"weights='packed' can't be had on .* memory"):
+    with pytest.raises(ModelError, match=r"weights='packed' is unavailable on .* memory"):
         WeightsLease("packed", {"short": Short(packings)}).acquire(model)
     assert_as_before(model, before)
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,25 @@ def test_any_server_is_asked_and_its_failures_are_counted(slow: str, load: Load)
     assert {each.text for each in good} <= {f"{each.prompt}!b" for each in PROMPTS}
     # six requests in a tenth of a second, of 0.2 seconds each: an open loop waits for none
     assert ran.seconds < 2.0 if load.rate else ran.seconds > 0.39
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_instruction", "chat", "expected"),
+    [
+        ("text", False, False, ("completions", {"prompt": "text"})),
+        ("text", True, False, ("chat/completions", {"messages": [{"role": "user", "content": "text"}]})),
+        ("text", False, True, ("chat/completions", {"messages": [{"role": "user", "content": "text"}]})),
+        ([{"role": "system", "content": "x"}], False, False, None),
+        ([5, 6], False, True, ("completions", {"prompt": [5, 6]})),
+    ],
+)
+def test_instructions_and_messages_go_to_chat_completions_and_token_ids_never(
+    prompt: Any, is_instruction: bool, chat: bool, expected: tuple[str, dict[str, Any]] | None
+) -> None:
+    path, fields = expected or ("chat/completions", {"messages": prompt})
+    url, body = Address("http://a", chat, {}).request(EvaluationPrompt("c", "n", prompt, is_instruction))
+    assert url == f"http://a/v1/{path}"
+    assert {name: body[name] for name in body if name in {"prompt", "messages"}} == fields
 
 
 def test_a_server_that_isnt_there_is_a_failure_of_each_request() -> None:

@@ -98,8 +98,14 @@ def test_questions_are_of_three_kinds_and_go_through_a_chat_template(built_in: t
         text = tokenizer.decode(question.encoded(tokenizer))
         assert question.text in text
         assert text != question.text
-    for question in built_in_questions():
-        assert question.encoded(tokenizer) == tokenizer(question.text)["input_ids"]
+
+
+def test_the_built_in_models_instructions_alone_go_through_its_template(built_in: tuple[Any, Any]) -> None:
+    _, tokenizer = built_in
+    asked, *continued = built_in_questions()
+    ids = tokenizer(f"<|user|>\n{asked.text}<|end|>\n<|assistant|>\n")["input_ids"]
+    assert asked.encoded(tokenizer) == ids
+    assert [each.encoded(tokenizer) for each in continued] == [tokenizer(each.text)["input_ids"] for each in continued]
 
 
 def test_a_model_without_a_template_continues_the_text(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.prompts import texts
+from benchmarks.prompts import prompt_ids
 from benchmarks.speed.widened import SHAPES, agreement, head_places, widen
 from specdec import demo
 
@@ -18,7 +18,7 @@ def wide(built_in):
 
 @pytest.fixture(scope="module")
 def prompts(built_in):
-    return [built_in[1](text)["input_ids"] for text in texts(None, most=6)]
+    return prompt_ids(built_in[1], most=6)
 
 
 def test_logits_are_the_original_ones(wide, prompts):
