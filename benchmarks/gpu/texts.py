@@ -120,7 +120,7 @@ def _first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
 
 def _under(report: Report, found: Findings, cases: Cases, numerics: str) -> None:
     """All strategies under one kind of numerics, alone, in a batch, in a context and as a stream."""
-    with opened(found, cases, numerics=numerics) as generator:
+    with opened(found, cases, backend="hf", numerics=numerics) as generator:  # whose recordings are shown
         plain = [_decoded(generator, cases.prompts, temperature) for temperature in (0.0, 1.0)]
         found["notes"] = plain[0][0].notes
         same = sum(result.token_ids == text for result, text in zip(plain[0], cases.own, strict=False))

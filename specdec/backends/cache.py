@@ -1,51 +1,17 @@
 """Preallocated keys and values for transformers models: a buffer per layer, rows of different lengths side by side."""
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from specdec.backends.placement import Placement
 from specdec.models.leaf_call import one_call
 
 _SLOT_ROUNDING = 64
 # A row needs room for its draft trees in addition to the announced tokens.
 SPARE_SLOTS = 256
-
-
-@dataclass(slots=True)
-class Placement:
-    """Where the next forward writes: to rows from ``first`` on, each from its own start slot; shared by all layers.
-
-    ``num_asked`` counts how often modelling code has read the number of slots in use.
-    """
-
-    first: int = 0
-    starts: tuple[int, ...] = (0,)
-    num_rows: int = 1  # to make room for
-    num_slots: int = 0
-    num_asked: int = 0
-    _lines: dict[Hashable, torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
-
-    def move(self, first: int, starts: tuple[int, ...]) -> None:
-        """Set where the next forward writes."""
-        self.first, self.starts = first, starts
-        self._lines.clear()
-
-    def lines(self, width: int, buffer: torch.Tensor) -> torch.Tensor:
-        """Return the lines of a buffer, as a matrix, that ``width`` nodes of each row are written to.
-
-        They are in the order of rows, nodes and heads.
-        """
-        _, num_heads, num_slots, _ = buffer.shape
-        key = width, num_heads, num_slots, buffer.device  # layers may lie on several devices
-        if key not in self._lines:
-            rows = torch.arange(self.first, self.first + len(self.starts))[:, None, None]
-            slots = torch.tensor(self.starts)[:, None, None] + torch.arange(width)[:, None]
-            lines = (rows * num_heads + torch.arange(num_heads)) * num_slots + slots
-            self._lines[key] = lines.flatten().to(buffer.device)
-        return self._lines[key]
 
 
 class RaggedLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
@@ -198,11 +164,21 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
         self.lengths[row], self.capacities[row] = self.lengths[last], self.capacities[last]
         self.reached[row] = self.lengths[last]
         del self.lengths[last], self.capacities[last], self.reached[last]
-        if not self.lengths and not self._keeps_memory:
-            self.placement.num_rows, self.placement.num_slots = 1, 0
-            for layer in self.layers:
-                layer.is_initialized = False
-                layer.keys = layer.values = None
+        if self.lengths:
+            return
+        held = [layer.keys.shape[::2] for layer in self.layers if layer.is_initialized]
+        if not self._keeps_memory or not held:
+            self.drop()
+        else:  # and nothing that was announced in vain, as a row that memory was too small for
+            num_rows, num_slots = map(min, zip(*held, strict=True))
+            self.placement.num_rows, self.placement.num_slots = num_rows, max(0, num_slots - SPARE_SLOTS)
+
+    def drop(self) -> None:
+        """Free all memory, and forget what was announced; no row may be open."""
+        self.placement.num_rows, self.placement.num_slots = 1, 0
+        for layer in self.layers:
+            layer.is_initialized = False
+            layer.keys = layer.values = None
 
     def _fill(self, row: int, last: int) -> None:
         """Move the last row to a free one, and clear the other slots of both."""
@@ -216,12 +192,16 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             if last < num_rows:
                 layer.clear(last, slice(0, self.reached[last]))
 
-    def trim(self) -> bool:
-        """Free memory that no open row needs; return False if there is none or the cache retains it."""
+    def trim(self, rows_for: Callable[[int], int] = int, slots_for: Callable[[int], int] = int) -> bool:
+        """Free memory that no open row needs, and return True; return False if there is none.
+
+        Args:
+            rows_for, slots_for: by the numbers of open rows and of their slots, the numbers to keep.
+        """
         held = [layer for layer in self.layers if layer.is_initialized]
-        if self._keeps_memory or not self.lengths or not held:
+        if not self.lengths or not held:
             return False
-        num_rows, longest = len(self.lengths), max(*self.capacities, *self.reached)
+        num_rows, longest = rows_for(len(self.lengths)), slots_for(max(*self.capacities, *self.reached))
         num_slots = _rounded(longest + SPARE_SLOTS)
         rows, slots = held[0].keys.shape[::2]
         self.placement.num_rows, self.placement.num_slots = num_rows, longest
@@ -265,15 +245,20 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             if layer.is_initialized:
                 layer.clear(row, slice(self.lengths[row], self.reached[row]))
 
-    def bytes_for(self, capacities: Sequence[int]) -> int:
+    def bytes_for(self, capacities: Sequence[int], anew: bool = False) -> int:
         """Return the bytes allocated once rows of these capacities are open, or those allocated now if none are given.
 
         Buffers never shrink while a row is open, and all rows are as long as the longest. 0 before the first pass.
+
+        Args:
+            anew: leave out what is allocated or announced now.
         """
-        rows, slots = next((layer.keys.shape[::2] for layer in self.layers if layer.is_initialized), (0, 0))
+        held = () if anew else (layer.keys.shape[::2] for layer in self.layers if layer.is_initialized)
+        place = Placement() if anew else self.placement
+        rows, slots = next(iter(held), (0, 0))
         if capacities:
-            rows = _rows_for(max(self.placement.num_rows, len(capacities)), rows)
-            longest = max(self.placement.num_slots, *capacities)
+            rows = _rows_for(max(place.num_rows, len(capacities)), rows)
+            longest = max(place.num_slots, *capacities)
             slots = slots if longest <= slots else _rounded(longest + SPARE_SLOTS)
         slot_bytes: int = sum(layer.slot_bytes for layer in self.layers)
         return rows * slots * slot_bytes

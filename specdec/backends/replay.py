@@ -87,7 +87,7 @@ class Replay:
             self._state = state
             self._kinds.clear()
         # Programs would skip hooks and replaced forwards.
-        is_hooked = _are_all_hooked() or any(map(_is_hooked, modules))
+        is_hooked = are_hooked(modules)
         is_small = sum(weight.nbytes for weight in self._weights) <= _MOST_BYTES
         self._is_able = is_small and not is_hooked and not any(map(is_quantised, modules))
 
@@ -181,6 +181,12 @@ def _are_equal(output: torch.Tensor, own: torch.Tensor) -> bool:
     return is_alike and torch.allclose(output, own, rtol=0.0, atol=0.0, equal_nan=True)
 
 
+def are_hooked(modules: Sequence[torch.nn.Module]) -> bool:
+    """Return True if a call of any module runs a hook or a replaced forward."""
+    is_global = bool(modules_of_torch._global_forward_hooks or modules_of_torch._global_forward_pre_hooks)
+    return is_global or any(map(_is_hooked, modules))
+
+
 def _is_hooked(module: torch.nn.Module) -> bool:
     # transformers' own hooks, left by a call with output_hidden_states, do nothing in other calls.
     hooks = (getattr(hook, "__module__", "") for hook in module._forward_hooks.values())
@@ -190,7 +196,3 @@ def _is_hooked(module: torch.nn.Module) -> bool:
         or "forward" in vars(module)
         or module._compiled_call_impl is not None
     )
-
-
-def _are_all_hooked() -> bool:
-    return bool(modules_of_torch._global_forward_hooks or modules_of_torch._global_forward_pre_hooks)

@@ -10,18 +10,23 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
 from transformers import PreTrainedModel
 
-from specdec.backends.cache import SPARE_SLOTS, Placement, RaggedCache, RaggedLayer
+from specdec.backends.cache import SPARE_SLOTS, RaggedCache, RaggedLayer
 from specdec.backends.hf import HFBackend
 from specdec.backends.output import Output
+from specdec.backends.placement import Placement
 from specdec.backends.recording import Outputs
-from specdec.errors import ModelError
+from specdec.backends.replay import are_hooked
+from specdec.errors import ModelError, is_out_of_memory
 from specdec.layout import Compiler, Layout
 from specdec.models.gradients import without_gradients
+from specdec.models.notes import lock_of
+from specdec.models.structure import are_same, facts_of
 
 _LEAST_SLOTS, _SLOTS = 256, 1024
 _MOST_GRAPHS = 64
@@ -75,23 +80,30 @@ class Inputs:
             mask.copy_(other.masks[kind])
 
 
+class Pool:
+    """Memory that graphs share which are never replayed at the same time, and the stream on which they are captured."""
+
+    def __init__(self, device: torch.device) -> None:
+        with torch.cuda.device(device):
+            self.handle = torch.cuda.graph_pool_handle()
+            self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
+
+
 class Graph:
-    """A captured pass, with inputs, logits and hidden states at fixed addresses.
+    """A captured pass, with inputs, logits and hidden states at fixed addresses."""
 
-    Graphs that are never replayed at the same time may share a ``pool`` of memory.
-    """
-
-    def __init__(self, run: Callable[[Inputs], Outputs], inputs: Inputs, pool: Any) -> None:
-        self._inputs = inputs
+    def __init__(self, run: Callable[[Inputs], Outputs], inputs: Inputs, pool: Pool) -> None:
+        self._inputs, stream = inputs, pool.stream
         with torch.cuda.device(inputs.input_ids.device):
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch's own
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 run(inputs)  # libraries initialise in the first call, which a capture doesn't allow
             torch.cuda.current_stream().wait_stream(stream)
             self._graph = torch.cuda.CUDAGraph()
             # torch makes a generator's state in a process's first capture: inference mode would spoil it for others.
-            with torch.inference_mode(False), torch.cuda.graph(self._graph, pool=pool):
+            # Without a stream of its own, torch captures on the GPU of the process's first capture.
+            capture = torch.cuda.graph(self._graph, pool.handle, stream, capture_error_mode="thread_local")
+            with torch.inference_mode(False), capture:
                 self._outputs = run(inputs)
 
     def __call__(self, inputs: Inputs) -> Outputs:
@@ -113,7 +125,9 @@ class StaticBackend(HFBackend):
         self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
         self._seen: set[Hashable] = set()
         self._captured: torch.Tensor | None = None  # the buffer that they read
-        self._pool: Any = None  # of their memory
+        self._pool: Pool | None = None
+        self._state: list[object] = []  # of the model that they run
+        self._is_hooked = False
         return RaggedCache(num_layers, StaticLayer, self._placement, keeps_memory=True)
 
     def __init__(self, model: PreTrainedModel, compiler: Compiler) -> None:
@@ -121,6 +135,45 @@ class StaticBackend(HFBackend):
             raise ModelError("the static backend takes dense masks: leave out mask=, or use backend='hf'")
         super().__init__(model, compiler)
         self._captures = self.shapes.device.type == "cuda"
+
+    def refresh(self) -> None:
+        """Drop all graphs if the model's modules were replaced or changed, or its weights moved.
+
+        Replays would skip hooks and replaced forwards: models with any aren't captured.
+        """
+        super().refresh()
+        modules = list(self.model.modules())
+        weights = chain(self.model.parameters(), self.model.buffers())
+        with lock_of(self.model):  # passes switch the configured attention
+            state = [*modules, *facts_of(modules), *map(_place_of, weights)]
+        if not are_same(state, self._state):
+            self._forget()
+            self._state = state
+        self._is_hooked = are_hooked(modules)
+
+    def _forget(self) -> None:
+        self._graphs.clear()
+        self._seen.clear()
+        self._captured = self._pool = None  # torch refuses a pool whose graphs are all gone
+
+    def open(self, capacity: int) -> None:
+        self._make_way([capacity])
+        super().open(capacity)
+
+    def expect(self, capacities: Sequence[int]) -> None:
+        self._make_way(capacities)
+        super().expect(capacities)
+
+    def _make_way(self, capacities: Sequence[int]) -> None:
+        """Free buffers that are too short, if no row is open, so that no more rows are made longer than are needed."""
+        held = [layer.keys.shape[2] for layer in self._cache.layers if layer.is_initialized]
+        if held and not self._cache.lengths and min(held) < _bucket(max(capacities, default=0)):
+            self._cache.drop()
+            self._forget()
+
+    def trim(self) -> bool:
+        with without_gradients(self._is_inference):
+            return self._cache.trim(_next, _bucket)
 
     def expect_hidden(self, layers: Collection[int]) -> None:
         if layers and not self._hidden_states.is_able:
@@ -130,15 +183,17 @@ class StaticBackend(HFBackend):
     def cache_bytes(self, capacities: Sequence[int]) -> int:
         if not capacities:
             return self._cache.bytes_for(())
-        rows = _next(max(len(capacities), self._placement.num_rows))
+        anew = not self._cache.lengths  # shorter buffers are dropped then
+        rows = _next(len(capacities) if anew else max(len(capacities), self._placement.num_rows))
         slots = _bucket(max(capacities) + SPARE_SLOTS)  # a tree may reach the next bucket
-        return self._cache.bytes_for([slots] * rows)
+        return self._cache.bytes_for([slots] * rows, anew)
 
     def _pass(self, layout: Layout) -> Output:
         self.expect_hidden(layout.hidden)
         with without_gradients(self._is_inference):  # or inputs made in a caller's inference mode couldn't be reused
             inputs = self._prepared(layout)
-            run = self._replayed if self._captures else self._call
+            self.is_warm = True
+            run = self._replayed if self._captures and not self._is_hooked else self._call
             logits, *states = run(inputs, layout.hidden)
         hidden = dict(zip(layout.hidden, states, strict=True))
         return Output(logits[:, : len(layout.columns)], layout.columns, hidden)
@@ -150,6 +205,8 @@ class StaticBackend(HFBackend):
         # Growing moves the buffers and invalidates captured graphs, so they grow rarely and by large steps.
         place.num_slots = _bucket(max(place.num_slots, place.visible))
         place.num_rows = _next(max(place.num_rows, first + len(layout.lengths)))
+        for row, length in enumerate(layout.lengths, first):
+            self._cache.reached[row] = max(self._cache.reached[row], length + layout.width)
         return self._inputs(layout)
 
     def _replayed(self, inputs: Inputs, hidden: tuple[int, ...]) -> Outputs:
@@ -159,8 +216,8 @@ class StaticBackend(HFBackend):
             layer.reserve(place.num_rows, place.num_slots)
         buffer = layers[0].keys if layers else None
         if self._captured is not buffer:  # the buffer has grown and moved: captured graphs read the old one
-            self._graphs.clear()
-            self._captured, self._pool = buffer, None  # torch refuses a pool whose graphs are all gone
+            self._forget()
+            self._captured = buffer
         # Graphs write to rows that a tensor names, and read a slice that was fixed when they were captured.
         shape = place.first, *inputs.input_ids.shape, place.visible, len(inputs.columns), hidden
         self.is_warm = shape in self._graphs
@@ -170,9 +227,14 @@ class StaticBackend(HFBackend):
         graph = self._graphs.pop(shape, None)
         if graph is None:
             try:
-                self._pool = self._pool or torch.cuda.graph_pool_handle()
+                self._pool = self._pool or Pool(inputs.input_ids.device)
                 graph = Graph(partial(self._call, hidden=hidden), inputs, self._pool)
-            except RuntimeError:  # the model waits for the device, as experts that are chosen on the host do
+            except RuntimeError as error:
+                self._forget()
+                # The end of a failed capture raises too.
+                if any(is_out_of_memory(each) for each in (error, error.__context__) if each is not None):
+                    raise
+                # The model waits for the device, as experts that are chosen on the host do.
                 self._captures, self.is_warm = False, True
                 return self._call(inputs, hidden)
         self._graphs[shape] = graph
@@ -214,6 +276,11 @@ class StaticBackend(HFBackend):
         mask = next(iter(masks.values())) if len(masks) == 1 else masks
         with self._attention(sees_all=True):
             return self._run(inputs.input_ids, inputs.positions, mask, inputs.columns, hidden)
+
+
+def _place_of(tensor: torch.Tensor) -> object:
+    """Return a plain tensor's address; other kinds have none, or stop being packed when they are asked for it."""
+    return tensor.data_ptr() if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor
 
 
 def _next(count: int) -> int:

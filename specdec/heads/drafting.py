@@ -12,6 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.models.attention_switch import without_cudnn
 
 
 class PairCache:
@@ -229,4 +230,5 @@ def _stacked(caches: Sequence[PairCache], longest: int) -> tuple[torch.Tensor, t
 
 def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     """Attention of (requests, heads, n, head_dim) under a mask (requests, n, keys), True where a key is visible."""
-    return scaled_dot_product_attention(query, key, value, visible[:, None], enable_gqa=True)
+    with without_cudnn(query.device):
+        return scaled_dot_product_attention(query, key, value, visible[:, None], enable_gqa=True)

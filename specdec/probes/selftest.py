@@ -60,8 +60,8 @@ def probe(target: Target, model: PreTrainedModel, tries_first_layers: bool = Tru
     """
     try:
         fault = ""
-        # The first layers come first, since the whole model's passes are recorded; fixed shapes would be captured.
-        if tries_first_layers and torch.finfo(model.dtype).bits < 32 and not target.shapes.widths:
+        # The first layers come first, since the whole model's passes are recorded.
+        if tries_first_layers and torch.finfo(model.dtype).bits < 32:
             with _first_layers(model) as is_shallow:
                 fault = _judge(model, _walk(target, model, is_timed)) if is_shallow else ""
         walked = _walk(target, model, is_timed)

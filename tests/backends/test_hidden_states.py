@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -189,7 +190,7 @@ def test_fixed_shapes_give_states_too_or_say_why_not() -> None:
 
 def test_replayed_graphs_give_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static_module, "Graph", PretendGraph)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(static_module, "Pool", Mock())
     model = families.make(*families.TREES["llama"])
     reference, target = copy.deepcopy(model), target_of(model, backend=StaticBackend)
     ((row, text),) = opened(target, [[5, 9, 2]]).items()

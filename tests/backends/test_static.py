@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -86,7 +87,7 @@ class PretendGraph:
 def test_replayed_passes_give_the_tokens_of_hf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static, "Graph", PretendGraph)
     monkeypatch.setattr(PretendGraph, "num_replays", 0)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(static, "Pool", Mock())
     load = StaticBackend.__init__
 
     def loaded(self: StaticBackend, *args: Any) -> None:
@@ -111,7 +112,7 @@ def test_replayed_passes_give_the_tokens_of_hf(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_pass_is_warm_once_it_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static, "Graph", PretendGraph)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(static, "Pool", Mock())
     backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     backend._captures = True
     target, warm = Target(backend, DenseCompiler()), []
@@ -127,7 +128,7 @@ def test_a_model_that_cannot_be_captured_is_driven_without_graphs(monkeypatch: p
         raise RuntimeError("operation not permitted when stream is capturing")
 
     monkeypatch.setattr(static, "Graph", refused)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(static, "Pool", Mock())
     backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     plain = Target(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()), DenseCompiler())
     backend._captures = True
@@ -140,9 +141,140 @@ def test_a_model_that_cannot_be_captured_is_driven_without_graphs(monkeypatch: p
     assert backend.is_warm
 
 
+def captured(monkeypatch: pytest.MonkeyPatch, model: Any = None) -> StaticBackend:
+    """A backend that replays pretended graphs."""
+    monkeypatch.setattr(static, "Graph", PretendGraph)
+    monkeypatch.setattr(static, "Pool", Mock())
+    model = families.make(*families.TREES["llama"]) if model is None else model
+    backend = examine(StaticBackend.load(model, DenseCompiler()))
+    backend._captures = True
+    return backend
+
+
+def passed(target: Target, num_passes: int = 4) -> int:
+    """Run equal passes in a row of its own; return the number of replays."""
+    row, before = open_row(target, PROMPTS[2]), PretendGraph.num_replays
+    for _ in range(num_passes):
+        target.forward(target.compile({row: DraftTree(5)}))
+    target.release(row)
+    return PretendGraph.num_replays - before
+
+
+def hook(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda *_: None)
+
+
+def replaced_data(model: Any) -> None:
+    weight = model.model.layers[0].mlp.up_proj.weight
+    weight.data = 2 * weight.data
+
+
+def assigned(model: Any) -> None:
+    model.load_state_dict({name: 2 * each for name, each in model.state_dict().items()}, assign=True)
+
+
+@pytest.mark.parametrize(("change", "num_replays"), [(hook, 0), (replaced_data, 3), (assigned, 3)])
+def test_graphs_of_a_model_that_was_changed_are_not_replayed(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], None], num_replays: int
+) -> None:
+    """A changed model's passes are captured anew, from their second on, and those of a model with hooks never."""
+    model = families.make(*families.TREES["llama"])
+    backend = captured(monkeypatch, model)
+    target = Target(backend, DenseCompiler())
+    passed(target)
+    assert passed(target) == 4
+    change(model)
+    assert passed(target) == num_replays
+
+
+def test_a_deep_models_first_layers_are_tried_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = families.deep("llama", 8, has_spikes=True).to(torch.bfloat16)
+    depths, call = set[int](), StaticBackend._call
+    monkeypatch.setattr(static, "Graph", PretendGraph)
+    monkeypatch.setattr(static, "Pool", Mock())
+
+    def noting(self: StaticBackend, inputs: Inputs, hidden: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        depths.add(len(model.model.layers))
+        return call(self, inputs, hidden)
+
+    monkeypatch.setattr(StaticBackend, "_call", noting)
+    backend = StaticBackend.load(model, DenseCompiler())
+    backend._captures = True
+    before = PretendGraph.num_replays
+    assert examine(backend).shapes.takes_trees, backend.reason
+    assert depths == {2, 8}
+    assert PretendGraph.num_replays > before
+
+
+def test_memory_that_ran_out_in_a_capture_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = captured(monkeypatch)
+    target = Target(backend, DenseCompiler())
+
+    def without_memory(*args: Any) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("the capture was invalidated")
+
+    monkeypatch.setattr(static, "Graph", without_memory)
+    with pytest.raises(RuntimeError, match="the capture was invalidated"):
+        passed(target)
+    monkeypatch.setattr(static, "Graph", PretendGraph)
+    target.release(target.rows[0])
+    assert passed(target) > 0
+
+
+def test_a_request_that_was_too_large_leaves_room_for_the_next() -> None:
+    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    target = Target(backend, DenseCompiler())
+    rows = [open_row(target, PROMPTS[2])]
+    held = backend.cache_bytes(())
+    for _ in range(2):
+        rows.append(target.open(10**12))  # there never was memory for it
+        for row in rows:
+            target.release(row)
+        assert passed(target) == 0
+        assert backend.cache_bytes(()) <= held
+        rows.clear()
+
+
+def test_many_short_rows_are_dropped_before_a_long_one_comes() -> None:
+    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    target = Target(backend, DenseCompiler())
+    rows = [open_row(target, PROMPTS[0]) for _ in range(8)]
+    for row in rows:
+        target.release(row)
+    told = backend.cache_bytes([3000])
+    row = target.open(3000)
+    target.read_all(row, PROMPTS[2])
+    assert len(backend._cache.layers[0].keys) == 1
+    assert backend.cache_bytes(()) <= told
+
+
+def test_a_long_texts_memory_is_given_back_while_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = captured(monkeypatch)
+    target = Target(backend, DenseCompiler())
+    long, short = target.open(3000), open_row(target, PROMPTS[2])
+    target.read_all(long, PROMPTS[2])
+    needed = backend.cache_bytes([300, 300])
+    expected = target.forward(target.compile({short: DraftTree(5)})).rows[short].logits(0)
+    target.release(long)
+    assert backend.trim()
+    assert backend.cache_bytes([300, 300]) < needed / 2
+    found = [target.forward(target.compile({short: DraftTree(5)})).rows[short].logits(0) for _ in range(3)]
+    assert all(torch.equal(each, expected) for each in found)
+    assert not backend.trim(), "what passes need is kept"
+
+
+def test_nothing_is_left_of_a_closed_row() -> None:
+    backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
+    passed(Target(backend, DenseCompiler()))
+    assert not any(layer.keys.any() or layer.values.any() for layer in backend._cache.layers)
+
+
 def test_inputs_made_in_a_callers_inference_mode_serve_outside_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(static, "Graph", PretendGraph)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(static, "Pool", Mock())
     backend = examine(StaticBackend.load(families.make(*families.TREES["llama"]), DenseCompiler()))
     backend._captures = True
     target = Target(backend, DenseCompiler())

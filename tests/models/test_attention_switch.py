@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec import Generator, ModelError
@@ -71,5 +72,7 @@ def test_cudnn_is_barred_on_a_gpu_alone_and_restored(was_enabled):
         assert cuda.cudnn_sdp_enabled() is was_enabled
         with without_cudnn(torch.device("cpu")):
             assert cuda.cudnn_sdp_enabled() is was_enabled
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]), without_cudnn(torch.device("cuda")):
+            assert cuda.cudnn_sdp_enabled(), "no other kernel is left"
     finally:
         cuda.enable_cudnn_sdp(before)

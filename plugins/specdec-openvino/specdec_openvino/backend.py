@@ -209,7 +209,7 @@ def _prover(options: OpenVINOOptions) -> Callable[[PreTrainedModel, Graphs], Non
 def _driven(shapes: Shapes) -> Shapes:
     """Return a model's shapes for this engine: logits on the CPU, and chains only if the model has windows."""
     takes_trees = not any(shapes.attention.values())
-    return replace(shapes, takes_trees=takes_trees, device=torch.device("cpu"), chunk=_CHUNK)
+    return replace(shapes, takes_trees=takes_trees, device=torch.device("cpu"), chunk=_CHUNK, packs_rows=True)
 
 
 def _shapes_of_config(model: OpenVINOModel) -> Shapes:
@@ -223,7 +223,6 @@ def _shapes_of_config(model: OpenVINOModel) -> Shapes:
             dtype=model.dtype,
             device=torch.device("cpu"),
             num_layers=config.num_hidden_layers,
-            packs_rows=True,
         )
     )
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from specdec.layout import Layout
+from specdec.layout import Layout, PartialMask
 from specdec_openvino.blocks import BlockRow
 
 _NOTHING = np.zeros(0, np.uint8)
@@ -68,12 +68,21 @@ def pack(layout: Layout, rows: Sequence[BlockRow], block_size: int, tokens: Sequ
     return Packed(inputs, begins)
 
 
+def _visible(mask: torch.Tensor, row: int, num_nodes: int, length: int) -> torch.Tensor:
+    """Return which of a row's nodes each of them sees, boolean, ``(nodes, nodes)``."""
+    nodes = slice(num_nodes), slice(length, length + num_nodes)
+    if isinstance(mask, PartialMask):
+        return mask.visible()[row][nodes]
+    part = mask[row, 0][nodes]  # not the whole mask: it has a chunk's width and the longest context in every row
+    return part if part.dtype == torch.bool else part == 0
+
+
 def _seen(layout: Layout, row: int, repeated: int) -> np.ndarray:
     """Return which nodes each node of a row sees, as flat bytes; empty for a chain. Repeated nodes see everything."""
     num_nodes, length = layout.num_nodes[row], layout.lengths[row]
     if num_nodes == 1 or not layout.masks:
         return _NOTHING
-    visible = layout.visible(next(iter(layout.masks)))[row, :num_nodes, length : length + num_nodes].numpy()
+    visible = _visible(next(iter(layout.masks.values())), row, num_nodes, length).numpy()
     is_chain = bool(visible[-1].all()) and visible.sum() == num_nodes * (num_nodes + 1) // 2
     if is_chain:
         return _NOTHING

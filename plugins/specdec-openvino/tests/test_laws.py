@@ -42,6 +42,7 @@ def test_a_family_keeps_the_laws(
 
     check_backend(backend, plain, tolerance=1e-4)
     assert backend.shapes.takes_trees == (family not in WINDOWED)
+    assert backend.shapes.packs_rows
 
 
 def test_a_chain_has_the_bits_of_plain_steps_in_exact_numerics(make: Make, family: str) -> None:

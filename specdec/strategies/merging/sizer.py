@@ -143,7 +143,8 @@ class SpeedupSizer(DraftSizer):
         return probability > least and cost - 1.0 <= self.balance
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
-        num_rows, self._num_others = record.num_rows, record.num_rows - len(outcomes)
+        num_rows = sum(not outcome.is_chunk for outcome in record.outcomes)  # chunks are no rows of the next step
+        self._num_others = num_rows - len(outcomes)
         widest = max((len(outcome.tree) for outcome in outcomes if outcome.tree is not None), default=1)
         if widest > 1:
             self.balance += sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / num_rows

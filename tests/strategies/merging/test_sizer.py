@@ -126,6 +126,17 @@ def test_a_batch_with_others_is_sized_by_all_its_rows() -> None:
     assert kept.sizes([FixedGrowth([0.3] * 9)]) == [1]
 
 
+def test_chunks_of_prompts_are_no_rows_of_other_strategies() -> None:
+    kept = sizer(0.05)
+    before = kept.sizes([FixedGrowth([0.3] * 9)])
+    outcomes = recorded([1], [0], 3.0).outcomes
+    chunks = tuple(Outcome(Mock(), is_chunk=True) for _ in range(3))
+    kept.learn(StepRecord("prompt", (*outcomes, *chunks), {"forward": 9.0}, width=8), outcomes)
+    kept.balance = 4.0
+    assert before[0] > 1
+    assert kept.sizes([FixedGrowth([0.3] * 9)]) == before
+
+
 @given(data=st.data(), num_rows=st.integers(1, 3), per_node=st.floats(0, 1.5), loss=st.floats(0, 0.2))
 def test_however_wrong_the_probabilities_are_the_loss_is_bounded(
     data: st.DataObject, num_rows: int, per_node: float, loss: float

@@ -1,0 +1,40 @@
+"""Where a pass writes its keys and values, which all layers of a cache share."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(slots=True)
+class Placement:
+    """Where the next forward writes: to rows from ``first`` on, each from its own start slot; shared by all layers.
+
+    ``num_asked`` counts how often modelling code has read the number of slots in use.
+    """
+
+    first: int = 0
+    starts: tuple[int, ...] = (0,)
+    num_rows: int = 1  # to make room for
+    num_slots: int = 0
+    num_asked: int = 0
+    _lines: dict[Hashable, torch.Tensor] = field(default_factory=dict)  # all layers of a pass share them
+
+    def move(self, first: int, starts: tuple[int, ...]) -> None:
+        """Set where the next forward writes."""
+        self.first, self.starts = first, starts
+        self._lines.clear()
+
+    def lines(self, width: int, buffer: torch.Tensor) -> torch.Tensor:
+        """Return the lines of a buffer, as a matrix, that ``width`` nodes of each row are written to.
+
+        They are in the order of rows, nodes and heads.
+        """
+        _, num_heads, num_slots, _ = buffer.shape
+        key = width, num_heads, num_slots, buffer.device  # layers may lie on several devices
+        if key not in self._lines:
+            rows = torch.arange(self.first, self.first + len(self.starts))[:, None, None]
+            slots = torch.tensor(self.starts)[:, None, None] + torch.arange(width)[:, None]
+            lines = (rows * num_heads + torch.arange(num_heads)) * num_slots + slots
+            self._lines[key] = lines.flatten().to(buffer.device)
+        return self._lines[key]
