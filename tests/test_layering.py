@@ -9,8 +9,9 @@ from tests.test_imports import FILES, IMPORTS, PACKAGE, named_by
 # From the ground up, a line per floor. A room may import those on the floors below, and none on its own.
 FLOORS = """
 errors
+machine
 constraints
-machine tree settings
+tree settings
 layout costs record
 sampling
 weights
