@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.training.curve import Curve, Results
 from benchmarks.training.head_run import Corpus, on_prompts
 from specdec.heads.folder import TargetWeights, read_head
-from specdec.models.attention_switch import without_cudnn
+from specdec.models.fused_attention import without_cudnn
 from specdec.training.acceptance import Answer
 from specdec.training.rollout import Rollout
 from specdec.training.script import Script

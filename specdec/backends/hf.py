@@ -21,7 +21,8 @@ from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.machine.forks import refuse_fork
 from specdec.models.architecture import cache_argument, name_of, shapes_of
-from specdec.models.attention_switch import switched, why_fixed, without_cudnn
+from specdec.models.attention_switch import switched, why_fixed
+from specdec.models.fused_attention import without_cudnn
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import lock_of
 from specdec.weights.layers import is_sharded

@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec.heads.eagle3 import Eagle3Head
-from specdec.models.attention_switch import without_cudnn
+from specdec.models.fused_attention import without_cudnn
 
 
 class PairCache:

@@ -8,7 +8,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specdec import Generator, ModelError
-from specdec.models.attention_switch import why_not_switchable, without_cudnn
+from specdec.models.attention_switch import why_not_switchable
+from specdec.models.fused_attention import without_cudnn
 from tests.support import families
 
 NO_INTERFACE = "its attention can't be switched, as its code doesn't use transformers' AttentionInterface"
