@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from specdec import DraftTree, Generator, demo
+from specdec.costs import Costs
 from specdec.record import Outcome, StepRecord
 from specdec.strategies.eagle3.engine import Eagle3Engine
 from specdec.strategies.eagle3.proposer import Eagle3Proposer
@@ -79,7 +80,8 @@ def test_a_merge_leaves_out_passes_that_do_not_pay(
     add_pass: Callable[..., None] = PassPayoff.add_pass
     monkeypatch.setattr(Eagle3Engine, "prepare_drafts", counted)
     monkeypatch.setattr(PassPayoff, "add_pass", lambda self, _: add_pass(self, 1e6 if is_dear else 1e-9))
-    # Costs of drafts are not learnt, so that the machine's speed decides nothing.
+    # Costs are given and not learnt, so that the machine's speed decides nothing.
+    monkeypatch.setattr("specdec.runtime.binding.costs_of", lambda *_: Costs((1, 65), (1.0, 1.8), 1.0))
     merged = MergedProposer([SuffixProposer(), Eagle3Proposer(head=demo.head_folder(), depth=2)], loss=0.9)
     generator = Generator(*built_in, proposer=merged)
     engine: Any = generator._binding.strategies.own.engine
