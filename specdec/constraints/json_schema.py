@@ -13,6 +13,7 @@ from specdec.errors import RequestError, in_one_line
 
 Whitespace = Literal["single", "none", "any"]
 _WHITESPACE = r"[ \n\r\t]{0,40}"  # models may write whitespace without end
+ALLOWED_ESCAPES = 'nrbtf\\"'  # no \uXXXX: a key in an open object could be spelled past its schema
 _SEPARATORS = {"single": (", ", ": "), "none": (",", ":"), "any": (",", ":")}
 
 
@@ -55,6 +56,7 @@ class JsonSchema(Constraint):
             "key_separator": after_key,
             "whitespace_flexible": self.whitespace == "any",
             "whitespace_pattern": _WHITESPACE if self.whitespace == "any" else None,
+            "json_allowed_escapes": ALLOWED_ESCAPES,
             "coerce_one_of": False,
             "lenient": False,
         }

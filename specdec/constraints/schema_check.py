@@ -4,6 +4,7 @@ llguidance refuses the keywords that it knows and doesn't implement, and ignores
 keyword, or one of an older draft, would make the constraint weaker than it reads. So each keyword is checked here.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
@@ -17,6 +18,8 @@ _NOTES = {
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "contentEncoding",
     "contentMediaType", "discriminator", "$comment", "$schema", "$id", "$anchor",
 }  # fmt: skip
+
+_UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # characters that need \uXXXX, which isn't allowed
 
 
 def _is_number(value: object) -> bool:
@@ -87,6 +90,17 @@ def _check_keywords(place: str, schema: Mapping[str, Any]) -> None:
         is_right, kind = _KINDS[keyword]
         if not is_right(value):
             _refuse(place, f"{keyword} is {kind}, not {str(value)[:40]!r}")
+        if keyword in ("const", "enum") and any(map(_UNWRITABLE.search, _strings(value))):
+            _refuse(place, f"{keyword} has a control character, which can't be written")
+
+
+def _strings(value: object) -> Iterator[str]:
+    """The strings in a JSON value; keys aren't among them, since those of constants are written as they are."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)
 
 
 def _inner(place: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 from specdec import RequestError
 from specdec.constraints import (
@@ -72,6 +73,47 @@ def test_forced_text_is_spelled_as_the_tokenizer_spells_it() -> None:
     assert list(state.forced()) == tokenizer("the cat sat on the mat")["input_ids"]
     state = Choice(["the cat", "the hat"]).start(Vocabulary(tokenizer, len(tokenizer)))
     assert tokenizer.decode(state.forced()).strip() == "the"
+
+
+def is_complete(constraint: Constraint, text: str) -> bool:
+    """True if the text, spelled byte by byte, is allowed as a whole."""
+    state = constraint.start(Vocabulary(trained(), len(trained())))
+    for token in byte_ids(text):
+        if not state.mask()[token]:
+            return False
+        state = state.advance(token)
+    return state.is_accepting
+
+
+class Open(BaseModel):
+    """A model whose objects may have further properties."""
+
+    a: int
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}}}),
+        JsonSchema({"type": "object", "patternProperties": {"^a": {"type": "integer"}}}),
+        Grammar('start: one | %json {"enum": ["%json {}"]}\none: %json {"properties": {"a": {"type": "integer"}}}'),
+    ],
+)
+def test_a_key_has_no_other_spelling_that_escapes_its_schema(constraint: Constraint) -> None:
+    assert is_complete(constraint, '{"a": 1}')
+    assert is_complete(constraint, '{"b": "x"}')
+    assert is_complete(constraint, r'{"b": "\n\\\""}')
+    assert not is_complete(constraint, r'{"\u0061": "x"}')
+
+
+def test_a_text_that_looks_like_a_schema_is_text() -> None:
+    assert is_complete(Grammar('start: "%json {}" | /b/'), "%json {}")
+
+
+def test_a_type_that_takes_further_properties_has_each_of_its_own_once() -> None:
+    constraint = JsonSchema(Open)
+    assert is_complete(constraint, '{"a": 1, "b": 2}')
+    assert not is_complete(constraint, r'{"a": 1, "\u0061": "x"}')
 
 
 def test_between_tags_there_is_json_and_elsewhere_any_text() -> None:

@@ -22,6 +22,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no schema": ({"additionalProperties": {"anyOf": [3]}}, "#/additionalProperties/anyOf/0: a schema is a mapping"),
     "elsewhere": ({"$ref": "https://example.com/a"}, "#: $ref is 'https://example.com/a', which is no schema"),
     "hidden": ({"examples": [{"not": {}}], "$ref": "#/examples/0"}, "#: $ref is '#/examples/0', which is no schema"),
+    "control character": ({"enum": ["a", {"b": ["\x01"]}]}, "#: enum has a control character"),
+    "delete": ({"items": {"const": "\x7f"}}, "#/items: const has a control character"),
     "itself": ({"$ref": "#"}, "#: only an endless value"),
     "endless list": (
         {"$defs": {"n": {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "required": ["n"]}}},
@@ -39,6 +41,17 @@ def test_a_schema_that_would_be_weaker_than_it_reads_is_refused(name: str) -> No
     assert reason in str(caught.value)
 
 
+def test_schemas_in_a_grammar_are_checked_as_well() -> None:
+    for schema, reason in (
+        ('{"type": "string", "minLenght": 3}', "did you mean 'minLength'"),
+        ('{"x-guidance": {"lenient": true}}', "the keyword 'x-guidance'"),
+        ("[" * 9_000 + "]" * 9_000, "a JSON schema of the grammar isn't JSON"),
+    ):
+        with pytest.raises(RequestError, match=reason):
+            Grammar(f'start: "a" | part\npart: "b" %json{schema} "c"')
+    Grammar('start: "%json" | %json {"enum": ["%json {\\"not\\": 3}"]} // as in %json {…}')
+
+
 class Node(BaseModel):
     """A tree, whose schema refers to itself."""
 
@@ -53,6 +66,7 @@ ACCEPTED: dict[str, Any] = {
     "list of models": list[Node],
     "anchor": {"$defs": {"s": {"$anchor": "s", "type": "string"}}, "$ref": "#s"},
     "finite array": {"type": "array", "items": {"$ref": "#"}},
+    "escapes": {"enum": ['\b\f\n\r\t\\"/é'], "default": "\x01"},
     "text": '{"enum": [1, "two", null]}',
 }
 

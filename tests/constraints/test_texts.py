@@ -38,7 +38,12 @@ def allowed_by(grammar: str, tokenizer: Any) -> Allowed:
 
 
 def grammar_of(schema: Any) -> str:
-    options = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+    options = {
+        "item_separator": ", ",
+        "key_separator": ": ",
+        "whitespace_flexible": False,
+        "json_allowed_escapes": 'nrbtf\\"',
+    }
     return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
 
 
@@ -48,11 +53,13 @@ def closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 def objects(values: st.SearchStrategy[Any], most: int) -> st.SearchStrategy[dict[str, Any]]:
     keys = st.sampled_from(["name", "größe", "number_of_members", "x", "日付", "a b", 'q"'])
+    others: Any = st.sampled_from([False, {"type": "boolean"}, True])
     return st.dictionaries(keys, values, min_size=1, max_size=most).flatmap(
-        lambda properties: st.lists(st.sampled_from(sorted(properties)), unique=True).map(
-            lambda required: closed(properties, required)
+        lambda properties: st.builds(
+            lambda required, additional: closed(properties, required) | {"additionalProperties": additional},
+            st.lists(st.sampled_from(sorted(properties)), unique=True), others,
         )
-    )
+    )  # fmt: skip
 
 
 LEAVES = st.one_of(
