@@ -76,9 +76,9 @@ def test_forced_text_is_spelled_as_the_tokenizer_spells_it() -> None:
 
 
 def is_complete(constraint: Constraint, text: str) -> bool:
-    """True if the text, spelled byte by byte, is allowed as a whole."""
+    """True if the text, as the tokenizer spells it, is allowed as a whole."""
     state = constraint.start(Vocabulary(trained(), len(trained())))
-    for token in byte_ids(text):
+    for token in trained()(text)["input_ids"]:
         if not state.mask()[token]:
             return False
         state = state.advance(token)
