@@ -95,11 +95,11 @@ class MergedDrafter(BatchDrafter):
         self.growth = growth
         return growth
 
-    def skip(self, budget: Budget) -> DraftTree:
-        """Return the candidates of certain sources alone, for a step in which nothing else is drafted."""
+    def skip(self, budget: Budget, is_plain: bool) -> DraftTree:
+        """Return the candidates of certain sources alone, or of none for a plain step."""
         self.growth, self._whole = None, set()
         sources = [part if isinstance(part, Source) and part.is_certain else None for part in self.parts]
-        if not any(sources):
+        if is_plain or not any(sources):
             return DraftTree(self.request.root)
         growth = Growth(sources, self.request, budget, None, _CERTAIN, is_chain=True, on_failure=self.leave_out)
         while growth.next_probability:

@@ -129,7 +129,8 @@ class MergedEngine(Engine):
                 drafter.leave_out(index, error)
         limits = [replace(budget, num_nodes=min(self._num_nodes, budget.num_nodes)) for budget in budgets]
         if self._sizer.skips(len(merged)):
-            return [drafter.skip(limit) for drafter, limit in zip(merged, limits, strict=True)]
+            is_plain = self._sizer.is_plain
+            return [drafter.skip(limit, is_plain) for drafter, limit in zip(merged, limits, strict=True)]
         for index, part in enumerate(self.parts):
             self._propose_trees(index, part, merged, budgets)
         min_probability = self._sizer.min_probability(len(merged))

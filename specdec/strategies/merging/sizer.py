@@ -35,8 +35,11 @@ class DraftSizer(ABC):
     how many nodes of each request's tree are verified.
     """
 
+    is_plain: bool = False
+    """True if a skipped step has no draft tokens at all, forced text included: drafted steps are compared with it."""
+
     def skips(self, num_rows: int) -> bool:
-        """Begin a step of ``num_rows`` requests; return True if nothing is drafted in it, nor searched for."""
+        """Begin a step of ``num_rows`` requests; return True if at most forced text is drafted in it."""
         return False
 
     def min_probability(self, num_rows: int) -> float:
@@ -73,7 +76,7 @@ class SpeedupSizer(DraftSizer):
         self._charged = 0.0  # to the balance, for the step under way
         self._began_with = 0.0  # the balance before it
         self._is_out = False  # the balance was used up and has not recovered
-        self._is_plain = False  # nothing is drafted in the step under way
+        self._is_skipped = False  # nothing is searched for in the step under way
         self._num_undrafted, self._pause, self._num_trials = 0, _PAUSE, 0
 
     def skips(self, num_rows: int) -> bool:
@@ -85,12 +88,13 @@ class SpeedupSizer(DraftSizer):
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
         self._charged, self._began_with = 0.0, self.balance
         if (trial := self._trial()) != "none":
-            self._is_plain = trial == "begins"  # with a plain step, which the others are compared with
-            return self._is_plain
+            self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
+            return self._is_skipped
         enough = _RESUMES_AT + self._costs.table(num_all).costs[1] - 1.0
         self._is_out = self.balance < (enough if self._is_out else 0.0)
-        self._is_plain = self._is_out or (not self._num_others and self._costs.needs_plain(num_rows))
-        return self._is_plain
+        self.is_plain = not self._num_others and self._costs.needs_plain(num_rows)
+        self._is_skipped = self._is_out or self.is_plain
+        return self._is_skipped
 
     def _trial(self) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
@@ -148,13 +152,13 @@ class SpeedupSizer(DraftSizer):
         widest = max((len(outcome.tree) for outcome in outcomes if outcome.tree is not None), default=1)
         if widest > 1:
             self.balance += sum(max(0, len(outcome.tokens) - 1) for outcome in outcomes) / num_rows
-        is_plain = self._is_plain and widest == 1  # a source that is certain drafts in any step
-        if widest > _TRIAL_NODES and not (self._num_trials or self._is_plain):
+        is_plain = self._is_skipped and widest == 1  # else it had forced text
+        if widest > _TRIAL_NODES and not (self._num_trials or self._is_skipped):
             self._num_undrafted, self._pause = 0, _PAUSE
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
             self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
-            if not self._is_plain:  # the costs are those known now
+            if not self._is_skipped:  # the costs are those known now
                 costs = self._costs.table(num_rows).costs
                 self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)

@@ -178,7 +178,7 @@ def test_each_row_adds_what_its_draft_brought_and_plain_steps_nothing() -> None:
     for widths, accepted, earned in (([1], [0], 0.0), ([1, 3], [0, 2], 1.0), ([3], [1], 1.0)):
         before = kept.balance
         record = recorded(widths, accepted, 1.0)
-        kept._is_plain = True  # else what was charged is corrected
+        kept._is_skipped = True  # else what was charged is corrected
         kept.learn(record, record.outcomes)
         assert kept.balance == pytest.approx(before + earned)
 
@@ -195,7 +195,7 @@ def test_only_steps_of_its_own_that_are_as_fast_as_they_will_be_correct_costs(
         for _ in range(5):
             record = recorded([width] * (1 + others), [0] * (1 + others), seconds, kind)
             object.__setattr__(record, "is_warm", is_warm)
-            kept._is_plain = width == 1
+            kept._is_skipped = width == 1
             kept.learn(record, record.outcomes[:1])
     assert kept._costs.table(1).costs[3] == pytest.approx(2.4 if learns else 1.2)
 

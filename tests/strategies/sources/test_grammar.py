@@ -13,7 +13,7 @@ from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.growth import Growth
-from specdec.strategies.merging.merged import MergedProposer
+from specdec.strategies.merging.merged import MergedEngine, MergedProposer
 from specdec.strategies.sources.grammar import GrammarEngine, GrammarProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 from specdec.testing import toy_host
@@ -131,3 +131,22 @@ def test_a_generator_drafts_what_is_forced_and_the_model_decides_about_spellings
     assert list(result.token_ids) == [1, 2, 6, 4, 5]
     assert result.finish_reason == "stop"
     assert result.stats.steps <= 2
+
+
+def test_forced_text_leaves_room_for_the_plain_steps_that_costs_are_compared_with() -> None:
+    """Every step has forced text: few of them are plain, and the others search for drafts as well."""
+    engine = MergedProposer([SuffixProposer(), GrammarProposer()]).bind(toy_host(VOCAB, reads_q=False))
+    drafter = engine.start(request(first_state()))
+    sizes, num_searched = list[int](), 0
+    for _ in range(200):
+        (tree,) = engine.propose_many([drafter], [BUDGET])
+        assert isinstance(tree, DraftTree)
+        sizes.append(len(tree))
+        num_searched += isinstance(engine, MergedEngine) and not engine._sizer._is_skipped
+        path = tuple(range(len(tree)))
+        drafter.observe(Feedback(tree, path, (*tree.tokens[1:], 1)))
+        outcome = Outcome(Mock(), tree=tree, path=path, tokens=(1,) * len(tree))
+        seconds = {"forward": 1.0 if len(tree) == 1 else 1.2}
+        engine.learn(StepRecord("step", (outcome,), seconds, width=len(tree)), [outcome])
+    assert 2 <= sizes.count(1) <= 10
+    assert num_searched >= 190
