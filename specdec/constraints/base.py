@@ -83,7 +83,10 @@ class ConstraintState(ABC):
 
 
 class Constraint(BaseModel, ABC):
-    """A constraint's configuration: equal constraints allow equal texts."""
+    """A constraint's configuration: equal constraints allow equal texts.
+
+    Its fields are hashable, such as tuples in place of lists, since constraints are cached.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -21,9 +21,14 @@ class ConstraintCache:
         """Return a request's state before its first new token.
 
         Raises:
-            RequestError: for a constraint that can't be enforced, or allows the empty text alone.
+            RequestError: for a constraint that can't be enforced or hashed, or allows the empty text alone.
             PluginError: if a third party's constraint fails.
         """
+        try:
+            hash(constraint)
+        except TypeError:
+            name = type(constraint).__name__
+            raise RequestError(f"{name} has a field that can't be hashed: use tuples") from None
         if constraint not in self._states:
             try:
                 self._states[constraint] = constraint.start(self._vocabulary)

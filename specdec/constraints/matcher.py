@@ -6,7 +6,7 @@ when the state's mask is read, by rollback to the common prefix and consumption 
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST_SECONDS = 10.0  # for the compilation
 MOST_BYTES = 1 << 18  # of a grammar's text; a JSON schema of that size takes 0.2 s
 _MOST_FORCED_BYTES = 256
+_MOST_ABANDONED = 2  # compilations that go on after they were refused: a thread can't be ended
 Answer = TypeVar("Answer")
 
 
@@ -44,6 +45,11 @@ def _compiled(grammar: str, tokens: "_Tokens") -> "LLMatcher":
     Most grammars take a millisecond, and the library's own limits bound the others but a few: ``multipleOf`` with a
     large number, for one.
     """
+    running = [refused for refused, thread in [*tokens.abandoned.items()] if thread.is_alive()]
+    if grammar in running:
+        raise _too_slow()
+    if len(running) >= _MOST_ABANDONED:
+        raise RequestError("constraints that were refused for their time are still being compiled: try again later")
     made: Future[LLMatcher] = Future()
     make = library().LLMatcher
 
@@ -53,11 +59,19 @@ def _compiled(grammar: str, tokens: "_Tokens") -> "LLMatcher":
         except Exception as error:  # such as text that isn't Unicode
             made.set_exception(error)
 
-    Thread(target=compile_grammar, daemon=True).start()
+    thread = Thread(target=compile_grammar, daemon=True)
+    thread.start()
     try:
         return made.result(MOST_SECONDS)
     except TimeoutError:
-        raise RequestError(f"the constraint takes longer than {MOST_SECONDS:g} s to compile: simplify it") from None
+        for refused in tokens.abandoned.keys() - set(running):
+            del tokens.abandoned[refused]
+        tokens.abandoned[grammar] = thread
+        raise _too_slow() from None
+
+
+def _too_slow() -> RequestError:
+    return RequestError(f"the constraint takes longer than {MOST_SECONDS:g} s to compile: simplify it")
 
 
 def library() -> Any:
@@ -88,10 +102,15 @@ def check_size(name: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """The library's tokenizer for a vocabulary of ``size`` logits."""
+    """The library's tokenizer for a vocabulary of ``size`` logits.
+
+    Attributes:
+        abandoned: threads that may still compile, by the grammar that was refused for its time.
+    """
 
     tokenizer: "LLTokenizer"
     size: int
+    abandoned: dict[str, Thread] = field(default_factory=dict)
 
 
 def _library_tokens(tokenizer: Any, size: int) -> _Tokens:

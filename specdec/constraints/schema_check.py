@@ -5,6 +5,7 @@ keyword, or one of an older draft, would make the constraint weaker than it read
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 from urllib.parse import unquote
@@ -123,28 +124,32 @@ def _check_finite(schemas: Mapping[str, Any]) -> None:
     anchors = {
         f"#{each['$anchor']}": place for place, each in schemas.items() if isinstance(each, dict) and "$anchor" in each
     }
-    finite, is_growing = set[str](), True
-    order = list(schemas)[::-1]  # inner schemas first
-    while is_growing:
-        waiting = [place for place in order if place not in finite]
-        finite |= (added := {place for place in waiting if _is_finite(place, schemas, anchors, finite)})
-        is_growing = bool(added)
-    if endless := [place for place in schemas if place not in finite]:
+    unmet, needing = dict[str, int](), defaultdict[str, list[tuple[str, int]]](list)
+    for place in schemas:
+        needs = _needs(place, schemas, anchors)
+        unmet[place] = len(needs)
+        for index, alternatives in enumerate(needs):
+            for each in alternatives:
+                needing[each].append((place, index))
+    met, finite = set[tuple[str, int]](), [place for place, num_needs in unmet.items() if not num_needs]
+    for each in finite:
+        for need in needing[each]:
+            if need not in met:
+                met.add(need)
+                unmet[need[0]] -= 1
+                finite += [need[0]] if not unmet[need[0]] else []
+    if endless := [place for place in schemas if unmet[place]]:
         _refuse(endless[0], "only an endless value would be valid")
 
 
-def _is_finite(place: str, schemas: Mapping[str, Any], anchors: Mapping[str, str], finite: set[str]) -> bool:
+def _needs(place: str, schemas: Mapping[str, Any], anchors: Mapping[str, str]) -> list[list[str]]:
+    """The places of which a schema needs finite values, one of each list."""
     schema = schemas[place]
     if isinstance(schema, bool) or "const" in schema or "enum" in schema:
-        return True
+        return []
     needed = [f"{place}/allOf/{index}" for index in range(len(schema.get("allOf", ())))]
     if "$ref" in schema:
         needed.append(_target(place, schema["$ref"], schemas, anchors))
-    for keyword in ("anyOf", "oneOf"):
-        if keyword in schema and finite.isdisjoint(
-            f"{place}/{keyword}/{index}" for index in range(len(schema[keyword]))
-        ):
-            return False
     types = schema.get("type")
     only = types if isinstance(types, str) else types[0] if types and len(types) == 1 else None
     if only == "object":
@@ -156,7 +161,12 @@ def _is_finite(place: str, schemas: Mapping[str, Any], anchors: Mapping[str, str
         least = schema.get("minItems", 0)
         needed += [f"{place}/prefixItems/{index}" for index in range(min(least, num_first))]
         needed += [f"{place}/items"] if least > num_first else []
-    return all(each in finite or each not in schemas for each in needed)
+    choices = [
+        [f"{place}/{keyword}/{index}" for index in range(len(schema[keyword]))]
+        for keyword in ("anyOf", "oneOf")
+        if keyword in schema
+    ]
+    return [[each] for each in needed if each in schemas] + choices
 
 
 def _target(place: str, reference: str, schemas: Mapping[str, Any], anchors: Mapping[str, str]) -> str:

@@ -88,7 +88,7 @@ def chunk_of(
             whole = TextDecoder.of(tokenizer, request.settings, prompt).text_of(request.new_tokens)
     except Exception as error:  # a third party's code
         finish_reason, fault = "error", fault or failure("the tokenizer", error)
-    parsed, remarks = _parsed(request, whole)
+    parsed, remarks = _parsed(request, whole, tokenizer)
     result = Result(
         token_ids=tuple(request.new_tokens),
         text=whole,
@@ -105,14 +105,21 @@ def chunk_of(
     return Chunk(tokens, text, request.index, result)
 
 
-def _parsed(request: RequestState, text: str | None) -> tuple[Any, tuple[str, ...]]:
+def _parsed(request: RequestState, text: str | None, tokenizer: Any | None) -> tuple[Any, tuple[str, ...]]:
     """The value of a text under a constraint, or None with a note."""
     constraint, state = request.settings.constraint, request.constraint
     if constraint is None or state is None or text is None or request.error is not None:
         return None, ()
     try:
-        if state.is_accepting:
-            return constraint.parse(text), ()
-        return None, ("parsed is None: the text ended before the constraint was met",)
-    except Exception as error:  # a type's own validator, or text that was cut at a stop string
+        if not state.is_accepting:
+            return None, ("parsed is None: the text ended before the constraint was met",)
+        tokens = request.new_tokens
+        written = tokens[:-1] if tokens[-1] in request.eos_token_ids else tokens
+        prompt = request.tokens[: request.prompt_length]
+        whole = TextDecoder(tokenizer, (), prompt, skip_special_tokens=request.settings.skip_special_tokens)
+        complete = whole.text_of(written)
+        if not text.startswith(complete):
+            return None, ("parsed is None: the text was cut at a stop string",)
+        return constraint.parse(complete), ()
+    except Exception as error:  # a type's own validator
         return None, (f"parsed is None: {in_one_line(error)}",)

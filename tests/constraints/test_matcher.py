@@ -1,6 +1,8 @@
 """States on llguidance: values that share one matcher, masks as wide as the logits, limits and refusals."""
 
+from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from specdec import RequestError
 from specdec.constraints import (
     Choice,
     Constraint,
+    ConstraintState,
     Grammar,
     JsonObject,
     JsonSchema,
@@ -19,6 +22,7 @@ from specdec.constraints import (
     Vocabulary,
 )  # fmt: skip
 from specdec.constraints.cache import ConstraintCache
+from specdec.constraints.matcher import _library_tokens
 from specdec.testing import check_constraint, toy_tokenizer
 from tests.support.byte_tokenizer import byte_ids, trained
 
@@ -186,6 +190,45 @@ def test_a_constraint_that_takes_too_long_to_compile_is_refused(monkeypatch: pyt
     slow = JsonSchema({"type": "integer", "multipleOf": 99991, "minimum": 0, "maximum": 10**9})
     with pytest.raises(RequestError, match="takes longer than 0 s to compile"):
         slow.start(Vocabulary(trained(), len(trained())))
+
+
+def test_few_compilations_go_on_after_they_were_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, num_begun = Event(), 0
+
+    def make(*_: Any, **__: Any) -> None:
+        nonlocal num_begun
+        num_begun += 1
+        release.wait(60)
+
+    vocabulary = Vocabulary(trained(), len(trained()))
+    Regex("warm").start(vocabulary)
+    with monkeypatch.context() as slow:
+        slow.setattr("specdec.constraints.matcher.MOST_SECONDS", 0.0)
+        slow.setattr(llguidance, "LLMatcher", Mock(wraps=llguidance.LLMatcher, side_effect=make))
+        for pattern, reason in (
+            ("a", "takes longer"),
+            ("a", "takes longer"),
+            ("b", "takes longer"),
+            ("c", "try again"),
+        ):
+            with pytest.raises(RequestError, match=reason):
+                Regex(pattern).start(vocabulary)
+    assert num_begun == 2
+    release.set()
+    for thread in vocabulary.once(_library_tokens).abandoned.values():
+        thread.join()
+    assert Regex("c").start(vocabulary).mask().any()
+
+
+def test_a_constraint_with_a_field_that_cannot_be_hashed_is_refused() -> None:
+    class Listed(Constraint):
+        texts: list[str]
+
+        def start(self, vocabulary: Vocabulary) -> ConstraintState:
+            raise AssertionError("refused before")
+
+    with pytest.raises(RequestError, match="Listed has a field that can't be hashed: use tuples"):
+        ConstraintCache(Vocabulary(trained(), len(trained()))).start(Listed(texts=["a"]), [0])
 
 
 def test_a_constraint_that_allows_no_text_is_refused() -> None:

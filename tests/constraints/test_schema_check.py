@@ -6,7 +6,8 @@ import pytest
 from pydantic import BaseModel
 
 from specdec import RequestError
-from specdec.constraints import Choice, Grammar, JsonSchema, Regex
+from specdec.constraints import Choice, Grammar, JsonSchema, Regex, schema_check
+from specdec.constraints.schema_check import check_schema
 
 STRING = {"type": "string"}
 REFUSED: dict[str, tuple[Any, str]] = {
@@ -50,6 +51,20 @@ def test_schemas_in_a_grammar_are_checked_as_well() -> None:
         with pytest.raises(RequestError, match=reason):
             Grammar(f'start: "a" | part\npart: "b" %json{schema} "c"')
     Grammar('start: "%json" | %json {"enum": ["%json {\\"not\\": 3}"]} // as in %json {…}')
+
+
+def test_long_chains_of_references_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain up and a chain down: in whatever order schemas are looked at, most wait for another."""
+    size, looked_at = 200, list[str]()
+    references = {f"up{i}": {"$ref": f"#/$defs/up{i + 1}"} for i in range(size)} | {f"up{size}": True}
+    references |= {f"down{i}": {"$ref": f"#/$defs/down{i - 1}"} for i in range(1, size)} | {"down0": True}
+    target = schema_check._target
+    monkeypatch.setattr(schema_check, "_target", lambda place, *more: looked_at.append(place) or target(place, *more))
+    check_schema({"$defs": references})
+    assert len(looked_at) == 2 * size - 1
+    references["up3"] = {"anyOf": [{"$ref": "#/$defs/up0"}]}
+    with pytest.raises(RequestError, match="only an endless value"):
+        check_schema({"$defs": references})
 
 
 class Node(BaseModel):

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, field_validator
 
-from specdec import Generator
+from specdec import Generator, ToyModel
 from specdec.constraints import Choice, JsonObject, JsonSchema, Regex
+from tests.support.byte_tokenizer import trained
 from tests.support.plain import Allowed, decode_model
 
 llguidance = pytest.importorskip("llguidance")
@@ -168,6 +169,24 @@ def test_a_text_without_a_value_says_why(generators: dict[str, Generator]) -> No
     picky = generators["auto"].generate("# x", constraint=JsonSchema(Picky), max_new_tokens=60)
     assert (picky.finish_reason, picky.parsed) == ("stop", None)
     assert any("no age is right" in note for note in picky.notes)
+
+
+def test_a_value_is_of_the_text_without_its_end_and_none_of_a_text_that_was_cut() -> None:
+    tokenizer, prompt = trained(), [0]
+    script = [*tokenizer("12")["input_ids"], tokenizer.eos_token_id]
+
+    def law(context: tuple[int, ...]) -> list[float]:
+        token = script[min(len(context) - len(prompt), len(script) - 1)]
+        return [float(token == each) for each in range(len(tokenizer))]
+
+    generate = Generator(ToyModel(law, len(tokenizer)), tokenizer, proposer="autoregressive").generate
+    end = {"eos_token_id": tokenizer.eos_token_id, "skip_special_tokens": False}
+    for constraint, value in ((JsonSchema({"type": "integer"}), 12), (Regex("[0-9]+"), "12")):
+        whole = generate(prompt, constraint=constraint, **end)
+        assert (whole.text, whole.parsed) == (f"12{tokenizer.eos_token}", value)
+        cut = generate(prompt, constraint=constraint, stop="2", **end)
+        assert (cut.text, cut.parsed) == ("1", None)
+        assert any("was cut at a stop string" in note for note in cut.notes)
 
 
 def test_whitespace_is_as_asked_for(generators: dict[str, Generator]) -> None:
