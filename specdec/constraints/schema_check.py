@@ -7,6 +7,7 @@ keyword, or one of an older draft, would make the constraint weaker than it read
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any, NoReturn
 from urllib.parse import unquote
 
@@ -21,6 +22,8 @@ _NOTES = {
 }  # fmt: skip
 
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # characters that need \uXXXX, which isn't allowed
+
+_LARGEST_DIVISOR = 250_000  # takes about two seconds to compile
 
 
 def _is_number(value: object) -> bool:
@@ -91,8 +94,17 @@ def _check_keywords(place: str, schema: Mapping[str, Any]) -> None:
         is_right, kind = _KINDS[keyword]
         if not is_right(value):
             _refuse(place, f"{keyword} is {kind}, not {str(value)[:40]!r}")
+        if keyword == "multipleOf" and _significand(value) > _LARGEST_DIVISOR:
+            _refuse(
+                place, f"multipleOf is {value}; without the zeros at its end at most {_LARGEST_DIVISOR:,} is possible"
+            )
         if keyword in ("const", "enum") and any(map(_UNWRITABLE.search, _strings(value))):
             _refuse(place, f"{keyword} has a control character, which can't be written")
+
+
+def _significand(number: float) -> int:
+    digits = Decimal(str(number)).normalize().as_tuple().digits
+    return int("".join(map(str, digits)))
 
 
 def _strings(value: object) -> Iterator[str]:

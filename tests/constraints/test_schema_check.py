@@ -24,6 +24,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "elsewhere": ({"$ref": "https://example.com/a"}, "#: $ref is 'https://example.com/a', which is no schema"),
     "hidden": ({"examples": [{"not": {}}], "$ref": "#/examples/0"}, "#: $ref is '#/examples/0', which is no schema"),
     "control character": ({"enum": ["a", {"b": ["\x01"]}]}, "#: enum has a control character"),
+    "large divisor": ({"items": {"multipleOf": 9999991}}, "#/items: multipleOf is 9999991; without the zeros"),
     "delete": ({"items": {"const": "\x7f"}}, "#/items: const has a control character"),
     "itself": ({"$ref": "#"}, "#: only an endless value"),
     "endless list": (
@@ -81,6 +82,7 @@ ACCEPTED: dict[str, Any] = {
     "list of models": list[Node],
     "anchor": {"$defs": {"s": {"$anchor": "s", "type": "string"}}, "$ref": "#s"},
     "finite array": {"type": "array", "items": {"$ref": "#"}},
+    "divisors": {"anyOf": [{"multipleOf": each} for each in (0.001, 7, 12345.6, 3_000_000)]},
     "escapes": {"enum": ['\b\f\n\r\t\\"/é'], "default": "\x01"},
     "text": '{"enum": [1, "two", null]}',
 }
