@@ -1,17 +1,22 @@
 """Free text in which JSON between tags is constrained."""
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
 from specdec.constraints.json_schema import JsonSchema
 from specdec.constraints.matcher import check_size, library, start
+from specdec.errors import RequestError, in_one_line
 
 
 class Tag(BaseModel):
-    """JSON between two texts, such as the call of one tool: ``Tag(begin="<call>", content=schema, end="</call>")``."""
+    """JSON between two texts, such as the call of one tool: ``Tag(begin="<call>", content=schema, end="</call>")``.
+
+    ``content`` is a JsonSchema, or what JsonSchema takes.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -19,6 +24,23 @@ class Tag(BaseModel):
     content: JsonSchema = Field(description="the schema of the JSON")
     end: str = Field(default="", description="the text after the JSON")
     trigger: str = Field(default="", description="the start of begin after which the tag is enforced; all by default")
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise RequestError(f"Tag refused: {in_one_line(error)}") from None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _schema(cls, content: Any) -> JsonSchema:
+        return content if isinstance(content, JsonSchema) else JsonSchema(content)
+
+    @model_validator(mode="after")
+    def _begins_with_trigger(self) -> Self:
+        if not self.begin.startswith(self.trigger):
+            raise ValueError(f"begin={self.begin!r} doesn't start with trigger={self.trigger!r}")
+        return self
 
 
 class StructuralTags(Constraint):
@@ -30,20 +52,28 @@ class StructuralTags(Constraint):
     tags: tuple[Tag, ...] = Field(min_length=1, description="the tags")
 
     def __init__(self, tags: Any, **options: Any) -> None:
-        super().__init__(tags=tuple(tags), **options)
-        check_size("the schemas of the tags", "".join(tag.content.definition for tag in self.tags))
+        super().__init__(tags=tags, **options)
+        check_size("the tags", "".join(tag.begin + tag.content.definition + tag.end for tag in self.tags))
 
     def start(self, vocabulary: Vocabulary) -> ConstraintState:
-        make, special = library().StructTag, set(getattr(vocabulary.tokenizer, "all_special_tokens", ()))
-        triggers = [tag.trigger or tag.begin for tag in self.tags]
-        parts = [
-            make(trigger=trigger, begin=tag.begin, grammar=_with_options(tag.content), end=tag.end)
-            for trigger, tag in zip(triggers, self.tags, strict=True)
-        ]
-        lark = make.to_grammar(parts, assume_special=special.issuperset(triggers))
-        return start(library().LLMatcher.grammar_from_lark(lark), vocabulary)
+        added = getattr(vocabulary.tokenizer, "added_tokens_decoder", {})
+        special = {token.content: index for index, token in added.items() if token.special}
+        return start(library().LLMatcher.grammar_from_lark(self._lark(special)), vocabulary)
+
+    def _lark(self, special: Mapping[str, int]) -> str:
+        """The rules; a trigger that is a special token stands there by its id."""
+        names = " | ".join(f"tag_{index}" for index in range(len(self.tags)))
+        rules = [f"start: ({names})* rest", "rest: TEXT", r"TEXT: /(.|\n)*/"]
+        for index, tag in enumerate(self.tags):
+            trigger = tag.trigger or tag.begin
+            begun = f"TEXT <[{special[trigger]}]>" if trigger in special else f"begun_{index}"
+            if trigger not in special:
+                rules.append(f"begun_{index}[lazy]: TEXT {_quoted(trigger)}")
+            schema = json.loads(tag.content.grammar())["grammars"][0]["json_schema"]  # with its options
+            inner = f"{_quoted(tag.begin[len(trigger) :])} %json {json.dumps(schema)} {_quoted(tag.end)}"
+            rules.append(f"tag_{index}: {begun} {inner}")
+        return "\n".join(["%llguidance {}", *rules])
 
 
-def _with_options(schema: JsonSchema) -> Any:
-    """The schema as the library compiles it, with its options within."""
-    return json.loads(schema.grammar())["grammars"][0]["json_schema"]
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else ""

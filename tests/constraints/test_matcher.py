@@ -1,5 +1,7 @@
 """States on llguidance: values that share one matcher, masks as wide as the logits, limits and refusals."""
 
+import copy
+from collections.abc import Callable
 from threading import Event
 from typing import Any
 from unittest.mock import Mock
@@ -7,6 +9,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from pydantic import BaseModel
+from transformers import AddedToken
 
 from specdec import RequestError
 from specdec.constraints import (
@@ -143,6 +146,36 @@ def test_between_tags_there_is_json_and_elsewhere_any_text() -> None:
             state = state.advance(token)
         assert state.is_accepting == (not following), text
         assert not following or {found[0] for found in texts(state, tokenizer)} == set(following), text
+
+
+def test_triggers_that_are_special_tokens_are_these_tokens_and_others_are_text() -> None:
+    tokenizer = copy.deepcopy(trained())
+    tokenizer.add_tokens([AddedToken("<call>", special=True), AddedToken("[CALL]", special=True)])
+    angled, bracketed = tokenizer.convert_tokens_to_ids(["<call>", "[CALL]"])
+    tags = [Tag(begin=begin, content={"const": index}) for index, begin in enumerate(("<call>", "[CALL]", "<t>"))]
+    first = StructuralTags(tags).start(Vocabulary(tokenizer, len(tokenizer)))
+    for value, begin in ((0, [angled]), (1, [bracketed]), (2, byte_ids("<t>"))):
+        state = first
+        for token in (*byte_ids("the "), *begin):
+            assert state.mask()[token]
+            state = state.advance(token)
+        assert texts(state, tokenizer) == [str(value)]
+
+
+TAGS_REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "empty": (lambda: Tag(begin="", content={}), "Tag refused: ValidationError: begin"),
+    "no schema": (lambda: Tag(begin="a", content=3), "give a pydantic model"),
+    "trigger": (lambda: Tag(begin="<a>", content={}, trigger="<b"), "'<a>' doesn't start with trigger='<b'"),
+    "none": (lambda: StructuralTags(None), "StructuralTags refused: ValidationError: tags"),
+    "large": (lambda: StructuralTags([Tag(begin="a", content={}, end="b" * 300_000)]), "at most 262,144"),
+}
+
+
+@pytest.mark.parametrize("name", TAGS_REFUSED)
+def test_tags_that_cannot_be_are_refused_when_they_are_made(name: str) -> None:
+    make, reason = TAGS_REFUSED[name]
+    with pytest.raises(RequestError, match=reason):
+        make()
 
 
 def test_a_text_ends_where_nothing_may_follow() -> None:
