@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from specdec.cli.model_choice import ModelChoice
-from specdec.cli.options import EXIT_INTERRUPTED, Threads, before_anything_runs, use_threads
+from specdec.cli.options import EXIT_INTERRUPTED, Threads, before_anything_runs, refusing, use_threads
 from specdec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     settings = HeadSettings(minutes=minutes, draft_vocab_size=vocabulary, seed=seed)
     console = Console(highlight=False, markup=False)
     try:
-        with _progress() as show:
+        with refusing(), _progress() as show:
             watch = Watch(lambda plan: console.print(*plan.lines(), sep="\n", soft_wrap=True), show)
             head = train_head(loaded, tokenizer, out, settings, tokens, resume, watch)
     except KeyboardInterrupt:
-        message = "interrupted before there was a head; the text so far is kept: --resume goes on with it"
+        message = "interrupted before a head was trained; the text so far is kept: --resume goes on with it"
         Console(stderr=True, highlight=False).print(message, soft_wrap=True)
         raise
     _print(console, head, is_found=out is None)

@@ -7,7 +7,7 @@ from pydantic import Field
 from specdec.errors import ModelError
 from specdec.heads.made_here import head_of
 from specdec.strategies.base import Engine, Host, Proposer, Signal
-from specdec.strategies.eagle3 import Eagle3Proposer
+from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.merging.merged import MergedEngine, MergedProposer
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
@@ -42,10 +42,7 @@ class AutoProposer(Proposer):
             return merged.bind(host)
         with_head = merged.model_copy(update={"proposers": (*merged.proposers, Eagle3Proposer(head=folder))})
         try:
-            engine, note = (
-                with_head.bind(host),
-                f"drafting with the head in {folder} too, which was trained for this model",
-            )
+            engine, note = with_head.bind(host), f"drafting also with this model's head in {folder}"
         except ModelError as error:
             engine, note = merged.bind(host), f"drafting without the head in {folder}: {error}"
         assert isinstance(engine, MergedEngine), "the engine of a merge"

@@ -23,6 +23,7 @@ FILE = "text.npz"
 _LONGEST_PROMPT = 512
 _MEASURED_SECONDS = 5.0
 _SECONDS_PER_SAVE = 300.0
+_ROWS, _ROWS_ON_GPU = 128, 4096
 _MOST_MEMORY = 0.6  # of a GPU's free memory
 _MOST_BYTES = 2**31  # of keys and values on a CPU
 _LEAST_SHARE = 0.05  # of the steps that write answers, below which something is wrong
@@ -198,12 +199,13 @@ def _rollout_settings(model: Any, script: Script, settings: HeadSettings) -> Rol
     others: dict[str, Any] = {"opening_tokens": (0, 0), "opening_temperature": 0.0, "greedy_share": 0.5}
     answer = settings.answer_tokens
     opening = (min(64, answer), min(64, answer))
-    made = RolloutSettings(num_rows=settings.num_rows, answer_tokens=answer, opening_tokens=opening)
+    is_cuda = model.device.type == "cuda"
+    num_rows = settings.num_rows or (_ROWS_ON_GPU if is_cuda else _ROWS)
+    made = RolloutSettings(num_rows=num_rows, answer_tokens=answer, opening_tokens=opening)
     made = made.model_copy(update=others) if is_prompted else made
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     per_row = 2 * config.num_hidden_layers * heads * dim * model.dtype.itemsize * made.num_slots(script)
-    is_cuda = model.device.type == "cuda"
     most = torch.cuda.mem_get_info(model.device)[0] * _MOST_MEMORY if is_cuda else _MOST_BYTES
     return made.model_copy(update={"num_rows": max(1, min(made.num_rows, int(most / per_row)))})

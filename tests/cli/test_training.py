@@ -59,7 +59,7 @@ def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any]) -> N
     given["raises"] = KeyboardInterrupt()
     code, _, err = run("train", "head", "--model", "demo")
     assert code == 130
-    assert "before there was a head; the text so far is kept: --resume" in err
+    assert "before a head was trained; the text so far is kept: --resume" in err
 
 
 @pytest.mark.parametrize("options", [["--minutes", "0"], ["--vocabulary", "0"], ["--device", "nowhere"]])
