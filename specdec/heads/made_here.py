@@ -76,6 +76,6 @@ def _sample(tensor: torch.Tensor) -> bytes:
     rows = torch.linspace(0, max(0, len(tensor) - 1), _ROWS).long() if tensor.dim() else torch.zeros(1).long()
     flat = tensor.reshape(len(tensor), -1) if tensor.dim() else tensor.reshape(1, 1)
     columns = torch.linspace(0, max(0, flat.shape[1] - 1), _COLUMNS).long()
-    chosen = flat[rows.to(flat.device)][:, columns.to(flat.device)] if flat.numel() else flat
+    chosen = flat[rows.to(flat.device)[:, None], columns.to(flat.device)] if flat.numel() else flat
     numbers = chosen.to(torch.bfloat16) if chosen.is_floating_point() else chosen
     return f"{tuple(tensor.shape)}".encode() + numbers.cpu().contiguous().view(torch.uint8).numpy().tobytes()
