@@ -153,7 +153,7 @@ class _Writing:
         self._own, self._settings, self._rollout, self._watch, self._ends_at = own, settings, rollout, watch, ends_at
         self._began = self._saved = watch.clock()
         self._num_before = own.text.num_answer_tokens
-        self._wanted: int | None = None
+        self._seconds, self._has_plan = 60 * settings.minutes * settings.text_share, False
 
     def goes_on(self, rollout: Rollout) -> bool:
         now, steps = self._watch.clock(), len(rollout.records.steps)
@@ -161,26 +161,23 @@ class _Writing:
             return True
         num_new, seconds = rollout.records.num_answer_tokens(), now - self._began
         self._check_answers(rollout, num_new, steps)
-        if self._wanted is None and seconds >= min(_MEASURED_SECONDS, 3 * self._settings.minutes):
+        if not self._has_plan and seconds >= min(_MEASURED_SECONDS, 3 * self._settings.minutes):
             self._plan(steps / max(seconds, 1e-9))
         if now - self._saved >= _SECONDS_PER_SAVE:
             self._own.save(rollout)
             self._saved = now
         rate = num_new / max(seconds, 1e-9)
         self._watch.on_progress(Progress("text", self._num_before + num_new, rate, self._ends_at - now))
-        budget = 60 * self._settings.minutes * self._settings.text_share
-        is_enough = self._wanted is not None and self._num_before + num_new >= self._wanted
-        return not is_enough and seconds < budget
+        return seconds < self._seconds
 
     def _plan(self, steps_per_second: float) -> None:
         answer, (least, most) = self._rollout.answer_tokens, self._rollout.opening_tokens
         share = answer / (answer + (least + most) / 2)
         rate = steps_per_second * self._rollout.num_rows * share
-        settings = self._settings
-        budget = 60 * settings.minutes * settings.text_share
-        self._wanted = max(int(rate * budget), self._num_before)
-        minutes = (self._wanted - self._num_before) / rate / 60
-        self._watch.on_plan(Plan(self._wanted, self._num_before, rate, minutes, settings.minutes - minutes))
+        self._has_plan = True
+        self._seconds = max(0.0, self._seconds - self._num_before / rate)  # what was written before counts
+        num_wanted, minutes = self._num_before + int(rate * self._seconds), self._seconds / 60
+        self._watch.on_plan(Plan(num_wanted, self._num_before, rate, minutes, self._settings.minutes - minutes))
 
     def _check_answers(self, rollout: Rollout, num_new: int, steps: int) -> None:
         settings = self._rollout

@@ -30,7 +30,7 @@ class Plan:
         before = f", {self.num_written:,} of them written before" if self.num_written else ""
         rate = f" at about {self.tokens_per_second:,.0f} tokens/s" if self.tokens_per_second else ""
         return [
-            f"text: {self.num_answer_tokens:,} answer tokens in {self.text_minutes:.3g} minutes{rate}{before}",
+            f"text: about {self.num_answer_tokens:,} answer tokens in {self.text_minutes:.3g} minutes{rate}{before}",
             f"training: {self.training_minutes:.3g} minutes, with evaluations on held-out text",
             f"to expect: {expectation(self.num_answer_tokens)}",
         ]

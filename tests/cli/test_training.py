@@ -33,7 +33,7 @@ def _given(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp_path: Path) -> None:
     code, out, err = run("train", "head", "--model", "demo", "--minutes", "60", "--out", str(tmp_path), "--seed", "3")
     assert code == 0
-    assert "text: 600,000 answer tokens in 24 minutes at about 400 tokens/s" in out
+    assert "text: about 600,000 answer tokens in 24 minutes at about 400 tokens/s" in out
     assert "on SmolLM2, 0.5 million answer tokens gave 1.8 tokens per step" in out
     assert "1.70 tokens per step on held-out text by a chain of 2 (accepted by depth: 0.50, 0.20)" in out
     assert f"use it: --proposer auto+eagle3:head={tmp_path}" in out
