@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches SmolLM2,
 # `make openvino` installs that plug-in and tests it,
 # `make distributed` runs the tests with several processes that `make test` leaves out,
+# `make head` trains SmolLM2's draft head in three hours,
 # `make docs` builds the documentation in build/site and tests it.
 # On Linux without a GPU, `make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu` downloads torch's smaller CPU build.
 PYTHON ?= python3
@@ -14,7 +15,7 @@ WRITES_DOCS := $(VENV)/writes-docs
 INSTALL := $(PYTHON) .ci/install.py $(BIN)/python
 VLLM := build/environments/vllm/bin/python
 
-.PHONY: demo test lint docs benchmark real-model openvino vllm-check distributed clean
+.PHONY: demo test lint docs benchmark real-model head openvino vllm-check distributed clean
 
 demo: $(SHOWS)
 	@$(BIN)/specdec demo
@@ -51,6 +52,9 @@ benchmark: $(INSTALLED)
 
 real-model: $(CONVERTS)
 	@$(BIN)/python -m specdec.demo.smollm2
+
+head: real-model
+	$(BIN)/specdec train head --model smollm2 --minutes 180 --resume
 
 # specdec itself fetches SmolLM2, when the demo starts.
 $(SHOWS): pyproject.toml constraints.txt plugins/specdec-openvino/pyproject.toml

@@ -26,6 +26,7 @@ from specdec.cli.plugin_list import plugins
 from specdec.cli.prepare import prepare
 from specdec.cli.serve import serve
 from specdec.cli.show import mask, race, trace
+from specdec.cli.training import train
 from specdec.cli.tuning import tune
 from specdec.errors import SpecdecError
 
@@ -71,7 +72,7 @@ def _with_version(command: Callable[..., None]) -> Callable[..., None]:
 
 _COMMANDS = (
     demo, generate, chat, serve, bench_serve, plugins, compare, tune, report, audit, mask, trace, race, index,
-    prepare,
+    prepare, train,
 )  # fmt: skip
 for command in _COMMANDS:
     app.command()(_with_version(command))

@@ -1,7 +1,7 @@
 """Training of an EAGLE-3 head on a target's text, from a least-squares start to the best head of the schedule."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +65,7 @@ class Trainer:
         held_out: rows to evaluate on.
         settings: how to train.
         generator: the source of randomness, on the head's device.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -75,8 +76,9 @@ class Trainer:
         held_out: PackedRows,
         settings: TrainingSettings,
         generator: torch.Generator,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.head, self.target, self.held_out = head, target, held_out
+        self.head, self.target, self.held_out, self.clock = head, target, held_out, clock
         self.settings, self.generator = settings, generator
         output_rows, self.norm_weight = output
         self.output_rows = output_rows[head.target_ids]
@@ -101,36 +103,61 @@ class Trainer:
             states.final.flatten(0, 1)[indices - 1].float(),
         )
 
-    def train(self, rows: PackedRows) -> Run:
-        """Train on the rows, once, in their order; the head ends as the best of those evaluated."""
-        settings, run, began = self.settings, Run(), time.perf_counter()
+    def train(
+        self, rows: PackedRows, seconds: float | None = None, watch: Callable[[Run], object] = lambda _: None
+    ) -> Run:
+        """Train on the rows in their order; the head ends as the best of those evaluated.
+
+        Args:
+            rows: at least as many as an update takes.
+            seconds: how long to train, in as many passes over the rows as that allows, evaluations included. The head
+                before training is evaluated too. None for one pass.
+            watch: called after each update and each evaluation; if an evaluation is the best so far, the head has its
+                weights.
+        """
+        settings, run, began = self.settings, Run(), self.clock()
         trained = list(self._trained())
         _check_size(rows, settings.rows_per_batch)
         optimizer = torch.optim.AdamW(self._groups(), betas=settings.betas, weight_decay=0.0, fused=True)
         peaks = [group["lr"] for group in optimizer.param_groups]
         count = len(rows) // settings.rows_per_batch
-        evaluated_at = {count - (count * index) // (2 * settings.evaluations) for index in range(settings.evaluations)}
-        kept = dict[str, torch.Tensor]()
-        for update, batch in enumerate(self._with_states(rows)):
-            num_steps = settings.early_steps if update < settings.flat_share * count else len(settings.step_weights)
+        kept, due = dict[str, torch.Tensor](), settings.evaluated_at()
+        if seconds is not None:
+            kept = self._evaluate(run, 0, kept)
+            watch(run)
+        done = 0.0
+        for update, batch in enumerate(self._with_states(rows, is_repeated=seconds is not None)):
+            num_steps = settings.early_steps if done < settings.flat_share else len(settings.step_weights)
             loss = self._loss(batch, num_steps)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(trained, settings.clip)
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * self._schedule(update, count)
+                group["lr"] = peak * self._schedule(update, done)
             optimizer.step()
             run.num_tokens += batch.rows.tokens.numel()
             run.num_answer_tokens += batch.num_answer_tokens
             if update % max(1, count // 20) == 0:
                 run.losses.append((update, loss.item()))
-            if update + 1 in evaluated_at:
+            run.seconds = self.clock() - began
+            done = (update + 1) / count if seconds is None else run.seconds / seconds
+            if due and done >= due[0]:
+                due = [share for share in due if share > done]
                 kept = self._evaluate(run, update + 1, kept)
+            watch(run)
+            if done >= 1:
+                break
         self.head.load_state_dict(kept)
-        run.seconds = time.perf_counter() - began
+        run.seconds = self.clock() - began
         return run
 
-    def _with_states(self, rows: PackedRows) -> Iterator["_Batch"]:
+    def _with_states(self, rows: PackedRows, is_repeated: bool) -> Iterator["_Batch"]:
+        """Yield batches with the target's states, endlessly if repeated."""
+        yield from self._one_pass(rows)
+        while is_repeated:
+            yield from self._one_pass(rows)
+
+    def _one_pass(self, rows: PackedRows) -> Iterator["_Batch"]:
         """Yield batches with the target's states, which are computed for several of them at once."""
         size, device = self.settings.rows_per_batch, self.scales.device
         in_vocabulary, num_steps = self.head.t2d.cpu(), len(self.settings.step_weights)
@@ -146,11 +173,12 @@ class Trainer:
                 found = States(states.layers[part], states.final[part])
                 yield _Batch(there[part], visible[part], found, indices, chunk[part].num_answer_tokens)
 
-    def evaluate(self) -> Acceptance:
-        """Measure the head on the held-out rows."""
+    def evaluate(self, other: Eagle3Head | None = None) -> Acceptance:
+        """Measure the head on the held-out rows, or another one, which reads the target's states as they are."""
+        head, scales = (self.head, self.scales) if other is None else (other, torch.ones_like(self.scales))
         with self._autocast():
             rows = self.settings.rows_per_target_pass
-            return held_out_acceptance(self.head, self.target, self.held_out, self.scales, _DEPTH, rows)
+            return held_out_acceptance(head, self.target, self.held_out, scales, _DEPTH, rows)
 
     def fold(self) -> None:
         """Fold the factors on the target's states into ``fc``; the head then reads states as they are."""
@@ -194,10 +222,10 @@ class Trainer:
         rate = self.settings.rate
         return [{"params": each, "lr": _RATES[kind] * rate} for kind, each in groups.items() if each]
 
-    def _schedule(self, update: int, count: int) -> float:
-        """The factor on the rates: a warm-up, a constant part, a linear fall to zero."""
-        fall_from = self.settings.flat_share * count
-        fall = 1.0 if update < fall_from else (count - update) / (count - fall_from)
+    def _schedule(self, update: int, done: float) -> float:
+        """The factor on the rates after a share of the run: a warm-up, a constant part, a linear fall to zero."""
+        flat = self.settings.flat_share
+        fall = 1.0 if done < flat else (1 - done) / (1 - flat)
         return min(1.0, (update + 1) / self.settings.warm_up) * fall
 
 

@@ -5,7 +5,7 @@ the device, so a step waits for nothing but the model's forward pass.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -49,10 +49,17 @@ class Rollout:
         self.seconds = 0.0
 
     @torch.inference_mode()
-    def write(self, num_answer_tokens: int, seconds: float) -> Text:
+    def write(
+        self, num_answer_tokens: int, seconds: float, goes_on: Callable[["Rollout"], bool] = lambda _: True
+    ) -> Text:
         """Return documents with ``num_answer_tokens`` tokens of answers, or what there is after ``seconds``.
 
         Documents that are unfinished by then are cut. Nothing is deduplicated.
+
+        Args:
+            num_answer_tokens: the number of tokens that ends the text.
+            seconds: the time that ends it.
+            goes_on: called now and then with the rollout; False ends the text.
         """
         began = time.perf_counter()
         prefix = torch.tensor(self.script.prefix, device=self.model.device)
@@ -65,7 +72,9 @@ class Rollout:
                 self.cache.lengths += 1
             tokens, steps = prefix[-1].expand(self.settings.num_rows), 0
             while steps % _STEPS_PER_CHECK or (
-                self.records.num_answer_tokens() < num_answer_tokens and time.perf_counter() - began < seconds
+                self.records.num_answer_tokens() < num_answer_tokens
+                and time.perf_counter() - began < seconds
+                and goes_on(self)
             ):
                 logits = self._logits(tokens)
                 tokens, ended = self.records.append(sampled(logits, self.records.laws(), self.generator))

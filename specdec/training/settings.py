@@ -50,6 +50,7 @@ class TrainingSettings(BaseModel):
         betas: of AdamW.
         clip: largest norm of the gradient.
         evaluations: how often the head is evaluated, the last time at the end.
+        evaluated_from: share of the run after which evaluations are spread evenly.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,3 +65,35 @@ class TrainingSettings(BaseModel):
     betas: tuple[float, float] = (0.9, 0.97)
     clip: float = Field(default=5.0, gt=0)
     evaluations: int = Field(default=4, ge=1)
+    evaluated_from: float = Field(default=0.5, ge=0, lt=1)
+
+    def evaluated_at(self) -> list[float]:
+        """Return the shares of the run after which the head is evaluated."""
+        count, first = self.evaluations, self.evaluated_from
+        return [first + (1 - first) * (index + 1) / count for index in range(count)]
+
+
+class HeadSettings(BaseModel):
+    """How a head is made from nothing but its target.
+
+    Attributes:
+        minutes: time for everything.
+        draft_vocab_size: size of the draft vocabulary.
+        text_share: share of the time in which the target writes text.
+        answer_tokens: most tokens of an answer.
+        num_rows: documents written side by side, if memory allows; None for 128 on a CPU and 4,096 on a GPU.
+        row_length: tokens of a packed row.
+        held_out_every: one document in so many is kept for evaluations.
+        seed: of all randomness.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    minutes: float = Field(default=60.0, gt=0)
+    draft_vocab_size: int = Field(default=8192, ge=1)
+    text_share: float = Field(default=0.4, gt=0, lt=1)
+    answer_tokens: int = Field(default=256, ge=1)
+    num_rows: int | None = Field(default=None, ge=1)
+    row_length: int = Field(default=512, ge=16)
+    held_out_every: int = Field(default=25, ge=2)
+    seed: int = 0

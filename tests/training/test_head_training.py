@@ -1,0 +1,237 @@
+"""A head from nothing but a model: the whole way, interrupted, resumed, and with unsuitable input."""
+
+import copy
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec import Generator, ModelError, RequestError
+from specdec.heads.made_here import head_of, model_digest
+from specdec.training import HeadSettings, Plan, Progress, TrainedHead, Watch, train_head
+from specdec.training.text import Text
+from tests.support.byte_tokenizer import trained
+from tests.support.plain import decode_model
+
+SETTINGS = HeadSettings(minutes=1.0, draft_vocab_size=128, answer_tokens=24, num_rows=16, row_length=64)
+PROMPTS = [[7, 8, 9], [30, 31, 32, 33], [100]]
+VOCAB = 340
+
+
+def model(seed: int = 0, **others: Any) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "initializer_range": 0.08,
+        "eos_token_id": 0,
+        "bos_token_id": None,
+        "pad_token_id": 0,
+    }
+    return LlamaForCausalLM(LlamaConfig(**sizes | others)).eval().requires_grad_(False)
+
+
+class Ticking:
+    """A clock on which each reading takes some time, so that runs end after the same amount of work anywhere."""
+
+    def __init__(self, step: float) -> None:
+        self.step, self.now = step, 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+class Seen:
+    """The plans and progress of a run, and an action when one is reported."""
+
+    def __init__(self, action: Callable[[Progress], object] = lambda _: None) -> None:
+        self.plans, self.reports, self.action = list[Plan](), list[Progress](), action
+        self.watch = Watch(self.plans.append, self._note, Ticking(0.25))
+
+    def _note(self, progress: Progress) -> None:
+        self.reports.append(progress)
+        self.action(progress)
+
+
+def train(seen: Seen, out: Path | None, **others: Any) -> TrainedHead:
+    given: dict[str, Any] = {"model": model(), "tokenizer": trained(), "settings": SETTINGS} | others
+    return train_head(out=out, watch=seen.watch, **given)
+
+
+@pytest.fixture(scope="module", name="made")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainedHead, Seen]:
+    """A head that was trained into a cache folder of its own."""
+    seen = Seen()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        assert head_of(model()) is None
+        return train(seen, None), seen
+
+
+def plain(target: Any, prompt: list[int], count: int) -> tuple[int, ...]:
+    return tuple(decode_model(target, prompt, count, None, eos=(0,)))
+
+
+def test_a_plan_comes_before_text_and_training(made: tuple[TrainedHead, Seen]) -> None:
+    head, seen = made
+    (plan,) = seen.plans
+    assert plan.text_minutes == pytest.approx(SETTINGS.minutes * SETTINGS.text_share)
+    assert plan.training_minutes == pytest.approx(SETTINGS.minutes * (1 - SETTINGS.text_share))
+    assert [stage for stage, _ in itertools.groupby(each.stage for each in seen.reports)] == ["text", "training"]
+    assert all(earlier.seconds_left > later.seconds_left for earlier, later in itertools.pairwise(seen.reports))
+    assert 0 <= seen.reports[-1].seconds_left < 0.1 * 60 * SETTINGS.minutes
+    lengths = [each.tokens_per_step for each in seen.reports if each.stage == "training"]
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == head.acceptance.tokens_per_step > lengths[0] > 1.1
+    assert "SmolLM2" in plan.lines()[-1]
+
+
+def test_the_folder_has_the_published_layout_and_a_card(made: tuple[TrainedHead, Seen]) -> None:
+    folder = made[0].folder
+    tensors = load_file(folder / "model.safetensors")
+    assert tensors["fc.weight"].dtype == torch.bfloat16
+    assert tensors["lm_head.weight"].shape == (128, 32)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"digest `{model_digest(model())}`" in card
+    assert f"--proposer auto+eagle3:head={folder}" in card
+    assert f"{made[0].num_answer_tokens:,} answer tokens" in card
+    assert {each.name for each in folder.iterdir()} == {
+        "README.md", "config.json", "model.safetensors", "text.json", "text.npz",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("proposer", ["eagle3:head={}", "auto+eagle3:head={}"])
+def test_texts_are_plain_decodings_in_fewer_steps(made: tuple[TrainedHead, Seen], proposer: str) -> None:
+    target = model()
+    generator = Generator(target, trained(), proposer=proposer.format(made[0].folder))
+    results = generator.generate(PROMPTS, max_new_tokens=48)
+    for prompt, result in zip(PROMPTS, results, strict=True):
+        assert result.token_ids == plain(target, prompt, 48)
+    assert sum(result.stats.steps for result in results) < 0.9 * sum(len(result.token_ids) for result in results)
+
+
+def test_auto_takes_the_head_of_this_very_model_alone(
+    made: tuple[TrainedHead, Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made[0].folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parents[2]))
+    assert folder == folder.parents[1] / "heads" / made[0].digest
+    assert head_of(model()) == head_of(model().to(torch.bfloat16)) == folder
+    tuned = model()
+    tuned.model.layers[1].mlp.up_proj.weight.mul_(1.01)
+    for other in (tuned, model(seed=1), model(num_attention_heads=2)):
+        assert head_of(other) is None
+        assert not Generator(other, trained()).generate([7, 8], max_new_tokens=4).notes
+    generator, expected = Generator(model(), trained()), plain(model(), [7, 8], 24)
+    first, second = (generator.generate([7, 8], max_new_tokens=24) for _ in range(2))
+    assert first.token_ids == second.token_ids == expected
+    assert (len(first.notes), len(second.notes)) == (1, 0)
+    assert str(folder) in first.notes[0]
+
+
+def test_a_damaged_head_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "specdec" / "heads" / model_digest(model())
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    result = Generator(model(), trained()).generate([7, 8], max_new_tokens=4)
+    assert result.token_ids == plain(model(), [7, 8], 4)
+    assert "drafting without the head" in result.notes[0]
+
+
+def _interrupt(stage: str, after: int) -> Callable[[Progress], object]:
+    count = itertools.count()
+
+    def action(progress: Progress) -> None:
+        if progress.stage == stage and next(count) == after:
+            raise KeyboardInterrupt
+
+    return action
+
+
+def test_an_interrupted_run_keeps_the_best_head_and_goes_on_with_its_text(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(Seen(_interrupt("text", 40)), tmp_path)
+    written = Text.load(tmp_path / "text.npz")
+    assert written.num_answer_tokens > 1000
+    with pytest.raises(RequestError, match="--resume"):
+        train(Seen(), tmp_path)
+    with pytest.raises(RequestError, match="another model"):
+        train(Seen(), tmp_path, model=model(seed=1), resume=True)
+    interrupted = train(Seen(_interrupt("training", 30)), tmp_path, resume=True)
+    assert interrupted.is_interrupted
+    longer = Text.load(tmp_path / "text.npz")
+    assert len(longer) > len(written)
+    assert all((longer.document(index) == written.document(index)).all() for index in range(len(written) - 1))
+    before = load_file(tmp_path / "model.safetensors")
+    train(Seen(_interrupt("training", 0)), tmp_path, resume=True)  # the start alone, which is worse
+    assert all(torch.equal(tensor, before[name]) for name, tensor in load_file(tmp_path / "model.safetensors").items())
+
+
+def with_template() -> Any:
+    tokenizer = copy.deepcopy(trained())
+    tokenizer.chat_template = "user: {{ messages[0].content }}\nanswer:"
+    return tokenizer
+
+
+@pytest.mark.parametrize("prompts", [None, [[7, 8, 9, 40], [7, 8, 10], [7, 50, 51, 52, 53]]])
+def test_text_is_of_the_template_or_of_given_prompts(tmp_path: Path, prompts: list[list[int]] | None) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(Seen(_interrupt("text", 40)), tmp_path, tokenizer=with_template(), prompts=prompts)
+    text = Text.load(tmp_path / "text.npz")
+    begins = prompts or [trained().encode("user: ")]
+    for index in range(len(text)):
+        document = text.document(index).tolist()
+        assert any(document[: len(each)] == each for each in begins)
+        assert text.answers[index] > 3
+
+
+def _ends_at_once() -> LlamaForCausalLM:
+    made = model()
+    made.lm_head.weight[0] = 0.0
+    made.model.norm.weight.zero_()  # all logits are equal, and the lowest id wins
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"tokenizer": None}, RequestError, "needs the model's tokenizer"),
+        ({"prompts": [[5]]}, RequestError, "no prompt has"),
+        ({"model": _ends_at_once(), "prompts": [[7, 8]]}, ModelError, r"ends nearly every text at once|too little"),
+        ({"settings": SETTINGS.model_copy(update={"minutes": 0.001})}, ModelError, "too little to train on"),
+        ({"model": model(num_hidden_layers=1)}, ModelError, "has 1 layers"),
+    ],
+)
+def test_unsuitable_input_is_refused(
+    tmp_path: Path, given: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        train(Seen(), tmp_path, **given)
+    assert not (tmp_path / "config.json").exists()
+
+
+@pytest.mark.parametrize("name", ["save", "write_head"])
+def test_a_full_disk_is_an_error_that_names_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    if name == "save":
+        monkeypatch.setattr(Text, "save", full)
+    else:
+        monkeypatch.setattr("specdec.training.head_training.write_head", full)
+    with pytest.raises(RequestError, match=rf"{tmp_path} can't be written to \(No space left on device\)"):
+        train(Seen(), tmp_path, settings=SETTINGS.model_copy(update={"minutes": 0.5}))
+    assert not (tmp_path / "config.json").exists()
