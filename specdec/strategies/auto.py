@@ -4,19 +4,15 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from specdec.errors import ModelError
-from specdec.heads.made_here import head_of
 from specdec.strategies.base import Engine, Host, Proposer, Signal
-from specdec.strategies.eagle3.proposer import Eagle3Proposer
-from specdec.strategies.merging.merged import MergedEngine, MergedProposer
+from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.strategies.sources.recycling import TokenRecyclingProposer
 from specdec.strategies.sources.suffix import SuffixProposer
 
 
 class AutoProposer(Proposer):
-    """Drafts from the text's suffixes, the target's recycled predictions and a constraint's forced text, in one tree,
-    and by the head that was trained on this machine for this very model, if there is one.
+    """Drafts from the text's suffixes, the target's recycled predictions and a constraint's forced text, in one tree.
 
     The draft sizer decides in each step how many nodes are worth their cost, which may be none.
     """
@@ -37,14 +33,4 @@ class AutoProposer(Proposer):
         return self.merged().wants()
 
     def bind(self, host: Host) -> Engine:
-        folder, merged = head_of(host.model), self.merged()
-        if folder is None:
-            return merged.bind(host)
-        with_head = merged.model_copy(update={"proposers": (*merged.proposers, Eagle3Proposer(head=folder))})
-        try:
-            engine, note = with_head.bind(host), f"drafting also with this model's head in {folder}"
-        except ModelError as error:
-            engine, note = merged.bind(host), f"drafting without the head in {folder}: {error}"
-        assert isinstance(engine, MergedEngine), "the engine of a merge"
-        engine.notes = (note,)
-        return engine
+        return self.merged().bind(host)

@@ -54,7 +54,7 @@ Trained by `specdec train head` on text that the model wrote itself, in the publ
 | tokens per step, chain of {len(shown.chain)}, held-out text | {steps} |
 
 ```sh
-specdec generate --model MODEL --proposer auto+eagle3:head={folder} "…"
+specdec generate --model MODEL --proposer eagle3:head={folder} "…"
 ```
 
 Held-out text is the model's own, on which heads are right more often than on prompts of users.

@@ -16,7 +16,7 @@ from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.folder import TargetWeights, read_head, write_head
 from specdec.heads.made_here import folder_for, model_digest
 from specdec.models.architecture import name_of
-from specdec.models.attention_switch import without_cudnn
+from specdec.models.fused_attention import without_cudnn
 from specdec.training.acceptance import Acceptance
 from specdec.training.card import Card, card
 from specdec.training.disk import writing_to
@@ -72,7 +72,7 @@ def train_head(
     Args:
         model: a transformers model in evaluation mode, on the device to train on.
         tokenizer: the model's.
-        out: the folder; None for the one in specdec's cache folder in which ``auto`` looks for the model's head.
+        out: the folder; None for the one in specdec's cache folder in which ``eagle3`` looks for the model's head.
         settings: time, sizes and seed.
         prompts: token ids of prompts to answer, instead of the model's own.
         resume: go on with the text that the folder has.

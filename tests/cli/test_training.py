@@ -36,7 +36,7 @@ def test_plan_progress_and_result_are_shown(run: Any, given: dict[str, Any], tmp
     assert "text: about 600,000 answer tokens in 24 minutes at about 400 tokens/s" in out
     assert "on SmolLM2, 0.5 million answer tokens gave 1.8 tokens per step" in out
     assert "1.70 tokens per step on held-out text by a chain of 2 (accepted by depth: 0.50, 0.20)" in out
-    assert f"use it: --proposer auto+eagle3:head={tmp_path}" in out
+    assert f"use it: --proposer eagle3:head={tmp_path}" in out
     assert err == "training: 1,000 answer tokens, 500/s, 1:30 left, best so far 1.50 tokens per step\n"
     assert (given["settings"].minutes, given["settings"].seed, given["resume"]) == (60.0, 3, False)
 
@@ -48,7 +48,7 @@ def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[
     assert (code, given["out"]) == (0, None)
     assert len(given["prompts"]) == 2
     assert given["prompts"][1] == [5, 6, 7]
-    assert "auto takes it for this model from now on: cached" in out
+    assert "use it with this model: --proposer eagle3 (cached" in out
 
 
 def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any]) -> None:

@@ -103,7 +103,7 @@ def test_the_folder_has_the_published_layout_and_a_card(made: tuple[TrainedHead,
     assert tensors["lm_head.weight"].shape == (128, 32)
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert f"digest `{model_digest(model())}`" in card
-    assert f"--proposer auto+eagle3:head={folder}" in card
+    assert f"--proposer eagle3:head={folder}" in card
     assert f"{made[0].num_answer_tokens:,} answer tokens" in card
     assert {each.name for each in folder.iterdir()} == {
         "README.md", "config.json", "model.safetensors", "text.json", "text.npz",
@@ -120,7 +120,7 @@ def test_texts_are_plain_decodings_in_fewer_steps(made: tuple[TrainedHead, Seen]
     assert sum(result.stats.steps for result in results) < 0.9 * sum(len(result.token_ids) for result in results)
 
 
-def test_auto_takes_the_head_of_this_very_model_alone(
+def test_eagle3_takes_the_head_of_this_very_model_alone(
     made: tuple[TrainedHead, Seen], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = made[0].folder
@@ -131,22 +131,20 @@ def test_auto_takes_the_head_of_this_very_model_alone(
     tuned.model.layers[1].mlp.up_proj.weight.mul_(1.01)
     for other in (tuned, model(seed=1), model(num_attention_heads=2)):
         assert head_of(other) is None
-        assert not Generator(other, trained()).generate([7, 8], max_new_tokens=4).notes
-    generator, expected = Generator(model(), trained()), plain(model(), [7, 8], 24)
-    first, second = (generator.generate([7, 8], max_new_tokens=24) for _ in range(2))
-    assert first.token_ids == second.token_ids == expected
-    assert (len(first.notes), len(second.notes)) == (1, 0)
-    assert str(folder) in first.notes[0]
+        with pytest.raises(ModelError, match="no head was trained for this model on this machine: give head=FOLDER"):
+            Generator(other, trained(), proposer="eagle3")
+    result = Generator(model(), trained(), proposer="eagle3").generate([7, 8], max_new_tokens=24)
+    assert result.token_ids == plain(model(), [7, 8], 24)
+    assert result.stats.steps < 24
 
 
-def test_a_damaged_head_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_head_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = tmp_path / "specdec" / "heads" / model_digest(model())
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    result = Generator(model(), trained()).generate([7, 8], max_new_tokens=4)
-    assert result.token_ids == plain(model(), [7, 8], 4)
-    assert "drafting without the head" in result.notes[0]
+    with pytest.raises(ModelError, match=str(folder)):
+        Generator(model(), trained(), proposer="eagle3")
 
 
 def _interrupt(stage: str, after: int) -> Callable[[Progress], object]:

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from specdec.errors import ModelError
 from specdec.heads.folder import TargetWeights, read_head
+from specdec.heads.made_here import head_of
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
 from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
 
@@ -43,21 +44,29 @@ class Eagle3Proposer(Proposer):
 
     tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4, 5, 7), "num_nodes": (4, 8, 16, 32)}
 
-    head: Path = Field(description="folder of the head: config.json with safetensors or a .bin file")
+    head: Path | None = Field(
+        default=None, description="folder of the head; by default the one that `specdec train head` made for this model"
+    )
     top_k: int = Field(default=4, ge=1, description="nodes fed per level, and candidates after each")
     depth: int = Field(default=5, ge=1, description="longest path, and so passes of the head per step")
     num_nodes: int = Field(default=16, ge=1, description="nodes of a draft at most, the most probable paths")
     min_probability: float = Field(default=0.02, ge=0.0, le=1.0, description="least probability of a path, by the head")
 
     def bind(self, host: Host) -> Engine:
-        folder = self.head.expanduser()
+        folder = head_of(host.model) if self.head is None else self.head.expanduser()
+        if folder is None:
+            raise ModelError(
+                "no head was trained for this model on this machine: give head=FOLDER, or run `specdec train head`"
+            )
         if host.num_layers is None:
             raise ModelError(
                 f"the head in {folder} reads hidden states, and the target's layers are unknown here: use another "
                 "strategy, or a transformers or OpenVINO model"
             )
         embeddings = host.embeddings()
-        dtype = torch.bfloat16 if embeddings.dtype == torch.bfloat16 else torch.float32
+        # A pass of the head takes as long as reading its weights, and drafts need no exact numbers.
+        is_fast = embeddings.is_cpu and torch.cpu._is_avx512_bf16_supported()  # products in bfloat16
+        dtype = torch.bfloat16 if is_fast or embeddings.dtype == torch.bfloat16 else torch.float32
         weights = TargetWeights(embeddings, lambda: host.output_rows(range(len(embeddings))), host.num_layers)
         head = read_head(folder, weights, dtype)
         if int(head.target_ids.max()) >= host.vocab_size:

@@ -87,7 +87,7 @@ class MergedEngine(Engine):
 
     If ``learns`` is False, each request begins with nothing learnt and is sized alone, for acceptance rules under which
     the text depends on the drafts. If ``weighs_passes``, parts that draft by passes of a model are called only while
-    these save more time than they take. ``notes`` are reported with the first request's result.
+    these save more time than they take.
     """
 
     def __init__(
@@ -102,7 +102,6 @@ class MergedEngine(Engine):
         self.parts, self._sizer, self._learns, self._weighs_passes = parts, sizer, learns, weighs_passes
         self._payoffs = self._new_payoffs()
         self.agreements = Agreements()
-        self.notes: tuple[str, ...] = ()
         self._failed: dict[int, Exception] = {}  # by part, why it takes no part any more
         self._num_nodes, self._takes_trees = num_nodes, takes_trees
 
@@ -114,9 +113,7 @@ class MergedEngine(Engine):
         if not self._learns:
             parts = [replace(part, acceptance_rates=AcceptanceRates(part.name, TreeSource.prior)) for part in parts]
             agreements = Agreements()
-        drafter = MergedDrafter(request, self, parts, agreements)
-        drafter.notes, self.notes = (*self.notes, *drafter.notes), ()
-        return drafter
+        return MergedDrafter(request, self, parts, agreements)
 
     def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
         merged = [drafter for drafter in drafters if isinstance(drafter, MergedDrafter)]
