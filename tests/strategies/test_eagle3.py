@@ -126,7 +126,7 @@ def test_drafts_are_the_references_fed_with_transformers_hidden_states(
     """Hidden states, pairs, positions, vocabulary and trees, after accepted and rejected branches."""
     model, tokenizer = built_in
     for folder, num_tokens in ((demo.head_folder(), 24), (random_folder, 8)):
-        proposer = Eagle3Proposer(head=folder, top_k=3, depth=4, num_nodes=12, min_probability=0.0)
+        proposer = Eagle3Proposer(head=folder, top_k=3, depth=4, num_nodes=12, min_probability=0.0, dtype="float32")
         generator = Generator(model, tokenizer, proposer=proposer)
         num_compared = 0
         for index, steps in trees_of(generator, prompts, num_tokens).items():

@@ -5,7 +5,7 @@ section 4. ``specdec/heads/`` has the head itself, its folders and its trees.
 """
 
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -52,6 +52,10 @@ class Eagle3Proposer(Proposer):
     num_nodes: int = Field(default=16, ge=1, description="nodes of a draft at most, the most probable paths")
     min_probability: float = Field(default=0.02, ge=0.0, le=1.0, description="least probability of a path, by the head")
 
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        default="auto", description="the head's precision; auto: bfloat16 if the target or the processor computes in it"
+    )
+
     def bind(self, host: Host) -> Engine:
         folder = head_of(host.model) if self.head is None else self.head.expanduser()
         if folder is None:
@@ -64,11 +68,8 @@ class Eagle3Proposer(Proposer):
                 "strategy, or a transformers or OpenVINO model"
             )
         embeddings = host.embeddings()
-        # A pass of the head takes as long as reading its weights, and drafts need no exact numbers.
-        is_fast = embeddings.is_cpu and torch.cpu._is_avx512_bf16_supported()  # products in bfloat16
-        dtype = torch.bfloat16 if is_fast or embeddings.dtype == torch.bfloat16 else torch.float32
         weights = TargetWeights(embeddings, lambda: host.output_rows(range(len(embeddings))), host.num_layers)
-        head = read_head(folder, weights, dtype)
+        head = read_head(folder, weights, self._dtype(embeddings))
         if int(head.target_ids.max()) >= host.vocab_size:
             raise ModelError(
                 f"the head in {folder} drafts ids beyond the target's vocabulary of {host.vocab_size}: give the folder "
@@ -76,3 +77,10 @@ class Eagle3Proposer(Proposer):
             )
         options = TreeOptions(self.top_k, self.depth, self.num_nodes, self.min_probability)
         return Eagle3Engine(options, head, head.config.target_layers(host.num_layers), learns=host.is_keyed)
+
+    def _dtype(self, embeddings: torch.Tensor) -> torch.dtype:
+        if self.dtype != "auto":
+            return torch.float32 if self.dtype == "float32" else torch.bfloat16
+        # A pass takes as long as reading the head's weights, and drafts need no exact numbers.
+        is_fast = embeddings.is_cpu and torch.cpu._is_avx512_bf16_supported()
+        return torch.bfloat16 if is_fast or embeddings.dtype == torch.bfloat16 else torch.float32
