@@ -13,7 +13,7 @@ from tests.support.preferred_engine import install
 SAME = ("model", "dtype", "device", "numerics", "weights", "backend")
 # `index` wants a model's tokenizer, and decodes nothing.
 DECODE_NOTHING = {"bench-serve", "index", "plugins", "report"}
-CHOOSES_ITSELF = {"demo"}  # by default a model that answers, on the engine that is recommended
+CHOOSES_ITSELF = {"demo", "train"}  # a model that answers on the recommended engine; torch, which trains
 
 
 def options_of(name: str) -> dict[str, Any]:
