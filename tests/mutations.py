@@ -319,7 +319,7 @@ MUTATIONS = (
         "another model's head",
         "specdec/heads/made_here.py",
         (("samples.add(_sample(tensor))", 'samples.add(b"")'),),
-        ("tests/training/test_head_training.py::test_auto_takes_the_head_of_this_very_model_alone",),
+        ("tests/training/test_head_training.py::test_eagle3_takes_the_head_of_this_very_model_alone",),
     ),
     Mutation(
         "a head keeps the keys and values of its draft",
