@@ -1,4 +1,4 @@
-"""Where a pass writes its keys and values, which all layers of a cache share."""
+"""The slots that a pass writes its keys and values to, which all layers of a cache share."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import torch
 
 @dataclass(slots=True)
 class Placement:
-    """Where the next forward writes: to rows from ``first`` on, each from its own start slot; shared by all layers.
+    """The slots of the next forward: rows from ``first`` on, each from its own start slot; shared by all layers.
 
     ``num_asked`` counts how often modelling code has read the number of slots in use.
     """

@@ -24,7 +24,7 @@ _SECONDS_BETWEEN_DRAWINGS = 0.5
 
 
 class Kind(Enum):
-    """What can be trained."""
+    """The kinds of models that can be trained."""
 
     head = "head"
 

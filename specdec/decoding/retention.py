@@ -1,4 +1,4 @@
-"""What a strategy retains of a text, cached with the text's keys and values for later requests of the same strategy."""
+"""The state that a strategy retains of a text, cached with the text's keys and values for later requests."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -40,7 +40,7 @@ class PairCache:
         self.keys, self.values = self.keys[:length], self.values[:length]
 
 
-# Scores over the draft vocabulary, from logits (requests, n, draft vocab) after a path of so many draft tokens.
+# Scores over the draft vocabulary, from logits (requests, n, draft vocab) after a path of a number of draft tokens.
 Score = Callable[[torch.Tensor, int], torch.Tensor]
 
 

@@ -24,7 +24,7 @@ from specdec.heads.rotary import Rotary, rotated
 
 
 class LayerInputs(NamedTuple):
-    """What attention and the rest of the layer take; heads lie before positions.
+    """The inputs of attention and of the rest of the layer; heads lie before positions.
 
     Attributes:
         residual: (batch, n, hidden).

@@ -28,7 +28,7 @@ _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
 
 @dataclass(frozen=True, slots=True)
 class TargetWeights:
-    """What a head shares with its target.
+    """The weights that a head shares with its target.
 
     Attributes:
         embeddings: (vocab, hidden), the input embeddings.

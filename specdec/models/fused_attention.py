@@ -1,4 +1,4 @@
-"""Which of torch's fused attention kernels a pass may use."""
+"""The choice of torch's fused attention kernels for a pass."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

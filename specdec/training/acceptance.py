@@ -1,4 +1,4 @@
-"""How many of a head's drafts a target accepts: at all positions of held-out text, and in replays of greedy answers."""
+"""The acceptance of a head's drafts: at all positions of held-out text, and in replays of greedy answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a head may be expected to bring, from the curve that was measured on SmolLM2."""
+"""The tokens per step to expect of a head, from the curve that was measured on SmolLM2."""
 
 # Answer tokens, and tokens per step of trees with 8 nodes on prompts that were never trained on:
 # benchmarks/notebook/2026-11-26-heads.md; the first is of two cores.

@@ -76,7 +76,7 @@ def train_head(
         settings: time, sizes and seed.
         prompts: token ids of prompts to answer, instead of the model's own.
         resume: go on with the text that the folder has.
-        watch: is told the plan and the progress.
+        watch: receives the plan and the progress.
 
     Raises:
         RequestError: without a tokenizer, for a folder that can't be written to or that has another run's text.

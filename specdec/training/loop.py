@@ -25,7 +25,7 @@ _DEPTH = 5
 
 @dataclass
 class Run:
-    """What a training run did.
+    """The outcome of a training run.
 
     Attributes:
         num_tokens: tokens trained on, prompts and padding included.
@@ -109,7 +109,7 @@ class Trainer:
         """Train on the rows in their order; the head ends as the best of those evaluated.
 
         Args:
-            rows: at least as many as an update takes.
+            rows: packed rows, no fewer than one update uses.
             seconds: how long to train, in as many passes over the rows as that allows, evaluations included. The head
                 before training is evaluated too. None for one pass.
             watch: called after each update and each evaluation; if an evaluation is the best so far, the head has its

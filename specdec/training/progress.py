@@ -1,4 +1,4 @@
-"""What a training run reports while it works."""
+"""The plan and the progress of a training run."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from specdec.training.expectation import expectation
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be done in the given time.
+    """The work planned for the given time.
 
     Attributes:
         num_answer_tokens: of the text, including what was written before.
@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a run calls while it works.
+    """Callbacks of a run while it works.
 
     Attributes:
         on_plan: called once, after the first seconds.

@@ -1,4 +1,4 @@
-"""What rows of a rollout have written, and what comes next in each: kept on the device, step by step."""
+"""The tokens that rows of a rollout have written, and the next ones of each: kept on the device, step by step."""
 
 import math
 from itertools import pairwise

@@ -8,7 +8,7 @@ _ALIGNMENT = 64  # slots
 
 
 class RolloutSettings(BaseModel):
-    """How the target writes.
+    """Settings of the target's own text.
 
     Attributes:
         num_rows: documents side by side.
@@ -37,7 +37,7 @@ class RolloutSettings(BaseModel):
 
 
 class TrainingSettings(BaseModel):
-    """How a head is trained.
+    """Settings of a head's training.
 
     Attributes:
         step_weights: weight of each unrolled step's loss.
@@ -74,7 +74,7 @@ class TrainingSettings(BaseModel):
 
 
 class HeadSettings(BaseModel):
-    """How a head is made from nothing but its target.
+    """Settings of making a head from nothing but its target.
 
     Attributes:
         minutes: time for everything.
@@ -83,7 +83,7 @@ class HeadSettings(BaseModel):
         answer_tokens: most tokens of an answer.
         num_rows: documents written side by side, if memory allows; None for 128 on a CPU and 4,096 on a GPU.
         row_length: tokens of a packed row.
-        held_out_every: one document in so many is kept for evaluations.
+        held_out_every: one document in this number is kept for evaluations.
         seed: of all randomness.
     """
 

@@ -1,4 +1,4 @@
-"""What heads read of their target: hidden states of some layers, computed batch by batch and never kept."""
+"""The part of a target that heads read: hidden states of some layers, computed batch by batch and never kept."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

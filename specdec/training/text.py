@@ -53,7 +53,7 @@ class Text:
         return type(self).of([self.document(index) for index in indices], self.answers[indices].tolist())
 
     def first(self, num_answer_tokens: int) -> Self:
-        """Return the first documents, with at least so many answer tokens where there are that many."""
+        """Return the first documents that together have ``num_answer_tokens``, or all if there are fewer."""
         sizes = np.diff(self.offsets) - self.answers
         count = int(np.searchsorted(sizes.cumsum(), num_answer_tokens)) + 1
         return self.select(np.arange(min(count, len(self))))

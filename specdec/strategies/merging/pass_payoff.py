@@ -1,4 +1,4 @@
-"""Whether a part of a merge that drafts by passes of a model, such as a trained head, saves more time than it takes.
+"""The worth of a merge's part that drafts by passes of a model, such as a trained head: time saved over time taken.
 
     share of time = seconds of the part's passes / seconds of the steps
     share of tokens = accepted tokens that no other part would have drafted / tokens of the steps
