@@ -51,7 +51,7 @@ class StaticLayer(RaggedLayer):
 
 @dataclass(slots=True)
 class StaticPlacement(Placement):
-    """The slots of the next pass, ``rows`` (rows, 1) and ``slots`` (rows, width), are written; ``visible`` slots are read."""
+    """The next pass writes to ``slots`` (rows, width) of ``rows`` (rows, 1), and reads ``visible`` slots."""
 
     rows: torch.Tensor = torch.empty(0)  # noqa: RUF009 - replaced before each pass
     slots: torch.Tensor = torch.empty(0)  # noqa: RUF009 - as above
