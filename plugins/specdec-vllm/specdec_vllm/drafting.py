@@ -16,6 +16,7 @@ from specdec.strategies.auto import AutoProposer
 from specdec.strategies.base import Host
 from specdec.strategies.merging.merged import MergedProposer
 from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
+from specdec.strategies.sources.grammar import GrammarProposer
 from specdec.tree import ROOT
 from specdec_vllm.packed_cost_model import PackedCostModel, group_of
 from specdec_vllm.rows import Text
@@ -52,7 +53,7 @@ class Drafting:
     ) -> None:
         proposer: Proposer = load_plugins().make("proposers", strategy)
         if isinstance(proposer, AutoProposer):
-            proposer = _without_signals(proposer)
+            proposer = _from_tokens_alone(proposer)
         if wanted := proposer.wants():
             signals = ", ".join(sorted(f"{nodes.name.lower()} {what}" for nodes, what in wanted))
             raise PluginError(
@@ -162,10 +163,11 @@ def _accepted(tree: DraftTree, tokens: Sequence[int]) -> tuple[int, ...]:
     return tuple(path)
 
 
-def _without_signals(auto: AutoProposer) -> MergedProposer:
-    """Return the merge of ``auto`` without the strategies that need the model's predictions."""
+def _from_tokens_alone(auto: AutoProposer) -> MergedProposer:
+    """Return the merge of ``auto`` without what vLLM doesn't tell: the model's predictions, and constraints."""
     merged = auto.merged()
-    return merged.model_copy(update={"proposers": tuple(each for each in merged.proposers if not each.wants())})
+    parts = (each for each in merged.proposers if not each.wants() and not isinstance(each, GrammarProposer))
+    return merged.model_copy(update={"proposers": tuple(parts)})
 
 
 def _sizer(merged: MergedProposer, host: Host) -> DraftSizer:
