@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.formats import with_exact_formats
 from specdec.constraints.json_schema import ALLOWED_ESCAPES
 from specdec.constraints.matcher import check_size, library, start
 from specdec.constraints.schema_check import check_schema
@@ -49,7 +50,7 @@ def _with_schemas_checked(definition: str) -> str:
             raise RequestError(f"a JSON schema of the grammar isn't JSON: {in_one_line(error)}") from None
         if found.start() >= end and schema and isinstance(schema, dict):  # the library refuses lists, texts and numbers
             check_schema(schema)
-            limited = schema | {"x-guidance": {"json_allowed_escapes": ALLOWED_ESCAPES}}
+            limited = with_exact_formats(schema) | {"x-guidance": {"json_allowed_escapes": ALLOWED_ESCAPES}}
             parts += definition[end : found.end()], json.dumps(limited, ensure_ascii=False)
             end = after
     return "".join([*parts, definition[end:]])

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, TypeAdapter
 
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.formats import with_exact_formats
 from specdec.constraints.matcher import check_size, library, start
 from specdec.constraints.schema_check import check_schema
 from specdec.errors import RequestError, in_one_line
@@ -60,7 +61,8 @@ class JsonSchema(Constraint):
             "coerce_one_of": False,
             "lenient": False,
         }
-        return str(library().LLMatcher.grammar_from_json_schema(self.definition, overrides=options))
+        schema = json.dumps(with_exact_formats(json.loads(self.definition)), ensure_ascii=False)
+        return str(library().LLMatcher.grammar_from_json_schema(schema, overrides=options))
 
     def parse(self, text: str) -> Any:
         if self.python_type is None:
@@ -87,6 +89,8 @@ def _schema_of(python_type: Any) -> Mapping[str, Any]:
 
 def _read(text: str) -> Any:
     try:
-        return json.loads(text)
+        schema = json.loads(text)
+        json.dumps(schema, allow_nan=False)  # Python reads NaN and 1e999, which aren't JSON
+        return schema
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the JSON schema isn't JSON: {in_one_line(error)}") from None

@@ -68,19 +68,29 @@ def check_schema(schema: object) -> None:
         RequestError: with the place in the schema, for a keyword that isn't enforced, a value of the wrong kind, a
             reference to no schema, or a schema that allows endless values alone.
     """
-    schemas = {"#": schema}
-    waiting = ["#"]
+    schemas = schemas_by_place(schema, _check_one)
+    _check_finite(schemas)
+
+
+def schemas_by_place(schema: object, check: Callable[[str, Any], object] = lambda *_: None) -> dict[str, Any]:
+    """Return a schema and all schemas within it, by place; ``check(place, schema)`` runs before those within."""
+    schemas, waiting = {"#": schema}, ["#"]
     while waiting:
         place = waiting.pop()
         found = schemas[place]
-        if not isinstance(found, dict | bool):
-            _refuse(place, f"a schema is a mapping, true or false, not {found!r}")
+        check(place, found)
         if isinstance(found, dict):
-            _check_keywords(place, found)
             inner = dict(_inner(place, found))
             schemas |= inner
             waiting += inner
-    _check_finite(schemas)
+    return schemas
+
+
+def _check_one(place: str, schema: object) -> None:
+    if isinstance(schema, dict):
+        _check_keywords(place, schema)
+    elif not isinstance(schema, bool):
+        _refuse(place, f"a schema is a mapping, true or false, not {schema!r}")
 
 
 def _check_keywords(place: str, schema: Mapping[str, Any]) -> None:
