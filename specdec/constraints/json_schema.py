@@ -8,7 +8,8 @@ from pydantic import Field, TypeAdapter
 
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
 from specdec.constraints.formats import with_exact_formats
-from specdec.constraints.matcher import check_size, library, start
+from specdec.constraints.matcher import GrammarError, check_size, library, start
+from specdec.constraints.refusals import place_of_refusal
 from specdec.constraints.schema_check import check_schema
 from specdec.errors import RequestError, in_one_line
 
@@ -43,7 +44,12 @@ class JsonSchema(Constraint):
         super().__init__(definition=text, **options)
 
     def start(self, vocabulary: Vocabulary) -> ConstraintState:
-        return start(self.grammar(), vocabulary)
+        schema = json.loads(self.definition)
+        try:
+            return start(self._grammar_of(schema), vocabulary)
+        except GrammarError as error:
+            place = place_of_refusal(schema, error.reason, lambda part: start(self._grammar_of(part), vocabulary))
+            raise RequestError(f"the JSON schema is refused at {place}: {error.reason}") from None
 
     def grammar(self) -> str:
         """The grammar in the library's own form.
@@ -51,6 +57,9 @@ class JsonSchema(Constraint):
         Raises:
             RequestError: if the library isn't installed.
         """
+        return self._grammar_of(json.loads(self.definition))
+
+    def _grammar_of(self, schema: Any) -> str:
         after_item, after_key = _SEPARATORS[self.whitespace]
         options = {
             "item_separator": after_item,
@@ -61,8 +70,8 @@ class JsonSchema(Constraint):
             "coerce_one_of": False,
             "lenient": False,
         }
-        schema = json.dumps(with_exact_formats(json.loads(self.definition)), ensure_ascii=False)
-        return str(library().LLMatcher.grammar_from_json_schema(schema, overrides=options))
+        text = json.dumps(with_exact_formats(schema), ensure_ascii=False)
+        return str(library().LLMatcher.grammar_from_json_schema(text, overrides=options))
 
     def parse(self, text: str) -> Any:
         if self.python_type is None:

@@ -31,7 +31,8 @@ def start(grammar: str, vocabulary: Vocabulary) -> ConstraintState:
     """Compile a grammar in llguidance's own form, as ``LLMatcher.grammar_from_…`` returns it.
 
     Raises:
-        RequestError: with the library's message, if it refuses the grammar or the tokenizer, or isn't installed.
+        GrammarError: if the library refuses the grammar.
+        RequestError: if the library refuses the tokenizer, takes too long, or isn't installed.
     """
     tokens = vocabulary.once(_library_tokens)
     matcher = _compiled(grammar, tokens)
@@ -74,6 +75,14 @@ def _too_slow() -> RequestError:
     return RequestError(f"the constraint takes longer than {MOST_SECONDS:g} s to compile: simplify it")
 
 
+class GrammarError(RequestError):
+    """A grammar that the library refuses; ``reason`` is the library's message in one line."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the constraint is refused: {reason}")
+        self.reason = reason
+
+
 def library() -> Any:
     """Return the module llguidance.
 
@@ -84,10 +93,10 @@ def library() -> Any:
 
 
 def check(matcher: "LLMatcher") -> None:
-    """Raise RequestError if a matcher has failed."""
+    """Raise GrammarError if a matcher has failed."""
     if matcher.is_error():
         lines = matcher.get_error().strip().partition("\n<state>")[0].splitlines()
-        raise RequestError(f"the constraint is refused: {' '.join(' '.join(lines).split())}")
+        raise GrammarError(" ".join(" ".join(lines).split()))
 
 
 def check_size(name: str, text: str) -> None:

@@ -80,7 +80,7 @@ def schemas_by_place(schema: object, check: Callable[[str, Any], object] = lambd
         found = schemas[place]
         check(place, found)
         if isinstance(found, dict):
-            inner = dict(_inner(place, found))
+            inner = dict(inner_schemas(place, found))
             schemas |= inner
             waiting += inner
     return schemas
@@ -126,8 +126,8 @@ def _strings(value: object) -> Iterator[str]:
             yield from _strings(inner)
 
 
-def _inner(place: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The schemas within a schema, each with its place as a JSON pointer."""
+def inner_schemas(place: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The schemas directly within a schema, each with its place as a JSON pointer."""
     for keyword, value in schema.items():
         if keyword in _MAPPINGS:
             yield from ((f"{place}/{keyword}/{_escaped(name)}", inner) for name, inner in value.items())

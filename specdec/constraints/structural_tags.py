@@ -1,6 +1,7 @@
 """Free text in which JSON between tags is constrained."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -8,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
 from specdec.constraints.json_schema import JsonSchema
-from specdec.constraints.matcher import check_size, library, start
+from specdec.constraints.matcher import GrammarError, check_size, library, start
 from specdec.errors import RequestError, in_one_line
 
 
@@ -46,7 +47,8 @@ class Tag(BaseModel):
 class StructuralTags(Constraint):
     """Free text up to the trigger of a tag; then the rest of the tag, its JSON, its end, and free text again.
 
-    Tags with the same trigger are alternatives. A trigger that is one special token of the model is that token.
+    Tags with the same trigger are alternatives. The model's special tokens are these tokens in a tag's texts, such as
+    the end ``<|im_end|>``, and stand nowhere in free text.
     """
 
     tags: tuple[Tag, ...] = Field(min_length=1, description="the tags")
@@ -58,22 +60,48 @@ class StructuralTags(Constraint):
     def start(self, vocabulary: Vocabulary) -> ConstraintState:
         added = getattr(vocabulary.tokenizer, "added_tokens_decoder", {})
         special = {token.content: index for index, token in added.items() if token.special}
-        return start(library().LLMatcher.grammar_from_lark(self._lark(special)), vocabulary)
+        try:
+            return start(library().LLMatcher.grammar_from_lark(self._lark(special)), vocabulary)
+        except GrammarError:
+            for tag in self.tags:
+                tag.content.start(vocabulary)  # a refusal with the place in the schema
+            raise
 
     def _lark(self, special: Mapping[str, int]) -> str:
-        """The rules; a trigger that is a special token stands there by its id."""
+        """The rules; special tokens stand there by their ids."""
         names = " | ".join(f"tag_{index}" for index in range(len(self.tags)))
         rules = [f"start: ({names})* rest", "rest: TEXT", r"TEXT: /(.|\n)*/"]
         for index, tag in enumerate(self.tags):
-            trigger = tag.trigger or tag.begin
-            begun = f"TEXT <[{special[trigger]}]>" if trigger in special else f"begun_{index}"
-            if trigger not in special:
-                rules.append(f"begun_{index}[lazy]: TEXT {_quoted(trigger)}")
+            text, token = _trigger_of(tag, special)
+            begun = f"TEXT <[{special[token]}]>" if token else f"begun_{index}"
+            if not token:
+                rules.append(f"begun_{index}[lazy]: TEXT {_quoted(text)}")
             schema = json.loads(tag.content.grammar())["grammars"][0]["json_schema"]  # with its options
-            inner = f"{_quoted(tag.begin[len(trigger) :])} %json {json.dumps(schema)} {_quoted(tag.end)}"
-            rules.append(f"tag_{index}: {begun} {inner}")
+            before, after = _spelled(tag.begin[len(token or text) :], special), _spelled(tag.end, special)
+            rules.append(f"tag_{index}: {begun} {before} %json {json.dumps(schema)} {after}")
         return "\n".join(["%llguidance {}", *rules])
 
 
+def _trigger_of(tag: Tag, special: Mapping[str, int]) -> tuple[str, str]:
+    """The text that triggers a tag, and the special token at its start, which is enough: free text has none."""
+    text = tag.trigger or tag.begin
+    found = [token for token in special if token and token in text]
+    token = max((token for token in found if text.startswith(token)), key=len, default="")
+    if found and not token:
+        raise RequestError(
+            f"the trigger {text!r} has the special token {found[0]!r} after text: end the trigger before"
+        )
+    return text, token
+
+
+def _spelled(text: str, special: Mapping[str, int]) -> str:
+    """A text in the grammar: special tokens by their ids, and the text between them quoted."""
+    parts = list[str]()
+    pattern = "|".join(map(re.escape, sorted(filter(None, special), key=len, reverse=True)))
+    for part in re.split(f"({pattern})", text) if pattern else [text]:
+        parts += [f"<[{special[part]}]>" if part in special else _quoted(part)] if part else []
+    return " ".join(parts)
+
+
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""
+    return json.dumps(text, ensure_ascii=False)

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from specdec.constraints.path_state import PathState
 from specdec.decoding.plan import Strategy
 from specdec.decoding.request_state import RequestState
 from specdec.errors import PluginError, plural
 from specdec.target import Target
-from specdec.tree import Budget, DraftTree
+from specdec.tree import ROOT, Budget, DraftTree, Role
 
 MAX_NODES = 512  # a limit for runaway proposers; the largest published lookahead setting has 480
 UNLIMITED = 1 << 20  # positions of models without a limit
@@ -56,3 +57,32 @@ def checked(proposal: DraftTree | Exception, request: RequestState, limits: Budg
     if verifier.reads_q and proposal.has_true_q:
         proposal.check_draws(vocab_size, name)
     return proposal
+
+
+def allowed_part(tree: DraftTree, constraint: PathState | None) -> DraftTree:
+    """Return a tree without the candidates that a request's constraint refuses: no pass can accept them.
+
+    Refused nodes that another node needs stay, and so do those of other roles and sampled ones, which carry their q.
+    """
+    if constraint is None or tree.has_sampled_draws:
+        return tree
+    states = dict[int, PathState | None]({ROOT: constraint})
+    kept, refused = set[int](), set[int]()
+    for node in range(1, len(tree)):
+        if tree.roles[node] == Role.CANDIDATE and not _is_allowed(node, tree, states):
+            refused.add(node)
+    for node in range(len(tree) - 1, ROOT, -1):
+        if node not in refused or node in kept:
+            kept |= {node, tree.parents[node]} - {ROOT}
+    return tree if len(kept) == len(tree) - 1 else tree.part(sorted(kept))
+
+
+def _is_allowed(node: int, tree: DraftTree, states: dict[int, PathState | None]) -> bool:
+    """Return True if the constraint allows a node's path; add the state after it to those of the nodes before."""
+    above, token = states.get(tree.parents[node]), tree.tokens[node]
+    try:
+        is_allowed = above is not None and above.allows(token)
+        states[node] = above.follow(token) if above is not None and is_allowed else None
+    except Exception:  # a limit, met on a path that may never be written
+        return False
+    return is_allowed

@@ -15,7 +15,7 @@ from specdec.decoding.lifecycle import leave
 from specdec.decoding.phases import timed
 from specdec.decoding.plan import Strategy
 from specdec.decoding.prefill import prompt_signals, tree_of_chunk
-from specdec.decoding.proposals import budget, checked, propose_all
+from specdec.decoding.proposals import allowed_part, budget, checked, propose_all
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.signals import feedback_of, reads_logits_of_prompts, wanted
 from specdec.record import Outcome, StepRecord
@@ -130,7 +130,9 @@ def _drafts(batch: Batch, strategy: Strategy, requests: Sequence[RequestState]) 
             turn.read = tree_of_chunk(rest, request)
         with blame_proposer(strategy, [request]):
             proposed = checked(proposal, request, limits, batch.target.shapes.vocab_size)
-            tree = proposed if batch.target.shapes.takes_trees else proposed.longest_chain()
+            tree = allowed_part(proposed, request.constraint)
+            if not batch.target.shapes.takes_trees:
+                tree = tree.longest_chain()
             if batch.drops_drafts and request.plan.verifier.is_keyed:
                 tree = proposed.part([])
             tree.wanted = wanted(tree, strategy.wants)

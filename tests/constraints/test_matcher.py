@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from datetime import date, datetime, time
 from threading import Event
 from typing import Any
 from unittest.mock import Mock
@@ -162,6 +163,24 @@ def test_triggers_that_are_special_tokens_are_these_tokens_and_others_are_text()
         assert texts(state, tokenizer) == [str(value)]
 
 
+def test_special_tokens_are_these_tokens_throughout_a_tag() -> None:
+    tokenizer = copy.deepcopy(trained())
+    tokenizer.add_tokens([AddedToken(name, special=True) for name in ("<call>", "<sep>", "</call>")])
+    call, sep, end = tokenizer.convert_tokens_to_ids(["<call>", "<sep>", "</call>"])
+    tag = Tag(begin="<call>the <sep>", content={"const": 1}, end=".</call>", trigger="<call>the ")
+    state = StructuralTags([tag]).start(Vocabulary(tokenizer, len(tokenizer)))
+    tokens = [*byte_ids("a"), call, *trained()("the ")["input_ids"], sep, *byte_ids("1."), end]
+    for place, token in enumerate(tokens):
+        assert state.mask()[token], place
+        assert place < 2 or state.mask().sum() < 9, place  # nothing else within the tag
+        assert token in (sep, end) or not state.mask()[[sep, end]].any(), place
+        state = state.advance(token)
+        assert state.is_accepting == (token in (tokens[0], end))
+    late = StructuralTags([Tag(begin="the <sep>", content={})])
+    with pytest.raises(RequestError, match="'the <sep>' has the special token '<sep>' after text"):
+        late.start(Vocabulary(tokenizer, len(tokenizer)))
+
+
 TAGS_REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "empty": (lambda: Tag(begin="", content={}), "Tag refused: ValidationError: begin"),
     "no schema": (lambda: Tag(begin="a", content=3), "give a pydantic model"),
@@ -216,6 +235,51 @@ def test_what_the_library_refuses_is_an_error_in_one_line(name: str) -> None:
     with pytest.raises(RequestError, match=reason) as caught:
         constraint.start(Vocabulary(trained(), len(trained())))
     assert "\n" not in str(caught.value)
+
+
+NESTED = {"items": {"anyOf": [{"type": "string", "format": "colour"}, {"$ref": "#/$defs/a"}]}, "$defs": {"a": {}}}
+
+
+def test_a_schema_that_the_library_refuses_is_refused_with_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = Vocabulary(trained(), len(trained()))
+    place = "at #/properties/a/items/anyOf/0: Unknown format"
+    for constraint in (
+        JsonSchema({"properties": {"a": NESTED, "b": {"$ref": "#/$defs/a"}}, "$defs": {"a": True}}),
+        StructuralTags([Tag(begin="a", content={"properties": {"a": NESTED | {"$defs": {}}}, "$defs": {"a": {}}})]),
+    ):
+        with pytest.raises(RequestError, match=place):
+            constraint.start(vocabulary)
+    with pytest.raises(RequestError, match=r"at #/\$defs/a: Unsatisfiable"):
+        JsonSchema({"$ref": "#/$defs/a", "$defs": {"a": False}}).start(vocabulary)
+    monkeypatch.setattr("specdec.constraints.refusals._MOST_SECONDS", -1.0)
+    with pytest.raises(RequestError, match="at #: Unknown format"):
+        JsonSchema({"items": {"format": "colour"}}).start(vocabulary)
+
+
+def test_dates_and_times_are_those_that_exist() -> None:
+    """Python's own notion of them, on dates near each end of a month, and on times near each limit."""
+    days = [f"{year}-{month:02}-{day:02}" for year in ("1900", "2000", "2023", "2024") for month in (1, 2, 4) for day in
+            (28, 29, 30, 31)]  # fmt: skip
+    texts = {"date": [*days, "0000-01-01", "0001-01-01"]}
+    texts["time"] = ["00:00:00Z", "23:59:59.5+01:00", "23:59:60Z", "24:00:00Z"]
+    texts["date-time"] = [f"{day}T{hour}" for day in ("2023-02-29", "2024-02-29") for hour in texts["time"]]
+    for name, read in (
+        ("date", date.fromisoformat),
+        ("time", time.fromisoformat),
+        ("date-time", datetime.fromisoformat),
+    ):
+        for schema in ({"format": name}, {"anyOf": [{"type": "string", "format": name}]}):
+            constraint = JsonSchema(schema)
+            for text in texts[name]:
+                assert is_complete(constraint, f'"{text}"') == exists(read, text), text
+
+
+def exists(read: Callable[[str], object], text: str) -> bool:
+    try:
+        read(text)
+    except ValueError:
+        return False
+    return True
 
 
 def test_a_constraint_that_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

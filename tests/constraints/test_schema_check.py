@@ -84,6 +84,7 @@ ACCEPTED: dict[str, Any] = {
     "finite array": {"type": "array", "items": {"$ref": "#"}},
     "divisors": {"anyOf": [{"multipleOf": each} for each in (0.001, 7, 12345.6, 3_000_000)]},
     "escapes": {"enum": ['\b\f\n\r\t\\"/é'], "default": "\x01"},
+    "true itself": "true",
     "text": '{"enum": [1, "two", null]}',
 }
 
@@ -99,6 +100,7 @@ def test_what_is_no_schema_or_too_large_is_refused_before_it_is_compiled() -> No
         ("{", "isn't JSON"),
         ({"const": {1, 2}}, "isn't JSON"),
         ("[" * 100_000, "isn't JSON"),
+        ('{"maximum": 1e999}', "isn't JSON"),
         (open, "give a pydantic model or another type with a JSON schema"),
         ({"enum": ["a" * 300_000]}, "at most 262,144"),
         ({"enum": ["\ud800"]}, "half of a surrogate pair"),

@@ -12,11 +12,11 @@ from specdec import Generator, ToyModel
 from specdec.constraints import Choice, JsonObject, JsonSchema, Regex
 from tests.support.byte_tokenizer import trained
 from tests.support.plain import decode_model
-from tests.support.schemas import SATISFIABLE
 
 pytest.importorskip("llguidance")
-jsonschema = pytest.importorskip("jsonschema")
-from tests.support.masks import allowed_by, grammar_of  # noqa: E402 - needs the library
+pytest.importorskip("jsonschema")
+from tests.support.masks import allowed_by, grammar_of
+from tests.support.schemas import SATISFIABLE, check_valid
 
 PROMPTS = ["# heapq\n", "class Reader:\n    def read(self):", "x", "# The members, as JSON, with all of their names\n"]
 NUM_TOKENS = 90
@@ -61,7 +61,7 @@ def test_schemas_made_at_random_have_plain_decodings_texts_which_are_valid(
                 if result.finish_reason == "stop":
                     num_complete += 1
                     assert result.parsed == json.loads(result.text)
-                    jsonschema.validate(result.parsed, schema, format_checker=jsonschema.FormatChecker())
+                    check_valid(result.parsed, schema)
                 else:
                     assert result.finish_reason == "length"
     assert num_complete

@@ -1,4 +1,4 @@
-"""Masks of JSON schemas by a matcher that consumes the whole path each time, written without specdec."""
+"""Masks of JSON schemas by a matcher that consumes the whole path each time, by another loop than specdec's."""
 
 import json
 from typing import Any
@@ -7,6 +7,7 @@ import llguidance
 import numpy as np
 from llguidance.hf import from_tokenizer
 
+from specdec.constraints.formats import with_exact_formats
 from tests.support.plain import Allowed
 
 
@@ -25,11 +26,11 @@ def allowed_by(grammar: str, tokenizer: Any, vocab_size: int) -> Allowed:
 
 
 def grammar_of(schema: Any) -> str:
-    """A schema's grammar, with the whitespace and escapes that ``JsonSchema`` has by default."""
+    """A schema's grammar, with the whitespace, escapes and dates that ``JsonSchema`` has by default."""
     options = {
         "item_separator": ", ",
         "key_separator": ": ",
         "whitespace_flexible": False,
         "json_allowed_escapes": 'nrbtf\\"',
     }
-    return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options))
+    return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(with_exact_formats(schema)), overrides=options))
