@@ -1,7 +1,7 @@
 """Formats of JSON schemas that the library allows more texts of than exist.
 
 llguidance allows 29 February in every year, the year 0, and a leap second in every minute. Patterns beside the format
-exclude them. Leap seconds are refused altogether, since Python's ``datetime`` has none.
+exclude them, and what Python's ``datetime`` doesn't read: leap seconds and the small letters t and z.
 """
 
 import copy
@@ -17,8 +17,8 @@ _DATE = (
 )
 _PATTERNS: Mapping[Any, tuple[str, ...]] = {
     "date": _DATE,
-    "date-time": (*_DATE, "^[-0-9]{10}[Tt][0-9]{2}:[0-9]{2}:[0-5]"),
-    "time": ("^[0-9]{2}:[0-9]{2}:[0-5]",),
+    "date-time": (*_DATE, "^[-0-9]{10}T[0-9]{2}:[0-9]{2}:[0-5][^z]*$"),
+    "time": ("^[0-9]{2}:[0-9]{2}:[0-5][^z]*$",),
 }
 
 

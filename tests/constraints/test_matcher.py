@@ -261,7 +261,7 @@ def test_dates_and_times_are_those_that_exist() -> None:
     days = [f"{year}-{month:02}-{day:02}" for year in ("1900", "2000", "2023", "2024") for month in (1, 2, 4) for day in
             (28, 29, 30, 31)]  # fmt: skip
     texts = {"date": [*days, "0000-01-01", "0001-01-01"]}
-    texts["time"] = ["00:00:00Z", "23:59:59.5+01:00", "23:59:60Z", "24:00:00Z"]
+    texts["time"] = ["00:00:00Z", "23:59:59.5+01:00", "23:59:60Z", "24:00:00Z", "01:02:03z"]
     texts["date-time"] = [f"{day}T{hour}" for day in ("2023-02-29", "2024-02-29") for hour in texts["time"]]
     for name, read in (
         ("date", date.fromisoformat),
