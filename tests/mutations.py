@@ -271,7 +271,7 @@ MUTATIONS = (
     Mutation(
         "an end of text before the constraint is met",
         "specdec/constraints/path_state.py",
-        (("allowed[ends] = self.state.is_accepting", "allowed[ends] = True"),),
+        (("allowed[ends] = self.is_accepting", "allowed[ends] = True"),),
         (CONSTRAINTS,),
     ),
     Mutation(

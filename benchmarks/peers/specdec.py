@@ -2,6 +2,7 @@
 
     specdec:prompt_lookup:max_ngram=2,num_tokens=10      a proposer's string, in fast numerics like the peers
     specdec:lookahead:N=5,W=7,G=7+numerics=exact         options of ``Generator`` follow a plus sign
+    specdec:auto+schema=order.json                       texts under a JSON schema
     specdec                                              plain decoding
 
 On OpenVINO the model is the checkpoint's folder. As with OpenVINO GenAI, one pass is made before memory is counted,
@@ -11,8 +12,9 @@ since weights are packed in the first passes. ``demo_drafter`` stands for the fo
 from typing import Any
 
 from benchmarks.peers import models
-from benchmarks.peers.worker import Arguments, Decode, Decoded, options, serve
+from benchmarks.peers.worker import Arguments, Decode, Decoded, options, schema_of, serve
 from specdec import Generator
+from specdec.constraints import JsonSchema
 
 _ROWS = 64  # of the first pass
 
@@ -27,22 +29,27 @@ def load(arguments: Arguments) -> Any:
     return generator
 
 
-def _chosen(arguments: Arguments) -> tuple[str, dict[str, Any]]:
-    """The proposer, and the generator's options."""
+def _chosen(arguments: Arguments) -> tuple[str, dict[str, Any], Any]:
+    """The proposer, the generator's options and the schema."""
     proposer, _, rest = models.with_drafter(arguments.method).partition("+")
-    return proposer or "autoregressive", {"numerics": "fast", **options(rest.replace("+", ","))}
+    chosen = options(rest.replace("+", ","))
+    schema = schema_of(chosen)
+    return proposer or "autoregressive", {"numerics": "fast", **chosen}, schema
 
 
 def _generator(model: Any, arguments: Arguments) -> Generator:
-    proposer, chosen = _chosen(arguments)
+    proposer, chosen, _ = _chosen(arguments)
     return Generator(model, proposer=proposer, **chosen)
 
 
 def prepare(model: Any, arguments: Arguments) -> Decode:
     generator = model if isinstance(model, Generator) else _generator(model, arguments)
 
+    schema = _chosen(arguments)[2]
+    ending = {"eos_token_id": ()} if schema is None else {"constraint": JsonSchema(schema)}
+
     def decode(prompt: list[int], max_new_tokens: int) -> Decoded:
-        result = generator.generate(prompt, max_new_tokens=max_new_tokens, seed=0, eos_token_id=())
+        result = generator.generate(prompt, max_new_tokens=max_new_tokens, seed=0, **ending)
         return Decoded(list(result.token_ids), result.stats.steps, dict(result.stats.seconds))
 
     return decode

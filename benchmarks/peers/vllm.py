@@ -5,7 +5,9 @@
     vllm:method=suffix
     vllm:method=custom_class,model=specdec_vllm.Proposer,num_speculative_tokens=16     specdec's drafts
 
-Options are those of ``speculative_config``. Suffix decoding forgets past requests unless
+    vllm:schema=order.json                                          texts under a JSON schema
+
+Other options are those of ``speculative_config``. Suffix decoding forgets past requests unless
 ``suffix_decoding_max_cached_requests`` says otherwise, and the prefix cache is off, since prompts repeat. The 1 GiB of
 keys and values is allocated with the model and not counted as memory over it. Threads are those of Intel's OpenMP, as
 vLLM recommends.
@@ -16,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.worker import Arguments, Decode, Decoded, serve
+from benchmarks.peers.worker import Arguments, Decode, Decoded, schema_of, serve
 
 _MOST_TOKENS = 512  # in a pass; it tries one of that size before it starts, and longer prompts come in pieces
 
@@ -24,23 +26,27 @@ _MOST_TOKENS = 512  # in a pass; it tries one of that size before it starts, and
 def load(arguments: Arguments) -> Any:
     from vllm import LLM
 
-    speculative = arguments.options or None
+    speculative = arguments.options
+    schema = schema_of(speculative)
     if speculative and speculative.get("method") == "suffix":
         speculative = {"suffix_decoding_max_cached_requests": 0, **speculative}
     return LLM(
         str(arguments.model),
         dtype=arguments.dtype,
-        speculative_config=speculative,
+        speculative_config=speculative or None,
         max_num_seqs=1,
         max_num_batched_tokens=_MOST_TOKENS,
         enable_prefix_caching=False,
-        skip_tokenizer_init=True,
+        skip_tokenizer_init=schema is None,
     )
 
 
 def prepare(model: Any, arguments: Arguments) -> Decode:
     from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
 
+    schema = schema_of(arguments.options)
+    constraint = None if schema is None else StructuredOutputsParams(json=schema)
     engine_step, count = model.llm_engine.step, 0
 
     def counted() -> Any:
@@ -52,7 +58,13 @@ def prepare(model: Any, arguments: Arguments) -> Decode:
 
     def decode(prompt: list[int], max_new_tokens: int) -> Decoded:
         before = count
-        sampling = SamplingParams(temperature=0.0, max_tokens=max_new_tokens, ignore_eos=True, detokenize=False)
+        sampling = SamplingParams(
+            temperature=0.0,
+            max_tokens=max_new_tokens,
+            ignore_eos=schema is None,
+            detokenize=False,
+            structured_outputs=constraint,
+        )
         [output] = model.generate([{"prompt_token_ids": prompt}], sampling, use_tqdm=False)
         return Decoded(list(output.outputs[0].token_ids), count - before)
 

@@ -6,7 +6,8 @@
 
 ``seconds`` covers decoding alone; ``steps`` are forward passes, the prompt's included, or null; ``phases`` are seconds
 by phase, or null; ``peak_bytes`` is memory over the loaded model so far, or null. Decoding is greedy, and end-of-text
-ids are off, so that all contenders write the same number of tokens. A worker that fails ends, with the reason on
+ids are off, so that all contenders write the same number of tokens; but with a method's option ``schema``, the file of a
+JSON schema, a text ends where it is complete. A worker that fails ends, with the reason on
 standard error. It needs only torch and its own library, in that library's environment.
 """
 
@@ -54,6 +55,12 @@ class Decoded:
 
 
 Decode = Callable[[list[int], int], Decoded]  # (prompt, max_new_tokens)
+
+
+def schema_of(chosen: dict[str, Any]) -> Any:
+    """Remove the option ``schema`` from a method's, and return the JSON schema of its file; None without it."""
+    path = chosen.pop("schema", None)
+    return None if path is None else json.loads(Path(path).read_text(encoding="utf-8"))
 
 
 def options(text: str) -> dict[str, Any]:

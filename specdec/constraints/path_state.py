@@ -26,6 +26,7 @@ class PathState:
     eos_token_ids: frozenset[int]
     vocab_size: int
     _allowed: torch.Tensor | None = None
+    _is_accepting: bool | None = None
     _num_others: int = 0  # allowed tokens that don't end the text
     _forced: tuple[int, ...] | None = None
     _after: dict[int, "PathState"] = field(default_factory=dict)
@@ -41,8 +42,10 @@ class PathState:
     @property
     def is_accepting(self) -> bool:
         """True if the text may end here."""
-        with self._blaming():
-            return self.state.is_accepting
+        if self._is_accepting is None:
+            with self._blaming():
+                self._is_accepting = bool(self.state.is_accepting)
+        return self._is_accepting
 
     @property
     def is_complete(self) -> bool:
@@ -91,11 +94,11 @@ class PathState:
         if mask.dtype != torch.bool or mask.shape != (size,):
             given = f"{mask.dtype} of shape {tuple(mask.shape)}"
             raise PluginError(f"{self._name}.mask() returned {given}; it must be torch.bool of shape ({size},)")
-        allowed, ends = mask.clone(), list(self.eos_token_ids)
+        allowed, ends = mask.numpy().copy(), list(self.eos_token_ids)
         allowed[ends] = False
-        self._num_others = int(np.count_nonzero(allowed.numpy()))
-        allowed[ends] = self.state.is_accepting
-        return allowed
+        self._num_others = int(np.count_nonzero(allowed))
+        allowed[ends] = self.is_accepting
+        return torch.from_numpy(allowed)
 
     @property
     def _name(self) -> str:

@@ -81,10 +81,14 @@ class Growth:
     @property
     def next_probability(self) -> float:
         """The probability of the next candidate, 0 if there is none or the budget's nodes are taken."""
-        return -self._heap[0][0] if self._heap and len(self.tokens) <= self._max_nodes else 0.0
+        if len(self.tokens) > self._max_nodes:
+            return 0.0
+        while self._heap and not self._is_allowed(*self._heap[0][2:]):
+            heappop(self._heap)
+        return -self._heap[0][0] if self._heap else 0.0
 
     def take(self) -> None:
-        """Take the most probable candidate, and find the candidates after it."""
+        """Take the most probable candidate, whose probability was read, and find the candidates after it."""
         negative, _, parent, token = heappop(self._heap)
         if self._is_chain:
             self._heap.clear()
@@ -100,7 +104,7 @@ class Growth:
         states, candidates = list[Any](), dict[int, AcceptanceRate]()
         self._states.append(states)
         self.candidates.append(candidates)
-        self._constraint_states.append(None)
+        self._constraint_states.append(self._constraint_state(node))
         token = self.tokens[node]
         if self.depths[node] >= self._depth or (node and token in self._stops):
             return
@@ -118,7 +122,6 @@ class Growth:
                     self._sources[index] = None
                     self._on_failure(index, error)
             states.append(state)
-        self._prune(node, candidates)
         path_probability, least, heap, order = self.probabilities[node], self._least, self._heap, self._order
         for each, rate in candidates.items():
             probability = path_probability * rate.value
@@ -133,20 +136,26 @@ class Growth:
             known = candidates.get(token)
             candidates[token] = rate if known is None else self._agreements[known, rate]
 
-    def _prune(self, node: int, candidates: dict[int, AcceptanceRate]) -> None:
-        """Remove the candidates that the request's constraint refuses."""
-        state = self._constraint
-        if state is None:
-            return
+    def _constraint_state(self, node: int) -> PathState | None:
+        """The constraint's state after a node that was just taken; None if nothing may follow."""
+        if not node or self._constraint is None:
+            return self._constraint
+        above = self._constraint_states[self.parents[node]]
         try:
-            if node:
-                above = self._constraint_states[self.parents[node]]
-                state = None if above is None else above.follow(self.tokens[node])
-            self._constraint_states[node] = state
-            for token in [token for token in candidates if state is None or not state.allows(token)]:
-                del candidates[token]
+            return None if above is None else above.follow(self.tokens[node])
+        except Exception:  # a third party's code
+            return None
+
+    def _is_allowed(self, node: int, token: int) -> bool:
+        """Return True unless the request's constraint refuses a token after a node.
+
+        The mask is computed here, and so for few nodes without children.
+        """
+        state = self._constraint_states[node]
+        try:
+            return self._constraint is None or (state is not None and state.allows(token))
         except Exception:  # a limit, met on a path that may never be written: nothing is drafted there
-            candidates.clear()
+            return False
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Update the acceptance rates along the committed tokens, as far as the tree goes."""
@@ -156,7 +165,8 @@ class Growth:
             if node is None:
                 return
             for each, rate in self.candidates[node].items():
-                rate.update(each == token)
+                if self._is_allowed(node, each):  # what is refused is no wrong guess
+                    rate.update(each == token)
             node = children.get((node, token))
 
     def tree(self, num_nodes: int) -> DraftTree:
