@@ -62,7 +62,7 @@ def judge(result: Any, schema: Any, counts: Counter[str]) -> None:
         try:
             check_valid(json.loads(result.text), schema)
             counts["valid"] += 1
-        except (ValueError, jsonschema.ValidationError) as error:
+        except (ValueError, jsonschema.ValidationError, jsonschema.SchemaError) as error:
             complain(counts, "invalid", schema, f"{result.text!r}: {str(error).splitlines()[0]}")
 
 

@@ -6,9 +6,9 @@
 
 ``seconds`` covers decoding alone; ``steps`` are forward passes, the prompt's included, or null; ``phases`` are seconds
 by phase, or null; ``peak_bytes`` is memory over the loaded model so far, or null. Decoding is greedy, and end-of-text
-ids are off, so that all contenders write the same number of tokens; but with a method's option ``schema``, the file of a
-JSON schema, a text ends where it is complete. A worker that fails ends, with the reason on
-standard error. It needs only torch and its own library, in that library's environment.
+ids are off, so that all contenders write the same number of tokens; but with a method's option ``schema``, the file of
+a JSON schema, a text ends where it is complete. A worker that fails ends, with the reason on standard error. It needs
+only torch and its own library, in that library's environment.
 """
 
 import argparse

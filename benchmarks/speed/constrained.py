@@ -3,6 +3,7 @@
     python -m benchmarks constrained [--model smollm2] [--backend openvino] [--temperatures 0 0.8] [--repeats 3]
     python -m benchmarks constrained --batch 16               # one batch, and what its masks cost
     python -m benchmarks constrained --trace                  # each step of the first text
+    python -m benchmarks constrained --write build            # order.json and letters.jsonl, for `compare`
 
 Four letters are extracted into a schema of 15 required fields with long keys. A generator decodes one after the other,
 and forgets all texts before each round; one letter warms up. Printed: tokens per second, steps, the time that the
@@ -11,10 +12,12 @@ the median over repeats with its range.
 """
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -47,6 +50,7 @@ FIELDS: dict[str, Any] = {
     "additional_remarks_of_the_customer": {"type": ["string", "null"], "maxLength": 60},
 }
 SCHEMA = {"type": "object", "properties": FIELDS, "required": [*FIELDS], "additionalProperties": False}
+ASKED = "Extract the order as JSON.\n\n"
 LETTERS = (
     "Dear shop, I am Maria Sandoval (customer DE-48213, maria.s@example.org, +49 30 5557812). Please send 12 oak "
     "shelves at 49.90 euros to Lindenstrasse 14, 10969 Berlin, Germany, by 2025-03-14. I pay by invoice.",
@@ -144,8 +148,7 @@ def decode(
 def measure(arguments: argparse.Namespace, temperature: float) -> None:
     folder = checkpoint(arguments)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    asked = "Extract the order as JSON.\n\n"
-    messages = [[{"role": "user", "content": asked + letter}] for letter in LETTERS]
+    messages = [[{"role": "user", "content": ASKED + letter}] for letter in LETTERS]
     prompts = [encode(message, tokenizer, len(tokenizer)) for message in messages]
     prompts = (prompts * arguments.batch)[: max(arguments.batch, len(prompts))]
     common = {"backend": arguments.backend, "numerics": arguments.numerics, "max_batch_size": arguments.batch}
@@ -197,6 +200,14 @@ def compilation(arguments: argparse.Namespace) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
+def write(folder: Path) -> None:
+    """Write the schema and the letters as files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "order.json").write_text(json.dumps(SCHEMA), encoding="utf-8")
+    lines = [json.dumps({"prompt": ASKED + letter, "category": "extraction"}) + "\n" for letter in LETTERS]
+    (folder / "letters.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser)
@@ -208,7 +219,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=300)
     parser.add_argument("--trace", action="store_true")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="only write the schema and the letters there")
     arguments = parser.parse_args()
+    if arguments.write:
+        write(arguments.write)
+        return
     torch.set_num_threads(arguments.threads)
     print(f"schema compiled in {compilation(arguments):.1f} ms; {facts()}")
     print("| temperature | proposer | tokens/s | tokens | steps | ms per step | masks |\n|---|---|---|---|---|---|---|")

@@ -25,6 +25,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "hidden": ({"examples": [{"not": {}}], "$ref": "#/examples/0"}, "#: $ref is '#/examples/0', which is no schema"),
     "control character": ({"enum": ["a", {"b": ["\x01"]}]}, "#: enum has a control character"),
     "large divisor": ({"items": {"multipleOf": 9999991}}, "#/items: multipleOf is 9999991; without the zeros"),
+    "no divisor": ({"multipleOf": 0}, "#: multipleOf is a number above 0"),
     "delete": ({"items": {"const": "\x7f"}}, "#/items: const has a control character"),
     "itself": ({"$ref": "#"}, "#: only an endless value"),
     "endless list": (
