@@ -15,6 +15,7 @@ _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
 _MOST_OF_A_REASON = 300
 _REMEDY = "Give a folder with safetensors weights, or a hub name"
 _DTYPES = "bfloat16", "float16", "float32", "float64"
+_DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
 _FOR_GGUF = "gguf", "accelerate"  # what transformers reads such files with
 
@@ -100,7 +101,11 @@ def checked_device(given: object) -> str:
         device = torch.device(given)  # type: ignore[call-overload]  # any type that torch takes
         torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError, TypeError, ValueError) as error:  # by the kind of device
-        raise RequestError(f"device={given!r} can't be used here: {str(error).splitlines()[0][:200]}") from error
+        reason = str(error).splitlines()[0][:200]
+        if reason.startswith("Expected one of"):  # all of torch's kinds follow, most of which nobody has
+            near = _DEVICES.get(str(given).casefold())
+            reason = "torch has no device of that name" + (f", did you mean {near!r}?" if near else "")
+        raise RequestError(f"device={given!r} can't be used here: {reason}") from error
     return str(device)
 
 
@@ -108,8 +113,11 @@ def checked_name(name: str) -> str:
     """Return a model's path or hub name, with ``~`` expanded.
 
     Raises:
-        ModelError: if a path is neither a folder nor a GGUF file, or the libraries that read GGUF files are missing.
+        ModelError: if it is empty, if a path is neither a folder nor a GGUF file, or if the libraries that read GGUF
+            files are missing.
     """
+    if not name:
+        raise ModelError(f"the model's name is empty. {_REMEDY}")
     name = os.path.expanduser(name)
     path = Path(name)
     if is_gguf(name):
