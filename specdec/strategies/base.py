@@ -389,11 +389,18 @@ class Engine:
         """Return signals in addition to the proposer's: those that depend on the target, such as layers by number."""
         return frozenset()
 
-    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> None:
+    def prepare_drafts(
+        self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Callable[[Sequence[float]], bool]
+    ) -> None:
         """Called by merges before the trees of a step grow, with the drafters of all requests in the step.
 
-        Sources whose candidates take passes of a model compute them here, for all requests at once. The call is left
-        out while the passes take more time than their candidates save; the sources then return no candidates.
+        Sources whose candidates take passes of a model compute them here, each pass for all requests at once. Their
+        candidates are those of the passes that ran.
+
+        Args:
+            pays: call it before each pass with the probability, for each drafter, that the text follows the path that
+                the pass continues: 1 before the first pass, 0 if the pass drafts nothing for the request. Return if it
+                returns False: the pass would take more time than its candidates save.
         """
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:

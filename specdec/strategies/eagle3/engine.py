@@ -5,7 +5,7 @@ path with the bonus token, and its draft begins at the last pair. Keys and value
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,8 @@ from specdec.strategies.eagle3.candidates import Candidates, Noise, bin_of, fetc
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
 from specdec.tree import Budget, DraftTree
+
+Pays = Callable[[Sequence[float]], bool]
 
 _WIDTH_IN_MERGES = 1  # nodes fed per level: the head's most probable path
 _DEEPEST = 2  # deeper candidates share the buckets of their probability
@@ -66,9 +68,9 @@ class Eagle3Engine(Engine):
         self._draft(own, budgets, self._options.top_k, self._options.num_nodes)
         return [drafter.tree(budget) for drafter, budget in zip(own, budgets, strict=True)]
 
-    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> None:
+    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Pays) -> None:
         most = self._options.depth * self._options.top_k
-        self._draft(_own(drafters), budgets, _WIDTH_IN_MERGES, most)
+        self._draft(_own(drafters), budgets, _WIDTH_IN_MERGES, most, pays)
 
     @torch.inference_mode()
     def catch_up(self, drafters: Sequence["Eagle3Drafter"]) -> None:
@@ -97,13 +99,19 @@ class Eagle3Engine(Engine):
 
     @torch.inference_mode()
     def _draft(
-        self, drafters: Sequence["Eagle3Drafter"], budgets: Sequence[Budget], width: int, num_nodes: int
+        self,
+        drafters: Sequence["Eagle3Drafter"],
+        budgets: Sequence[Budget],
+        width: int,
+        num_nodes: int,
+        pays: Pays | None = None,
     ) -> None:
         """Draft for each request whose hidden states before the root are all known.
 
         Args:
             width: nodes fed per level.
             num_nodes: of each draft.
+            pays: as in ``prepare_drafts``; each pass pays if not given.
         """
         depths = dict[Eagle3Drafter, int]()
         for drafter, budget in zip(drafters, budgets, strict=True):
@@ -111,7 +119,7 @@ class Eagle3Engine(Engine):
             depth = min(self._options.depth, budget.depth, budget.num_tokens - 1)
             if depth > 0 and budget.num_nodes > 0 and drafter.can_draft:
                 depths[drafter] = depth
-        if not depths:
+        if not depths or (pays is not None and not pays([float(drafter in depths) for drafter in drafters])):
             return
         ready = list(depths)
         self.catch_up(ready)
@@ -121,10 +129,15 @@ class Eagle3Engine(Engine):
         caches = [drafter.cache for drafter in ready]
         growth = TreeGrowth(self.head, caches, last, min(width, num_children), num_children, noise.added)
         least = math.log(self._options.min_probability) if self._options.min_probability else -math.inf
-        for _ in range(max(depths.values()) - 1):
-            # Elsewhere the host would have to wait for the device.
-            if last.device.type == "cpu" and not bool((growth.next_log_probs >= least).any()):
-                break
+        for level in range(1, max(depths.values())):
+            if pays is not None or last.device.type == "cpu":  # elsewhere the host would have to wait for the device
+                reached = {
+                    drafter: math.exp(log_prob)
+                    for drafter, log_prob in zip(ready, growth.next_log_probs.tolist(), strict=True)
+                    if log_prob >= least and depths[drafter] > level
+                }
+                if not reached or (pays is not None and not pays([reached.get(each, 0.0) for each in drafters])):
+                    break
             growth.feed()
         for drafter, drafted in zip(ready, fetched(growth.best(num_nodes)), strict=True):
             if all(map(math.isfinite, drafted.log_probs)):
