@@ -26,12 +26,12 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.merging.growth import Growth
 from specdec.tree import ROOT
 
-_FIRST_BALANCE, _LARGEST_BALANCE, _LARGEST_DEBT = 2.0, 4.0, 1.0  # plain steps
+_FIRST_BALANCE, _LARGEST_BALANCE, _LARGEST_DEBT = 2.0, 4.0, 8.0  # plain steps
 _PRIOR_WON, _PRIOR_WEIGHT = 0.7, 4.0  # tokens won per unit of probability; the weight is in such units
 _MEMORY = 0.98  # weight of earlier steps with passes after each new one
 _MEMORY_OF_SPEED = 0.95  # a token is worth the time that tokens take nearby
 _MOST, _FEWEST = 7, 2  # passes whose times count, and that are needed
-_PAUSE, _LONGEST_PAUSE = 64, 512  # steps without passes before a trial; each trial doubles the next pause
+_PAUSE, _LONGEST_PAUSE = 32, 512  # steps without passes before a trial; each trial doubles the next pause
 _PROVEN = 16  # steps with passes after a trial: the next pause is short again
 
 
@@ -77,14 +77,18 @@ class PassPricing:
         self._loss, self._clock = loss, clock
         self._balance = _FIRST_BALANCE
         self._tokens = self._time = 0.0  # of a row, in recent steps: the time is in plain steps
-        self._num_idle, self._pause, self._num_proven = 0, _PAUSE, 0
+        self._costs = deque[float](maxlen=_MOST), deque[float](maxlen=_MOST)  # of first passes, of further ones
+        self._num_idle, self._pause = 0, _PAUSE
         self._forget()
         self._begin_step()
 
     def _forget(self) -> None:
-        """Forget what passes cost and win."""
+        """Forget what passes win, and what they cost but for the last one: then a single pass tells whether it fell."""
         self._won, self._probability = _PRIOR_WON * _PRIOR_WEIGHT, _PRIOR_WEIGHT
-        self._costs = deque[float](maxlen=_MOST), deque[float](maxlen=_MOST)  # of first passes, of further ones
+        for costs in self._costs:
+            last = [*costs][-1:]
+            costs.clear()
+            costs.extend(last)
         self._num_proven = 0
 
     def _begin_step(self) -> None:
@@ -117,13 +121,14 @@ class PassPricing:
             return False
         expected = sum(room * each for room, each in zip(self._rooms, probabilities, strict=True))
         expected /= len(self._before.sizes)
-        tokens, cost_or_none = expected * self._won / self._probability, cost or 0.0
-        if tokens <= self._speed_up * cost_or_none or self.cost + cost_or_none > self._balance:
+        price = cost or 0.0
+        is_worth = expected * self._won / self._probability > self._speed_up * price
+        if not is_worth or self.cost + price > self._balance:
             return False
         self._has_guessed |= cost is None
         self._began.append(self._clock())
         self._expected += expected
-        self.cost += cost_or_none
+        self.cost += price
         return True
 
     def _cost(self, level: int) -> float | None:
