@@ -104,14 +104,14 @@ class Eagle3Engine(Engine):
         budgets: Sequence[Budget],
         width: int,
         num_nodes: int,
-        pays: Pays | None = None,
+        pays: Pays = lambda _: True,
     ) -> None:
         """Draft for each request whose hidden states before the root are all known.
 
         Args:
             width: nodes fed per level.
             num_nodes: of each draft.
-            pays: as in ``prepare_drafts``; each pass pays if not given.
+            pays: as in ``prepare_drafts``.
         """
         depths = dict[Eagle3Drafter, int]()
         for drafter, budget in zip(drafters, budgets, strict=True):
@@ -119,7 +119,7 @@ class Eagle3Engine(Engine):
             depth = min(self._options.depth, budget.depth, budget.num_tokens - 1)
             if depth > 0 and budget.num_nodes > 0 and drafter.can_draft:
                 depths[drafter] = depth
-        if not depths or (pays is not None and not pays([float(drafter in depths) for drafter in drafters])):
+        if not depths or not pays([float(drafter in depths) for drafter in drafters]):
             return
         ready = list(depths)
         self.catch_up(ready)
@@ -130,14 +130,12 @@ class Eagle3Engine(Engine):
         growth = TreeGrowth(self.head, caches, last, min(width, num_children), num_children, noise.added)
         least = math.log(self._options.min_probability) if self._options.min_probability else -math.inf
         for level in range(1, max(depths.values())):
-            if pays is not None or last.device.type == "cpu":  # elsewhere the host would have to wait for the device
-                reached = {
-                    drafter: math.exp(log_prob)
-                    for drafter, log_prob in zip(ready, growth.next_log_probs.tolist(), strict=True)
-                    if log_prob >= least and depths[drafter] > level
-                }
-                if not reached or (pays is not None and not pays([reached.get(each, 0.0) for each in drafters])):
-                    break
+            reached = dict.fromkeys(drafters, 0.0)
+            for drafter, log_prob in zip(ready, growth.next_log_probs.tolist(), strict=True):
+                if log_prob >= least and depths[drafter] > level:
+                    reached[drafter] = math.exp(log_prob)
+            if not any(reached.values()) or not pays([*reached.values()]):
+                break
             growth.feed()
         for drafter, drafted in zip(ready, fetched(growth.best(num_nodes)), strict=True):
             if all(map(math.isfinite, drafted.log_probs)):
