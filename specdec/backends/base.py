@@ -139,9 +139,14 @@ class Backend(ABC):
         Backends of one model are closed in the reverse order of loading.
         """
 
-    def head_runner(self, head: Eagle3Head) -> HeadRunner:
-        """Return a runner of a trained head's passes (default: by torch); it may outlive the backend."""
-        return TorchRunner(head)
+    def head_runner(self, head: Eagle3Head, num_tokens: int) -> HeadRunner:
+        """Return a runner of a trained head's passes (default: by torch); it may be used after ``close``.
+
+        Args:
+            head: the head.
+            num_tokens: number of tokens that a pass returns after each pair.
+        """
+        return TorchRunner(head, num_tokens)
 
     @abstractmethod
     def open(self, capacity: int) -> None:

@@ -58,8 +58,7 @@ class Pairs:
     visible: np.ndarray | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Continuations:
+class Continuations(NamedTuple):
     """The most probable tokens after the m pairs of each request whose continuation is wanted.
 
     Attributes:
@@ -76,12 +75,13 @@ class Continuations:
 class HeadRunner(ABC):
     """Runs a head's passes.
 
-    Attributes:
+    Args:
         head: its weights.
+        num_tokens: k, the number of tokens that a pass returns after each pair; at most the draft vocabulary.
     """
 
-    def __init__(self, head: Eagle3Head) -> None:
-        self.head = head
+    def __init__(self, head: Eagle3Head, num_tokens: int) -> None:
+        self.head, self.num_tokens = head, min(num_tokens, head.config.draft_vocab_size)
 
     def num_rows(self, count: int) -> int:
         """Return the number of pairs per request that a pass of ``count`` pairs is padded to."""
@@ -92,12 +92,11 @@ class HeadRunner(ABC):
         return -(-count // 128) * 128
 
     @abstractmethod
-    def run(self, pairs: Pairs, cache: KeyValues, num_tokens: int, noise: Noise | None = None) -> Continuations:
+    def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
         """Run a pass, and write the pairs' keys and values to their slots.
 
         Args:
             pairs: the pairs to feed.
             cache: the keys and values of earlier pairs; finite in all slots.
-            num_tokens: k, at most the size of the draft vocabulary.
             noise: None for the head's own probabilities.
         """

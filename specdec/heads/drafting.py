@@ -113,13 +113,13 @@ def grow(
     paths are most probable are returned, in the order of their creation.
 
     Args:
-        runner: runs the head.
+        runner: runs the head, with at least ``width`` tokens after each pair.
         caches, states, tokens: as for ``TreeGrowth``.
         width: nodes fed per level, and children of each.
         depth: levels after the first.
         num_nodes: size of each tree, at most ``width + depth * width ** 2``.
     """
-    growth = TreeGrowth(runner, caches, states, tokens, width)
+    growth = TreeGrowth(runner, caches, states, tokens, width, width)
     for _ in range(depth):
         growth.feed()
     return growth.best(num_nodes)
@@ -137,7 +137,7 @@ class TreeGrowth:
             least one; in the head's dtype.
         tokens: n per request, the tokens at positions i + 1.
         width: nodes fed per level.
-        num_children: children of each fed node, at least ``width``; ``width`` if not given.
+        num_children: children of each fed node, at least ``width``; as many as the runner returns if not given.
         noise: added to the logits before candidates are chosen; by default none.
     """
 
@@ -152,7 +152,7 @@ class TreeGrowth:
         noise: NoiseAt = lambda _: None,
     ) -> None:
         self._runner, self._caches, self.width, self._noise, self._num_levels = runner, caches, width, noise, 0
-        self.num_children = width if num_children is None else num_children
+        self.num_children = runner.num_tokens if num_children is None else num_children
         counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
         num_rows = runner.num_rows(int(counts.max()))
         self._cache = self._reserved(int(starts.max()) + num_rows)
@@ -167,10 +167,10 @@ class TreeGrowth:
             fuses=True,
             last=counts - 1,
         )
-        found = runner.run(pairs, self._cache, self.num_children, noise(0))
+        found = runner.run(pairs, self._cache, noise(0))
         self._append(starts, counts)
         self.lengths = starts + counts
-        self.tokens, self.log_probs = found.tokens[:, 0], found.log_probs[:, 0]
+        self.tokens, self.log_probs = (each[:, 0, : self.num_children] for each in found[:2])
         self.parents = np.full_like(self.tokens, -1)
         self._rows = np.arange(len(caches))[:, None]
         self.fed = np.broadcast_to(np.arange(width), (len(caches), width))  # candidates fed next
@@ -223,10 +223,11 @@ class TreeGrowth:
             self._visible[self._rows, own, starts[:, None] + own] = True
         self._num_levels += 1
         pairs = Pairs(tokens, positions, starts, self._features, visible=self._visible)
-        found = self._runner.run(pairs, self._cache, self.num_children, self._noise(self._num_levels))
-        children = (found.log_probs + self.log_probs[self._rows, self.fed][..., None]).reshape(len(starts), -1)
+        found = self._runner.run(pairs, self._cache, self._noise(self._num_levels))
+        tokens, log_probs = (each[..., : self.num_children] for each in found[:2])
+        children = (log_probs + self.log_probs[self._rows, self.fed][..., None]).reshape(len(starts), -1)
         first = self.tokens.shape[1]
-        self.tokens = np.concatenate((self.tokens, found.tokens.reshape(len(starts), -1)), 1)
+        self.tokens = np.concatenate((self.tokens, tokens.reshape(len(starts), -1)), 1)
         self.log_probs = np.concatenate((self.log_probs, children), 1)
         self.parents = np.concatenate((self.parents, self.fed.repeat(self.num_children, 1)), 1)
         best = (-children).argsort(1, kind="stable")[:, :width]

@@ -147,7 +147,7 @@ class Eagle3Head(nn.Module):
         kept = torch.arange(config.vocab_size, device=device) < config.draft_vocab_size
         self.register_buffer("t2d", kept)
         self.register_buffer("embeddings", embeddings.detach(), persistent=False)
-        self._rotary = Rotary(config)
+        self.rotary = Rotary(config)
         self._products = Products(
             self.fc,
             self._qkv,
@@ -192,14 +192,19 @@ class Eagle3Head(nn.Module):
 
     def enter(self, tokens: torch.Tensor, features: torch.Tensor, positions: torch.Tensor) -> LayerInputs:
         """Return attention's inputs for pairs of tokens (batch, n) and features (batch, n, hidden) at ``positions``."""
+        embedded = embedding(tokens, self.embeddings).to(features.dtype)
+        return self.enter_embedded(embedded, features, *self.rotary.at(positions, features.dtype))
+
+    def enter_embedded(
+        self, embedded: torch.Tensor, features: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> LayerInputs:
+        """Return attention's inputs from the tokens' embeddings, (batch, n, hidden), and their positions' rotation."""
         layer, config = self.midlayer, self.config
-        embedded = layer.input_layernorm(embedding(tokens, self.embeddings).to(features.dtype))
         normed = layer.hidden_norm(features)
-        x = torch.cat((embedded, normed), -1)
+        x = torch.cat((layer.input_layernorm(embedded), normed), -1)
         query, key, value = (
             part.unflatten(-1, (-1, config.head_dim)).transpose(1, 2) for part in self._products.qkv(x)
         )
-        cos, sin = self._rotary.at(positions, x.dtype)
         residual = normed if config.norm_before_residual else features
         return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
 

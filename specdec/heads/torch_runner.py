@@ -20,13 +20,13 @@ class TorchRunner(HeadRunner):
     On a CPU, its matrices are packed once in the blocks that oneDNN reads: products of few rows take half the time.
     """
 
-    def __init__(self, head: Eagle3Head) -> None:
-        super().__init__(head)
+    def __init__(self, head: Eagle3Head, num_tokens: int) -> None:
+        super().__init__(head, num_tokens)
         self._head = fused(head, _product_of(head.fc.weight))
         self._target_ids = head.target_ids.cpu().numpy()
 
     @torch.inference_mode()
-    def run(self, pairs: Pairs, cache: KeyValues, num_tokens: int, noise: Noise | None = None) -> Continuations:
+    def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
         head, device = self._head, cache.keys.device
         ids = torch.from_numpy(np.stack((pairs.tokens, pairs.positions))).to(device)
         features = head.fuse(pairs.features) if pairs.fuses else pairs.features
@@ -40,7 +40,7 @@ class TorchRunner(HeadRunner):
         logits = head.logits(out).float()
         if noise is not None:
             logits = logits * noise.scale + noise.noise
-        log_probs, draft_ids = logits.log_softmax(-1).topk(num_tokens)
+        log_probs, draft_ids = logits.log_softmax(-1).topk(self.num_tokens)
         if device.type == "cpu":
             drafted, scores = draft_ids.numpy(), log_probs.numpy()
         else:  # in one transfer; a float32 represents any token id

@@ -150,7 +150,7 @@ class TreeShape:
 @torch.no_grad()
 def replay_trees(head: Eagle3Head, answers: Sequence[Answer], shape: TreeShape) -> list[int]:
     """Return the steps in which drafted trees give each answer, all answers in one batch."""
-    caches, runner = [PairCache(head) for _ in answers], TorchRunner(head)
+    caches, runner = [PairCache(head) for _ in answers], TorchRunner(head, shape.width)
     known = [answer.num_prompt + 1 for answer in answers]
     steps = [1] * len(answers)
     while active := [row for row, answer in enumerate(answers) if known[row] < len(answer.tokens)]:

@@ -15,7 +15,7 @@ BATCH, STEPS = 4, 6
 def test_trees_and_keys_are_those_of_the_reference(seed: int) -> None:
     head, _ = random_head(seed)
     references = [reference_of(head) for _ in range(BATCH)]
-    caches, runner = [PairCache(head) for _ in range(BATCH)], TorchRunner(head)
+    caches, runner = [PairCache(head) for _ in range(BATCH)], TorchRunner(head, 4)
     draw = torch.Generator().manual_seed(seed + 1000)
     width_of_states = head.config.num_states * head.config.target_hidden_size
     for step in range(STEPS):
@@ -42,7 +42,7 @@ def test_a_part_of_a_tree_has_no_child_without_its_parent(seed: int) -> None:
     states = [torch.randn(5, head.fc.in_features, generator=draw) for _ in range(8)]
     tokens = [torch.randint(head.config.vocab_size, (5,), generator=draw).tolist() for _ in range(8)]
     whole, part = (
-        paths(grow(TorchRunner(head), [PairCache(head) for _ in range(8)], states, tokens, 4, 4, total))
+        paths(grow(TorchRunner(head, 4), [PairCache(head) for _ in range(8)], states, tokens, 4, 4, total))
         for total in (68, 3)
     )
     for every, kept in zip(whole, part, strict=True):
@@ -65,7 +65,7 @@ def test_a_truncated_cache_drafts_as_one_that_never_had_more() -> None:
     head, _ = random_head(3)
     draw = torch.Generator().manual_seed(5)
     states = torch.randn(9, head.config.num_states * head.config.target_hidden_size, generator=draw)
-    tokens, runner = torch.randint(head.config.vocab_size, (9,), generator=draw), TorchRunner(head)
+    tokens, runner = torch.randint(head.config.vocab_size, (9,), generator=draw), TorchRunner(head, 4)
     longer, plain = PairCache(head), PairCache(head)
     append(head, longer, states, tokens)
     longer.truncate(6)

@@ -120,11 +120,10 @@ class Eagle3Engine(Engine):
         if not depths:
             return
         ready = list(depths)
-        num_children = min(self._options.top_k, self.head.config.draft_vocab_size)
         noise = DraftNoise([drafter.request for drafter in ready], self._target_ids)
         states, tokens = zip(*map(self._take_unread, ready), strict=True)
         caches = [drafter.cache for drafter in ready]
-        growth = TreeGrowth(self._runner, caches, states, tokens, min(width, num_children), num_children, noise.at)
+        growth = TreeGrowth(self._runner, caches, states, tokens, min(width, self._runner.num_tokens), noise=noise.at)
         least = math.log(self._options.min_probability) if self._options.min_probability else -math.inf
         for _ in range(max(depths.values()) - 1):
             if not (growth.next_log_probs >= least).any():
