@@ -32,6 +32,8 @@ class OpenVINORunner(HeadRunner):
         self._graph, self._request = graph, graph.model.create_infer_request()
         self._target_ids = head.target_ids.numpy()
         self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
+        self._cache: KeyValues | None = None  # bound to the request
+        self._slots: list[np.ndarray] = []
         self._cos = self._sin = np.zeros((0, head.config.head_dim), np.float32)
 
     def num_rows(self, count: int) -> int:
@@ -49,7 +51,7 @@ class OpenVINORunner(HeadRunner):
         bias, wanted = _visibility(pairs, cache.keys.shape[2])
         cos, sin = self._rotation(pairs.positions)
         features = pairs.features.float().numpy()
-        keys, values = (_raw(each) for each in cache)
+        self._bind(cache)
         self._give("embedded", embedding(torch.from_numpy(pairs.tokens), self.head.embeddings).float().numpy())
         self._give("states", features if pairs.fuses else self._no_states(len(features)))
         self._give("features", self._no_features(len(features)) if pairs.fuses else features)
@@ -59,10 +61,8 @@ class OpenVINORunner(HeadRunner):
         self._give("wanted", wanted)
         self._give("scale", _ONE if noise is None else noise.scale.numpy())
         self._give("noise", _ZERO if noise is None else noise.noise.numpy())
-        self._share("keys", keys)
-        self._share("values", values)
         self._request.infer()
-        for slots, name in ((keys, "new_keys"), (values, "new_values")):
+        for slots, name in zip(self._slots, ("new_keys", "new_values"), strict=True):
             new = self._output(name)
             for row, start in enumerate(pairs.starts.tolist()):
                 slots[row, :, start : start + new.shape[2]] = new[row].view(slots.dtype)
@@ -94,11 +94,14 @@ class OpenVINORunner(HeadRunner):
         # An empty array can't be shared.
         self._request.set_tensor(name, ov.Tensor(values, shared_memory=values.size > 0))
 
-    def _share(self, name: str, values: np.ndarray) -> None:
-        """Let the request read keys or values where they are."""
+    def _bind(self, cache: KeyValues) -> None:
+        """Let the request read keys and values where they are."""
+        if cache is self._cache:
+            return
+        self._cache, self._slots = cache, [_raw(each) for each in cache]
         kind = openvino_type(self._graph.dtype)
-        self._given[name] = values
-        self._request.set_tensor(name, ov.Tensor(values, ov.Shape(list(values.shape)), kind))
+        for name, slots in zip(("keys", "values"), self._slots, strict=True):
+            self._request.set_tensor(name, ov.Tensor(slots, ov.Shape(list(slots.shape)), kind))
 
     def _output(self, name: str) -> np.ndarray:
         """An output in the request's memory, which the next pass writes to."""
