@@ -42,8 +42,9 @@ class Pairs:
         tokens: (requests, n) target ids.
         positions: (requests, n), below the number of slots.
         starts: (requests,) the slot of each request's first pair. Slots after its last pair may be overwritten.
-        features: (requests, n, hidden); or the target's states, (requests, n, num_states * target hidden), if ``fuses``.
-        fuses: the features are the target's states, which ``fc`` maps to features.
+        features: (requests, n, hidden).
+        fuses: the features are the target's states instead, (requests, n, num_states * target hidden), and the pass
+            maps them to features.
         last: (requests,) the pair of each request whose continuation is wanted; None for all pairs.
         visible: (requests, n, slots), True for slots, the pass's own included, that a pair attends to. None if a pair
             attends to all slots up to its own. Not used with ``last``.

@@ -203,7 +203,7 @@ class Eagle3Head(nn.Module):
         normed = layer.hidden_norm(features)
         x = torch.cat((layer.input_layernorm(embedded), normed), -1)
         query, key, value = (
-            part.unflatten(-1, (-1, config.head_dim)).transpose(1, 2) for part in self._products.qkv(x)
+            torch.unflatten(part, -1, (-1, config.head_dim)).transpose(1, 2) for part in self._products.qkv(x)
         )
         residual = normed if config.norm_before_residual else features
         return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
@@ -240,7 +240,7 @@ def fused(head: Eagle3Head, prepare: Callable[[torch.Tensor], Product]) -> Eagle
     return head.with_products(
         Products(
             prepare(head.fc.weight),
-            lambda x: qkv(x).split(sizes, -1),
+            lambda x: torch.split(qkv(x), sizes, -1),
             prepare(attention.o_proj.weight),
             lambda x: gate_up(x).chunk(2, -1),
             prepare(mlp.down_proj.weight),

@@ -157,7 +157,8 @@ def replay_trees(head: Eagle3Head, answers: Sequence[Answer], shape: TreeShape) 
         ranges = [slice(len(caches[row]), known[row] - 1) for row in active]
         states = [answers[row].layers[pairs] for row, pairs in zip(active, ranges, strict=True)]
         tokens = [
-            answers[row].tokens[pairs.start + 1 : pairs.stop + 1].tolist() for row, pairs in zip(active, ranges, strict=True)
+            answers[row].tokens[pairs.start + 1 : pairs.stop + 1].tolist()
+            for row, pairs in zip(active, ranges, strict=True)
         ]
         here = [caches[row] for row in active]
         trees = grow(runner, here, states, tokens, shape.width, shape.depth, shape.num_nodes)

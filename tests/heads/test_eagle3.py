@@ -28,7 +28,9 @@ def test_trees_and_keys_are_those_of_the_reference(seed: int) -> None:
             expected = reference.extend(states[row], tokens[row])
             ids, parents, log_probs = reference.grow(expected, width, depth, total)
             assert (trees.tokens[row].tolist(), trees.parents[row].tolist()) == (ids, parents)
-            torch.testing.assert_close(torch.from_numpy(trees.log_probs[row]), torch.tensor(log_probs), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                torch.from_numpy(trees.log_probs[row]), torch.tensor(log_probs), rtol=1e-4, atol=1e-4
+            )
             torch.testing.assert_close(caches[row].keys.transpose(0, 1), reference.k, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(caches[row].values.transpose(0, 1), reference.v, rtol=1e-4, atol=1e-5)
 
@@ -70,8 +72,6 @@ def test_a_truncated_cache_drafts_as_one_that_never_had_more() -> None:
     append(head, longer, states, tokens)
     longer.truncate(6)
     append(head, plain, states[:6], tokens[:6])
-    trees = [
-        grow(runner, [cache], [states[6:7]], [tokens[6:7].tolist()], 3, 2, 8) for cache in (longer, plain)
-    ]
+    trees = [grow(runner, [cache], [states[6:7]], [tokens[6:7].tolist()], 3, 2, 8) for cache in (longer, plain)]
     assert trees[0].tokens.tolist() == trees[1].tokens.tolist()
     assert trees[0].parents.tolist() == trees[1].parents.tolist()

@@ -31,9 +31,7 @@ from specdec_openvino.widening import widen
 LOGITS = "logits"
 _FIRST = "input_ids", "position_ids", "columns"
 _NUM_TRACED = 3  # tokens of the pass that is traced
-CONVERTING = (
-    threading.Lock()
-)  # operations of torch and attentions of transformers are registered for the whole process
+CONVERTING = threading.Lock()  # operations of torch and attentions of transformers are registered for the whole process
 
 
 @dataclass(frozen=True, slots=True)
