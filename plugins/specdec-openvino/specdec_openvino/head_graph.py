@@ -1,0 +1,122 @@
+"""The graph of a trained head's pass: attention to cached and own pairs, the layer, and the choice of the top-k.
+
+Rotation and embeddings are inputs, since the host looks them up in tables. All sizes but the head's own are dynamic.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import openvino as ov
+import torch
+from openvino import opset13 as ops
+from torch.nn.functional import linear
+
+from specdec.errors import in_one_line
+from specdec.heads.eagle3 import Eagle3Head, fused
+from specdec.models.gradients import without_autocast
+from specdec_openvino.conversion import CONVERTING, translated
+from specdec_openvino.engine import narrow
+from specdec_openvino.options import OpenVINOOptions, openvino_type
+
+OUTPUTS = "next_features", "new_keys", "new_values", "draft_ids", "log_probs"
+
+
+class HeadGraph:
+    """A head's graph, compiled for a device.
+
+    Args:
+        head: its weights.
+        num_tokens: the number of tokens that a pass returns after each pair.
+
+    Raises:
+        HeadError: if the head can't be converted or compiled.
+    """
+
+    def __init__(self, head: Eagle3Head, num_tokens: int, options: OpenVINOOptions) -> None:
+        self.dtype = head.fc.weight.dtype
+        with torch.inference_mode(False), torch.no_grad():
+            self._weights = fused(head, _wide_product)  # the graph's constants are in their memory
+        try:
+            run = partial(_run, self._weights, num_tokens)
+            with CONVERTING, torch.no_grad(), without_autocast():
+                graph = translated(run, tuple(example for example, _ in _inputs(head).values()))
+            _set_types(graph, head, openvino_type(self.dtype))
+            self.model = ov.Core().compile_model(graph, options.device, options.properties(self.dtype))
+        except Exception as error:  # translators and devices may raise any error
+            raise HeadError(in_one_line(error)) from error
+
+
+class HeadError(Exception):
+    """A head that OpenVINO doesn't run."""
+
+
+def _wide_product(weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    wide = weight.detach().float()
+    return lambda rows: linear(rows, wide)
+
+
+def _run(head: Eagle3Head, num_tokens: int, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The pass, as it is traced; its inputs are those of ``_inputs``."""
+    embedded, states, features, cos, sin, keys, values, bias, wanted, scale, noise = inputs
+    config = head.config
+    groups, size = config.num_attention_heads // config.num_key_value_heads, config.head_dim
+    found = head.enter_embedded(embedded, torch.cat((head.fuse(states), features), 1), cos, sin)
+    index = wanted[:, None, :, None].expand(-1, config.num_attention_heads, -1, size)
+    query = found.query.gather(2, index).unflatten(1, (-1, groups)).flatten(2, 3)  # groups as rows of one head
+    scores = torch.cat((query @ keys.transpose(-1, -2), query @ found.key.transpose(-1, -2)), -1) * size**-0.5
+    probs = (scores.unflatten(2, (groups, -1)) + bias[:, :, None]).softmax(-1).flatten(2, 3)
+    num_slots = keys.shape[2]
+    attended = probs[..., :num_slots] @ values + probs[..., num_slots:] @ found.value
+    attended = attended.unflatten(2, (groups, -1)).flatten(1, 2)
+    residual = found.residual.gather(1, wanted[..., None].expand(-1, -1, config.hidden_size))
+    out = head.leave(residual, attended)
+    logits = head.logits(out) * scale + noise
+    best, draft_ids = logits.topk(num_tokens)
+    log_probs = best - logits.logsumexp(-1, keepdim=True)
+    return head.next_features(out), found.key, found.value, draft_ids, log_probs
+
+
+def _inputs(head: Eagle3Head) -> dict[str, tuple[torch.Tensor, list[int]]]:
+    """The inputs in order: an example of each, and its shape.
+
+    Pairs have either the target's states or features; the other input has no rows. ``bias`` is added to the scores of
+    the wanted pairs, for all slots and then for the pass's own pairs.
+    """
+    config = head.config
+    width, heads, size = config.num_states * config.target_hidden_size, config.num_key_value_heads, config.head_dim
+
+    def floats(*shape: int) -> torch.Tensor:
+        return torch.zeros(shape)
+
+    return {
+        "embedded": (floats(2, 3, config.hidden_size), [-1, -1, config.hidden_size]),
+        "states": (floats(2, 3, width), [-1, -1, width]),
+        "features": (floats(2, 0, config.hidden_size), [-1, -1, config.hidden_size]),
+        "cos": (floats(2, 1, 3, size), [-1, 1, -1, size]),
+        "sin": (floats(2, 1, 3, size), [-1, 1, -1, size]),
+        "keys": (floats(2, heads, 5, size), [-1, heads, -1, size]),
+        "values": (floats(2, heads, 5, size), [-1, heads, -1, size]),
+        "bias": (floats(2, 1, 2, 8), [-1, 1, -1, -1]),
+        "wanted": (torch.zeros(2, 2, dtype=torch.int64), [-1, -1]),
+        "scale": (floats(2, 1, 1), [-1, 1, 1]),
+        "noise": (floats(2, 1, config.draft_vocab_size), [-1, 1, -1]),
+    }
+
+
+def _set_types(graph: ov.Model, head: Eagle3Head, of_cache: ov.Type) -> None:
+    """Name inputs and outputs; keys and values have the type of the cache, so that no pass converts all of them."""
+    for parameter, (name, (_, shape)) in zip(graph.get_parameters(), _inputs(head).items(), strict=True):
+        parameter.output(0).get_tensor().set_names({name})
+        parameter.set_partial_shape(ov.PartialShape(shape))
+        parameter.set_element_type(ov.Type.i64 if name == "wanted" else ov.Type.f32)
+        if name in {"keys", "values"} and of_cache != ov.Type.f32:
+            targets = list(parameter.output(0).get_target_inputs())
+            parameter.set_element_type(of_cache)
+            wide = ops.convert(parameter, "f32")
+            for target in targets:
+                target.replace_source_output(wide.output(0))
+    for result, name in zip(graph.get_results(), OUTPUTS, strict=True):
+        result.input_value(0).get_tensor().set_names({name})
+        if name in {"new_keys", "new_values"} and of_cache != ov.Type.f32:
+            narrow(result, of_cache)
+    graph.validate_nodes_and_infer_types()
