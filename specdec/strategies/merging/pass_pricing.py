@@ -26,7 +26,7 @@ from specdec.record import Outcome, StepRecord
 from specdec.strategies.merging.growth import Growth
 from specdec.tree import ROOT
 
-_FIRST_BALANCE, _LARGEST_BALANCE, _LARGEST_DEBT = 2.0, 4.0, 8.0  # plain steps
+_FIRST_BALANCE, _LARGEST_BALANCE, _LARGEST_DEBT = 2.0, 16.0, 8.0  # plain steps
 _PRIOR_WON, _PRIOR_WEIGHT = 0.7, 4.0  # tokens won per unit of probability; the weight is in such units
 _MEMORY = 0.98  # weight of earlier steps with passes after each new one
 _MEMORY_OF_SPEED = 0.95  # a token is worth the time that tokens take nearby
