@@ -245,6 +245,18 @@ MUTATIONS = (
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(
+        "passes of a head run whatever they cost",
+        "specdec/strategies/merging/pass_pricing.py",
+        (("> self._speed_up * price", "> 0.0"),),
+        ("tests/strategies/merging/test_pass_pricing.py",),
+    ),
+    Mutation(
+        "a switch of sizes is learnt as the cost of the size",
+        "specdec/strategies/merging/padded_cost_model.py",
+        (("        if not is_switch:\n            self._before", "        if True:\n            self._before"),),
+        ("tests/strategies/merging/test_padded_cost_model.py",),
+    ),
+    Mutation(
         "probabilities without their parents'",
         "specdec/strategies/merging/growth.py",
         (("probability = path_probability * rate.value", "probability = rate.value"),),
