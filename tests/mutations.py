@@ -251,9 +251,9 @@ MUTATIONS = (
         ("tests/strategies/merging/test_pass_pricing.py",),
     ),
     Mutation(
-        "a switch of sizes is learnt as the cost of the size",
+        "drafts are compared with plain steps that took longer because of a switch",
         "specdec/strategies/merging/padded_cost_model.py",
-        (("        if not is_switch:\n            self._before", "        if True:\n            self._before"),),
+        (("        if is_switch:\n            self._switched", "        if False:\n            self._switched"),),
         ("tests/strategies/merging/test_padded_cost_model.py",),
     ),
     Mutation(
