@@ -245,6 +245,18 @@ MUTATIONS = (
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(
+        "passes of a head run whatever they cost",
+        "specdec/strategies/merging/pass_pricing.py",
+        (("> self._speed_up * price", "> 0.0"),),
+        ("tests/strategies/merging/test_pass_pricing.py",),
+    ),
+    Mutation(
+        "drafts are compared with plain steps that took longer because of a switch",
+        "specdec/strategies/merging/padded_cost_model.py",
+        (("        if is_switch:\n            self._switched", "        if False:\n            self._switched"),),
+        ("tests/strategies/merging/test_padded_cost_model.py",),
+    ),
+    Mutation(
         "probabilities without their parents'",
         "specdec/strategies/merging/growth.py",
         (("probability = path_probability * rate.value", "probability = rate.value"),),

@@ -226,6 +226,11 @@ def test_a_head_that_is_surer_than_it_is_right_loses_no_more_than_its_share() ->
     assert seconds <= (1 + LOSS) * fixed(0.3, 0.1, 0.0, depth=0) + 4.0
 
 
+def test_without_an_allowance_trials_end_once_the_first_balance_is_lost() -> None:
+    seconds = Machine(copied=0.0, heads=0.0, cost=0.02, loss_of_passes=0.0).write(1500)
+    assert seconds <= 1.5 * fixed(0.0, 0.0, 0.0, depth=0) + 2.5
+
+
 def test_requests_of_a_batch_share_a_pass() -> None:
     seconds = Machine(copied=0.1, heads=0.6, cost=0.15, num_rows=3).write()
     assert seconds <= 1.04 * min(fixed(0.1, 0.6, 0.15, depth, num_rows=3) for depth in range(DEPTH + 1)) + 3.0
