@@ -9,8 +9,8 @@ Between the sizes that were seen, and down to a plain step, costs are linear, so
 little about a small one. Beyond the largest size c(T) has the shape. Numbers of rows without steps of their own go by
 the nearest that has some.
 
-A backend that pads passes to a few sizes may plan each size anew: a pass of another size than the last one takes longer.
-Costs are learnt from passes of the last one's size, and the cost of a switch from plain steps right after one.
+A backend that pads passes to a few sizes may plan each size anew, so a pass of another size than the last one takes
+longer. Costs are learnt from passes of the last one's size, and the cost of a switch from plain steps right after one.
 """
 
 import math
