@@ -1,5 +1,7 @@
 """A trained head's passes by OpenVINO."""
 
+from functools import cache as cached
+
 import numpy as np
 import openvino as ov
 import torch
@@ -32,6 +34,7 @@ class OpenVINORunner(HeadRunner):
         self._graph, self._request = graph, graph.model.create_infer_request()
         self._target_ids = head.target_ids.numpy()
         self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
+        self._no_rows = cached(lambda size, requests: np.zeros((requests, 0, size), np.float32))
         self._cache: KeyValues | None = None  # bound to the request
         self._slots: list[np.ndarray] = []
         self._cos = self._sin = np.zeros((0, head.config.head_dim), np.float32)
@@ -53,8 +56,8 @@ class OpenVINORunner(HeadRunner):
         features = pairs.features.float().numpy()
         self._bind(cache)
         self._give("embedded", embedding(torch.from_numpy(pairs.tokens), self.head.embeddings).float().numpy())
-        self._give("states", features if pairs.fuses else self._no_states(len(features)))
-        self._give("features", self._no_features(len(features)) if pairs.fuses else features)
+        self._give("states", features if pairs.fuses else self._no_rows(self.head.fc.in_features, len(features)))
+        self._give("features", self._no_rows(self.head.config.hidden_size, len(features)) if pairs.fuses else features)
         self._give("cos", cos)
         self._give("sin", sin)
         self._give("bias", bias)
@@ -70,13 +73,6 @@ class OpenVINORunner(HeadRunner):
         features = torch.from_numpy(self._output("next_features").copy())
         return Continuations(tokens, self._output("log_probs").copy(), features)
 
-    def _no_states(self, requests: int) -> np.ndarray:
-        config = self.head.config
-        return np.zeros((requests, 0, config.num_states * config.target_hidden_size), np.float32)
-
-    def _no_features(self, requests: int) -> np.ndarray:
-        return np.zeros((requests, 0, self.head.config.hidden_size), np.float32)
-
     def _rotation(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and sines, (requests, 1, n, head_dim)."""
         if (most := int(positions.max())) >= len(self._cos):
@@ -85,14 +81,11 @@ class OpenVINORunner(HeadRunner):
         return self._cos[positions][:, None], self._sin[positions][:, None]
 
     def _give(self, name: str, values: np.ndarray) -> None:
-        """Copy an input to memory that the request reads; of another shape than before, to new memory."""
-        given = self._given.get(name)
-        if given is not None and given.shape == values.shape:
-            given[...] = values
-            return
-        self._given[name] = values = np.array(values, order="C")
-        # An empty array can't be shared.
-        self._request.set_tensor(name, ov.Tensor(values, shared_memory=values.size > 0))
+        """Let the request read an input, which stays as it is until the pass has ended."""
+        if values is not self._given.get(name):
+            self._given[name] = values = np.ascontiguousarray(values)
+            # An empty array can't be shared.
+            self._request.set_tensor(name, ov.Tensor(values, shared_memory=values.size > 0))
 
     def _bind(self, cache: KeyValues) -> None:
         """Let the request read keys and values where they are."""
@@ -121,12 +114,14 @@ def _visibility(pairs: Pairs, num_slots: int) -> tuple[np.ndarray, np.ndarray]:
     """
     requests, count = pairs.tokens.shape
     wanted = np.arange(count)[None].repeat(requests, 0) if pairs.last is None else pairs.last[:, None]
-    slots, starts = np.arange(num_slots), pairs.starts[:, None, None]
-    if pairs.visible is None:
-        earlier = np.broadcast_to(slots < starts, (requests, wanted.shape[1], num_slots))
-        own = np.arange(count) <= wanted[..., None]
-    else:
-        earlier = pairs.visible & ((slots < starts) | (slots >= starts + count))
-        own = np.take_along_axis(pairs.visible, np.broadcast_to(starts + np.arange(count), (*wanted.shape, count)), 2)
-    bias = np.where(np.concatenate((earlier, own), 2), np.float32(0), _HIDDEN)
-    return bias[:, None], wanted
+    bias = np.full((requests, 1, wanted.shape[1], num_slots + count), _HIDDEN)
+    for row, start in enumerate(pairs.starts.tolist()):
+        if pairs.visible is None:
+            bias[row, 0, :, :start] = 0
+            bias[row, 0, :, num_slots:][np.arange(count) <= wanted[row][:, None]] = 0
+        else:
+            own = slice(start, start + count)
+            bias[row, 0, :, :num_slots][pairs.visible[row]] = 0
+            bias[row, 0, :, num_slots:] = bias[row, 0, :, own]
+            bias[row, 0, :, own] = _HIDDEN
+    return bias, wanted
