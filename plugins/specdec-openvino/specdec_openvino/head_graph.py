@@ -3,20 +3,23 @@
 Rotation and embeddings are inputs, since the host looks them up in tables. All sizes but the head's own are dynamic.
 """
 
-from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import openvino as ov
 import torch
 from openvino import opset13 as ops
 from torch.nn.functional import linear
 
 from specdec.errors import in_one_line
-from specdec.heads.eagle3 import Eagle3Head, fused
+from specdec.heads.eagle3 import Eagle3Head, Product, fused
 from specdec.models.gradients import without_autocast
 from specdec_openvino.conversion import CONVERTING, translated
 from specdec_openvino.engine import narrow
 from specdec_openvino.options import OpenVINOOptions, openvino_type
+from specdec_openvino.outside import bytes_of, put_in, take_out
+from specdec_openvino.parting import serialized
+from specdec_openvino.widening import mark_decompressions
 
 OUTPUTS = "next_features", "new_keys", "new_values", "draft_ids", "log_probs"
 
@@ -34,14 +37,17 @@ class HeadGraph:
 
     def __init__(self, head: Eagle3Head, num_tokens: int, options: OpenVINOOptions) -> None:
         self.dtype = head.fc.weight.dtype
-        with torch.inference_mode(False), torch.no_grad():
-            self._weights = fused(head, _wide_product)  # the graph's constants are in their memory
         try:
-            run = partial(_run, self._weights, num_tokens)
-            with CONVERTING, torch.no_grad(), without_autocast():
-                graph = translated(run, tuple(example for example, _ in _inputs(head).values()))
-            _set_types(graph, head, openvino_type(self.dtype))
-            self.model = ov.Core().compile_model(graph, options.device, options.properties(self.dtype))
+            graph, weights = _converted(head, num_tokens)
+            _, own = take_out(graph, weights)
+            described, constants = serialized(graph)
+            if self.dtype != torch.float32:
+                described = mark_decompressions(described)
+            # The graph's constants are in the memory of these two.
+            self._constants, self._weights = np.frombuffer(constants, np.uint8), {**weights, **own}
+            graph = (core := ov.Core()).read_model(described, ov.Tensor(self._constants))
+            put_in(graph, self._weights)
+            self.model = core.compile_model(graph, options.device, options.properties(self.dtype))
         except Exception as error:  # translators and devices may raise any error
             raise HeadError(in_one_line(error)) from error
 
@@ -50,9 +56,19 @@ class HeadError(Exception):
     """A head that OpenVINO doesn't run."""
 
 
-def _wide_product(weight: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    wide = weight.detach().float()
-    return lambda rows: linear(rows, wide)
+def _converted(head: Eagle3Head, num_tokens: int) -> tuple[ov.Model, dict[str, np.ndarray]]:
+    """Return a head's graph, and the bytes of the matrices that are constants in it."""
+    matrices = list[torch.Tensor]()
+
+    def prepare(matrix: torch.Tensor) -> Product:
+        matrices.append(matrix := matrix.detach())
+        return lambda rows: linear(rows, matrix.float())
+
+    with CONVERTING, torch.inference_mode(False), torch.no_grad(), without_autocast():
+        run = partial(_run, fused(head, prepare), num_tokens)
+        graph = translated(run, tuple(example for example, _ in _inputs(head).values()))
+    _set_types(graph, head, openvino_type(head.fc.weight.dtype))
+    return graph, {str(number): bytes_of(matrix) for number, matrix in enumerate(matrices)}
 
 
 def _run(head: Eagle3Head, num_tokens: int, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
