@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from specdec.heads.base import HeadRunner
@@ -87,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     model, _ = load_pretrained(options.model, dtype="float32")
     embeddings = model.get_input_embeddings().weight.detach()
-    evicted = torch.zeros(_EVICTED)
+    evicted = np.zeros(_EVICTED, np.float32)  # numpy has no threads, which would go on spinning for a while
     print("| dtype | engine | nodes per level | | first pass, ms | next level, ms | choice, ms | draft, ms |")
     print("|---|---|---|---|---|---|---|---|")
     for dtype in (torch.bfloat16, torch.float32):
