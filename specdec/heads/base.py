@@ -58,6 +58,13 @@ class Pairs:
     last: np.ndarray | None = None
     visible: np.ndarray | None = None
 
+    @property
+    def wanted(self) -> np.ndarray:
+        """(requests, m) the pairs whose continuation is wanted."""
+        if self.last is not None:
+            return self.last[:, None]
+        return np.broadcast_to(np.arange(self.tokens.shape[1]), self.tokens.shape)
+
 
 class Continuations(NamedTuple):
     """The most probable tokens after the m pairs of each request whose continuation is wanted.
@@ -83,10 +90,6 @@ class HeadRunner(ABC):
 
     def __init__(self, head: Eagle3Head, num_tokens: int) -> None:
         self.head, self.num_tokens = head, min(num_tokens, head.config.draft_vocab_size)
-
-    def num_rows(self, count: int) -> int:
-        """Return the number of pairs per request that a pass of ``count`` pairs is padded to."""
-        return count
 
     def num_slots(self, count: int) -> int:
         """Return the number of slots to reserve where ``count`` are needed."""

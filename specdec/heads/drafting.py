@@ -154,7 +154,7 @@ class TreeGrowth:
         self._runner, self._caches, self.width, self._noise, self._num_levels = runner, caches, width, noise, 0
         self.num_children = runner.num_tokens if num_children is None else num_children
         counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
-        num_rows = runner.num_rows(int(counts.max()))
+        num_rows = int(counts.max())
         self._cache = self._reserved(int(starts.max()) + num_rows)
         ids = np.zeros((len(caches), num_rows), np.int64)
         for row, new in enumerate(tokens):
@@ -163,7 +163,7 @@ class TreeGrowth:
             ids,
             starts[:, None] + np.arange(num_rows),
             starts,
-            _padded(states, num_rows),
+            pad_sequence(list(states), batch_first=True),
             fuses=True,
             last=counts - 1,
         )
@@ -260,10 +260,3 @@ class TreeGrowth:
         place[self._rows, kept] = np.arange(num_nodes)
         tokens, parents, log_probs = (each[self._rows, kept] for each in (self.tokens, self.parents, self.log_probs))
         return DraftedTrees(tokens, place[self._rows, parents], log_probs)
-
-
-def _padded(states: Sequence[torch.Tensor], num_rows: int) -> torch.Tensor:
-    """Stack states, (n, size) each, with zeros up to ``num_rows``: (requests, num_rows, size)."""
-    stacked = states[0][None] if len(states) == 1 else pad_sequence(list(states), batch_first=True)
-    missing = num_rows - stacked.shape[1]
-    return torch.nn.functional.pad(stacked, (0, 0, 0, missing)) if missing else stacked

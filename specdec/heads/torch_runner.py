@@ -94,6 +94,5 @@ def visible_slots(pairs: Pairs, stop: int) -> np.ndarray:
     """Return the slots below ``stop`` that each wanted pair attends to, (requests, m, stop)."""
     if pairs.visible is not None:
         return pairs.visible[:, :, :stop]
-    own = np.arange(pairs.tokens.shape[1])[None] if pairs.last is None else pairs.last[:, None]
-    visible: np.ndarray = np.arange(stop) <= (pairs.starts[:, None] + own)[:, :, None]
+    visible: np.ndarray = np.arange(stop) <= (pairs.starts[:, None] + pairs.wanted)[:, :, None]
     return visible

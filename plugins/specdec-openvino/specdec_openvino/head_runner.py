@@ -7,20 +7,21 @@ from torch.nn.functional import embedding
 
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.eagle3 import Eagle3Head
-from specdec_openvino.head_graph import HeadGraph
+from specdec_openvino.head_graph import HeadGraph, HeadShape
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
 _FEWEST_SLOTS = 256
-_ROWS = 1, 4, 8
+_ROWS = 4, 8
 _BYTES_OF_RAW = 2
-_HIDDEN = np.float32(-1e30)  # a score that softmax makes zero; not infinite, since a padded row may see nothing
-_ONE, _ZERO = np.ones((1, 1, 1), np.float32), np.zeros((1, 1, 1), np.float32)
+_HIDDEN = np.float32(-1e30)  # a score that softmax makes zero; not infinite, since a padded row sees nothing
 
 
 class OpenVINORunner(HeadRunner):
     """Runs a head as a compiled graph.
 
-    The first pass of a shape makes kernels, for milliseconds, so rows and slots are padded to few different numbers.
+    A pass of another shape than the one before takes longer, and the first of a shape makes kernels, for milliseconds.
+    So the passes of a draft have one shape: rows are padded, and both states and features have rows, of which one has
+    zeros.
 
     Raises:
         HeadError: if the head can't be converted or compiled.
@@ -31,13 +32,11 @@ class OpenVINORunner(HeadRunner):
         graph = HeadGraph(head, self.num_tokens, options)
         self._graph, self._request = graph, graph.model.create_infer_request()
         self._target_ids = head.target_ids.numpy()
-        self._given: dict[str, np.ndarray] = {}  # the arrays from which the request reads its inputs
+        self._shape = HeadShape(0, 0, 0, 0, False)
+        self._inputs: dict[str, np.ndarray] = {}  # the request reads these arrays
         self._cache: KeyValues | None = None  # bound to the request
         self._slots: list[np.ndarray] = []
         self._cos = self._sin = np.zeros((0, head.config.head_dim), np.float32)
-
-    def num_rows(self, count: int) -> int:
-        return next((size for size in _ROWS if size >= count), -(-count // _ROWS[-1]) * _ROWS[-1])
 
     def num_slots(self, count: int) -> int:
         """Return the least of 256, 384, 512, 768, … that is enough."""
@@ -48,51 +47,53 @@ class OpenVINORunner(HeadRunner):
 
     @torch.inference_mode()
     def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
-        bias, wanted = _visibility(pairs, cache.keys.shape[2])
-        cos, sin = self._rotation(pairs.positions)
-        features = pairs.features.float().numpy()
+        requests, count = pairs.tokens.shape
+        num_wanted = count if pairs.last is None else 1
         self._bind(cache)
-        self._give("embedded", embedding(torch.from_numpy(pairs.tokens), self.head.embeddings).float().numpy())
-        self._give("states", features if pairs.fuses else self._no_states(len(features)))
-        self._give("features", self._no_features(len(features)) if pairs.fuses else features)
-        self._give("cos", cos)
-        self._give("sin", sin)
-        self._give("bias", bias)
-        self._give("wanted", wanted)
-        self._give("scale", _ONE if noise is None else noise.scale.numpy())
-        self._give("noise", _ZERO if noise is None else noise.noise.numpy())
+        self._reshape(requests, count, num_wanted, has_noise=noise is not None)
+        self._fill(pairs)
+        if noise is not None:
+            self._inputs["scale"][...], self._inputs["noise"][...] = noise.scale.numpy(), noise.noise.numpy()
         self._request.infer()
         for slots, name in zip(self._slots, ("new_keys", "new_values"), strict=True):
-            new = self._output(name)
+            new = self._output(name)[:, :, :count].view(slots.dtype)
             for row, start in enumerate(pairs.starts.tolist()):
-                slots[row, :, start : start + new.shape[2]] = new[row].view(slots.dtype)
-        tokens = self._target_ids.take(self._output("draft_ids"), mode="clip")  # of logits that are NaN too
-        features = torch.from_numpy(self._output("next_features").copy())
-        return Continuations(tokens, self._output("log_probs").copy(), features)
+                slots[row, :, start : start + count] = new[row]
+        draft_ids, log_probs, features = (
+            self._output(name)[:, :num_wanted] for name in ("draft_ids", "log_probs", "next_features")
+        )
+        tokens = self._target_ids.take(draft_ids, mode="clip")  # of logits that are NaN too
+        return Continuations(tokens, log_probs.copy(), torch.from_numpy(features.copy()))
 
-    def _no_states(self, requests: int) -> np.ndarray:
-        config = self.head.config
-        return np.zeros((requests, 0, config.num_states * config.target_hidden_size), np.float32)
+    def _reshape(self, requests: int, count: int, num_wanted: int, has_noise: bool) -> None:
+        """Give the request inputs of a shape that has room for a pass, if they have another one."""
+        rows = next((size for size in _ROWS if size >= count), -(-count // _ROWS[-1]) * _ROWS[-1])
+        num_slots = self._slots[0].shape[2]
+        shape = HeadShape(requests, rows, max(num_wanted, self._shape.wanted), num_slots, has_noise)
+        if shape == self._shape:
+            return
+        self._shape, self._inputs = shape, shape.inputs(self.head.config)
+        for name, values in self._inputs.items():
+            self._request.set_tensor(name, ov.Tensor(values, shared_memory=True))
 
-    def _no_features(self, requests: int) -> np.ndarray:
-        return np.zeros((requests, 0, self.head.config.hidden_size), np.float32)
+    def _fill(self, pairs: Pairs) -> None:
+        """Write a pass's pairs to the inputs. Rows after them hold what they held, and no pair attends to them."""
+        inputs, count = self._inputs, pairs.tokens.shape[1]
+        embedded = embedding(torch.from_numpy(pairs.tokens), self.head.embeddings)
+        inputs["embedded"][:, :count] = embedded.float().numpy()
+        given, other = ("states", "features") if pairs.fuses else ("features", "states")
+        inputs[given][:, :count] = pairs.features.float().numpy()
+        inputs[other][...] = 0
+        inputs["cos"][:, 0, :count], inputs["sin"][:, 0, :count] = self._rotation(pairs.positions)
+        inputs["wanted"][:, : pairs.wanted.shape[1]] = pairs.wanted
+        _show(inputs["bias"], pairs, self._shape.slots)
 
     def _rotation(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Cosines and sines, (requests, 1, n, head_dim)."""
+        """Cosines and sines, (requests, n, head_dim)."""
         if (most := int(positions.max())) >= len(self._cos):
             known = torch.arange(self.num_slots(most + 1))
             self._cos, self._sin = (each[0, 0].numpy() for each in self.head.rotary.at(known[None], torch.float32))
-        return self._cos[positions][:, None], self._sin[positions][:, None]
-
-    def _give(self, name: str, values: np.ndarray) -> None:
-        """Copy an input to memory that the request reads; of another shape than before, to new memory."""
-        given = self._given.get(name)
-        if given is not None and given.shape == values.shape:
-            given[...] = values
-            return
-        self._given[name] = values = np.array(values, order="C")
-        # An empty array can't be shared.
-        self._request.set_tensor(name, ov.Tensor(values, shared_memory=values.size > 0))
+        return self._cos[positions], self._sin[positions]
 
     def _bind(self, cache: KeyValues) -> None:
         """Let the request read keys and values where they are."""
@@ -114,19 +115,20 @@ def _raw(cache: torch.Tensor) -> np.ndarray:
     return (cache if cache.itemsize > _BYTES_OF_RAW else cache.view(torch.int16)).numpy()
 
 
-def _visibility(pairs: Pairs, num_slots: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the bias of each wanted pair for all slots and then the pass's pairs, and the wanted pairs' numbers.
+def _show(bias: np.ndarray, pairs: Pairs, num_slots: int) -> None:
+    """Set the bias of each wanted pair for all slots and then the pass's rows.
 
     The pass's own slots have no keys yet, so they are hidden among the slots.
     """
-    requests, count = pairs.tokens.shape
-    wanted = np.arange(count)[None].repeat(requests, 0) if pairs.last is None else pairs.last[:, None]
-    slots, starts = np.arange(num_slots), pairs.starts[:, None, None]
-    if pairs.visible is None:
-        earlier = np.broadcast_to(slots < starts, (requests, wanted.shape[1], num_slots))
-        own = np.arange(count) <= wanted[..., None]
-    else:
-        earlier = pairs.visible & ((slots < starts) | (slots >= starts + count))
-        own = np.take_along_axis(pairs.visible, np.broadcast_to(starts + np.arange(count), (*wanted.shape, count)), 2)
-    bias = np.where(np.concatenate((earlier, own), 2), np.float32(0), _HIDDEN)
-    return bias[:, None], wanted
+    count, wanted = pairs.tokens.shape[1], pairs.wanted
+    bias[...] = _HIDDEN
+    for row, start in enumerate(pairs.starts.tolist()):
+        of_row = bias[row, 0, : wanted.shape[1]]
+        earlier, own = of_row[:, :num_slots], of_row[:, num_slots : num_slots + count]
+        if pairs.visible is None:
+            earlier[:, :start] = 0
+            own[np.arange(count) <= wanted[row][:, None]] = 0
+        else:
+            earlier[pairs.visible[row]] = 0
+            own[...] = earlier[:, start : start + count]
+            earlier[:, start : start + count] = _HIDDEN
