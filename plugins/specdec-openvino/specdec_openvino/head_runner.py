@@ -11,7 +11,7 @@ from specdec_openvino.head_graph import HeadGraph, HeadShape
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
 _FEWEST_SLOTS = 256
-_ROWS = 6, 8  # most steps accept fewer than six
+_ROWS = 4, 8
 _BYTES_OF_RAW = 2
 _HIDDEN = np.float32(-1e30)  # a score that softmax makes zero; not infinite, since a padded row sees nothing
 
