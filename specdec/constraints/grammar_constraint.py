@@ -11,6 +11,9 @@ from specdec.constraints.matcher import start
 class GrammarConstraint(Constraint):
     """A constraint that llguidance compiles from a grammar; it may stand in the rules of a ``Grammar``."""
 
+    def __init__(self, **options: Any) -> None:  # type checkers would make one without options
+        super().__init__(**options)
+
     @abstractmethod
     def grammar(self, vocabulary: Vocabulary) -> str:
         """The grammar: rules in Lark, or llguidance's JSON form, as ``LLMatcher.grammar_from_…`` returns it.

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specdec.constraints.base import Vocabulary
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
+from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner
 from specdec.serving.errors import ApiError
 from specdec.serving.options import ServerOptions
 from specdec.serving.schemas import ChatBody, CompletionBody, Sampling
@@ -42,6 +44,7 @@ class Call:
         proposer, verifier: None for the server's own.
         num_logprobs: top tokens to report with each token; None for no log-probabilities.
         reports_steps: report each step's draft as well.
+        plan: what the answers may contain; its constraint isn't among the settings until it is compiled.
     """
 
     prompts: Sequence[list[int]]
@@ -53,6 +56,7 @@ class Call:
     verifier: Verifier | None
     num_logprobs: int | None
     reports_steps: bool
+    plan: AnswerPlan
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -69,12 +73,23 @@ class RequestParser:
         aliases: the strategies that a request may name.
         options: the server's limits.
         own_strategy: the name of the generator's strategy.
+        vocabulary: the one that constraints are compiled for.
+
+    Raises:
+        RequestError: for an unknown format of tool calls among the options.
     """
 
     def __init__(
-        self, generator: Generator, tokenizer: Any, aliases: StrategyAliases, options: ServerOptions, own_strategy: str
+        self,
+        generator: Generator,
+        tokenizer: Any,
+        aliases: StrategyAliases,
+        options: ServerOptions,
+        own_strategy: str,
+        vocabulary: Vocabulary,
     ) -> None:
         self._generator, self._tokenizer = generator, tokenizer
+        self._planner = AnswerPlanner(tokenizer, vocabulary, options.tool_parser)
         self._aliases, self._options, self._own_strategy = aliases, options, own_strategy
         self._shapes = generator.shapes
         self._longest_piece = max(map(len, tokenizer.get_vocab()))
@@ -97,7 +112,8 @@ class RequestParser:
         """Return the call of a checked completion body; raises ApiError if it is refused."""
         prompts = [self._encoded(prompt, "prompt") for prompt in body.prompt]
         most = body.max_tokens or _COMPLETION_TOKENS
-        return self._call(body, prompts, most, body.logprobs, "max_tokens" if body.max_tokens else "prompt")
+        plan = self._planner.completion(body)
+        return self._call(body, prompts, (most, "max_tokens" if body.max_tokens else "prompt"), body.logprobs, plan)
 
     def chat(self, body: ChatBody) -> Call:
         """Return the call of a checked chat body; raises ApiError if it is refused."""
@@ -108,11 +124,13 @@ class RequestParser:
         ]
         prompt = self._encoded(messages, "messages", _template_options(body))
         asked = body.max_completion_tokens or body.max_tokens
-        room = self._most_positions() - len(prompt)
+        room, goes_on = self._most_positions() - len(prompt), body.continue_final_message
         most = asked or max(1, min(self._options.default_max_tokens, room))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if asked else "messages"
-        return self._call(body, [prompt], most, num_logprobs, named)
+        is_continuation = (body.messages[-1].role == "assistant") if goes_on is None else goes_on
+        plan = self._planner.chat(body, prompt, is_continuation)
+        return self._call(body, [prompt], (most, named), num_logprobs, plan)
 
     def _check_bounds(self, body: Sampling) -> None:
         options, count = self._options, body.n or 1
@@ -177,7 +195,16 @@ class RequestParser:
     def _most_prompt_tokens(self) -> int:
         return min(self._options.max_prompt_tokens or self._most_positions(), self._most_positions())
 
-    def _call(self, body: Sampling, prompts: list[list[int]], most: int, num_logprobs: int | None, param: str) -> Call:
+    def _call(
+        self,
+        body: Sampling,
+        prompts: list[list[int]],
+        length: tuple[int, str],
+        num_logprobs: int | None,
+        plan: AnswerPlan,
+    ) -> Call:
+        """Return a call; ``length`` is the number of new tokens, and the field that it is due to."""
+        most, param = length
         longest, positions = max(map(len, prompts)), self._most_positions()
         if longest + most > positions:
             message = (
@@ -188,10 +215,15 @@ class RequestParser:
         if (body.min_tokens or 0) > most:
             message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
             raise ApiError(400, message, "min_tokens", "invalid_value")
+        if body.min_tokens and plan.constraint is not None:
+            message = "min_tokens and a constraint both decide where the answer may end: leave one out."
+            raise ApiError(400, message, "min_tokens", "invalid_value")
         count = body.n or 1
         seed = secrets.randbits(48) if body.seed is None else body.seed % 2**62
         repeated = [prompt for prompt in prompts for _ in range(count)]
         settings = self._settings(body) | {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
+        if plan.shows_special:
+            settings["skip_special_tokens"] = False
         return Call(
             prompts=repeated,
             num_samples=count,
@@ -201,6 +233,7 @@ class RequestParser:
             proposer=None if body.proposer is None else self._aliases.proposer(body.proposer),
             verifier=None if body.verifier is None else self._aliases.verifier(body.verifier),
             num_logprobs=num_logprobs,
+            plan=plan,
             reports_steps=bool(body.include_steps),
         )
 
