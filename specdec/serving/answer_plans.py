@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from specdec.constraints.base import Vocabulary
 from specdec.constraints.grammar import Grammar
@@ -16,8 +16,9 @@ from specdec.serving.schemas import ChatBody, Sampling
 from specdec.serving.structured_outputs import content_constraint, refusal
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
 from specdec.serving.tool_parsers.selection import answer_format
-from specdec.serving.tools import ToolChoice, tool_choice
+from specdec.serving.tools import tool_choice
 
+_FREE = AnswerRequest()
 _NUM_END_TOKENS = 256  # at the end of a prompt, where reasoning may have been opened
 
 
@@ -37,7 +38,7 @@ class AnswerPlan:
     constraint: GrammarConstraint | None = None
     parts: Sequence[tuple[str, GrammarConstraint]] = ()
     format: AnswerFormat | None = None
-    request: AnswerRequest = AnswerRequest()
+    request: AnswerRequest = _FREE
     shows_special: bool = False
     dropped: re.Pattern[str] | None = None
 
@@ -45,6 +46,38 @@ class AnswerPlan:
         """Return a parser of one answer."""
         parser = _Undivided() if self.format is None else self.format.parser(self.request)
         return parser if self.dropped is None else _WithoutSpecial(parser, self.dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the body of a request asks of its answers.
+
+    Attributes:
+        request: without the end of the prompt.
+        parts: the constraints in it, by the fields of the body that define them.
+    """
+
+    request: AnswerRequest
+    parts: Sequence[tuple[str, GrammarConstraint]]
+
+    @classmethod
+    def of_chat(cls, body: ChatBody) -> Self:
+        """Return what a chat request asks of its answers.
+
+        Raises:
+            ApiError: for tools or a constraint that are invalid or can't be enforced.
+        """
+        content, param = content_constraint(body)
+        choice = tool_choice(body.tools or (), body.tool_choice)
+        is_single = body.parallel_tool_calls is False or choice.is_named
+        request = AnswerRequest(
+            content=content,
+            functions=choice.functions,
+            requires_call=choice.is_required,
+            allows_several=not is_single,
+        )
+        arguments = [(param, each.arguments) for param, each in zip(choice.params, choice.functions, strict=True)]
+        return cls(request, arguments if content is None else [(param, content), *arguments])
 
 
 class AnswerPlanner:
@@ -73,41 +106,29 @@ class AnswerPlanner:
         constraint, param = content_constraint(body)
         return AnswerPlan() if constraint is None else AnswerPlan(constraint, [(param, constraint)])
 
-    def chat(self, body: ChatBody, prompt: Sequence[int], is_continuation: bool) -> AnswerPlan:
+    def chat(self, wanted: "Wanted", prompt: Sequence[int], is_continuation: bool, shows_special: bool) -> AnswerPlan:
         """Return the plan of a chat answer.
 
         Args:
             prompt: the token ids of the conversation.
             is_continuation: True if the answer continues the last message.
+            shows_special: True if special tokens are wanted as part of the answer.
 
         Raises:
-            ApiError: for tools or a constraint that are invalid or can't be enforced.
+            ApiError: for a constraint that can't be enforced.
         """
-        content, param = content_constraint(body)
-        choice = tool_choice(body.tools or (), body.tool_choice)
-        parts = [] if content is None else [(param, content)]
-        return self.plan(
-            AnswerRequest(
-                prompt_end=str(self._tokenizer.decode([*prompt[-_NUM_END_TOKENS:]])),
-                content=content,
-                functions=choice.functions if choice.is_required or self._format.has_free_calls else (),
-                requires_call=choice.is_required,
-                allows_several=body.parallel_tool_calls is not False and not _is_named(body.tool_choice),
-                is_continuation=is_continuation,
-            ),
-            [*parts, *_parts(choice)],
-            shows_special=body.skip_special_tokens is False,
+        request = replace(
+            wanted.request,
+            prompt_end=str(self._tokenizer.decode([*prompt[-_NUM_END_TOKENS:]])),
+            is_continuation=is_continuation,
         )
+        if not (request.requires_call or self._format.has_free_calls):
+            request = replace(request, functions=())
+        return self._plan(request, wanted.parts, shows_special)
 
-    def plan(
-        self, request: AnswerRequest, parts: Sequence[tuple[str, GrammarConstraint]], shows_special: bool = False
+    def _plan(
+        self, request: AnswerRequest, parts: Sequence[tuple[str, GrammarConstraint]], shows_special: bool
     ) -> AnswerPlan:
-        """Return the plan of the answers to a request.
-
-        Args:
-            parts: the constraints of the request, by the fields that define them.
-            shows_special: True if special tokens are wanted as part of the answer.
-        """
         markers = "".join(self._format.markers(request))
         needs_special = any(text in markers for text in self._special)
         dropped = [text for text in self._special if text and text not in markers]
@@ -152,12 +173,3 @@ class _WithoutSpecial(AnswerParser):
         pieces = self._inner.finish()
         self.num_calls, self.is_complete = self._inner.num_calls, self._inner.is_complete
         return pieces
-
-
-def _parts(choice: ToolChoice) -> list[tuple[str, GrammarConstraint]]:
-    pairs = zip(choice.params, choice.functions, strict=True)
-    return [(param, function.arguments) for param, function in pairs]
-
-
-def _is_named(choice: Any) -> bool:
-    return isinstance(choice, dict) and choice.get("type") == "function"

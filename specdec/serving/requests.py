@@ -11,7 +11,8 @@ from specdec.generator import Generator
 from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
-from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner
+from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner, Wanted
+from specdec.serving.chat_template import NOT_THE_TEMPLATES, template_field, template_options
 from specdec.serving.errors import ApiError
 from specdec.serving.options import ServerOptions
 from specdec.serving.schemas import ChatBody, CompletionBody, Sampling
@@ -22,14 +23,7 @@ from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 
 _COMPLETION_TOKENS = 16  # OpenAI's default
-_HINTS = "reasoning_effort", "verbosity"  # that templates may read
 _ROLES = {"developer": "system"}  # that templates don't read
-# Options of transformers' apply_chat_template that aren't the template's own.
-_NOT_THE_TEMPLATES = {
-    "chat_template", "conversation", "tokenize", "tools", "documents", "add_generation_prompt",
-    "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
-    "return_assistant_tokens_mask", "tokenizer_kwargs",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +111,20 @@ class RequestParser:
 
     def chat(self, body: ChatBody) -> Call:
         """Return the call of a checked chat body; raises ApiError if it is refused."""
+        wanted = Wanted.of_chat(body)
         messages = [
             with_parsed_arguments(message.model_dump(exclude_none=True), index)
             | {"content": message.content or "", "role": _ROLES.get(message.role, message.role)}
             for index, message in enumerate(body.messages)
         ]
-        prompt = self._encoded(messages, "messages", _template_options(body))
+        prompt = self._encoded(messages, "messages", template_options(body))
         asked = body.max_completion_tokens or body.max_tokens
         room, goes_on = self._most_positions() - len(prompt), body.continue_final_message
         most = asked or max(1, min(self._options.default_max_tokens, room))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if asked else "messages"
         is_continuation = (body.messages[-1].role == "assistant") if goes_on is None else goes_on
-        plan = self._planner.chat(body, prompt, is_continuation)
+        plan = self._planner.chat(wanted, prompt, is_continuation, shows_special=body.skip_special_tokens is False)
         return self._call(body, [prompt], (most, named), num_logprobs, plan)
 
     def _check_bounds(self, body: Sampling) -> None:
@@ -174,7 +169,7 @@ class RequestParser:
         try:
             ids = encode(prompt, self._tokenizer, self._shapes.vocab_size, template or {})
         except RequestError as error:
-            at_fault = _template_field(template) if template and self._is_taken_bare(prompt) else param
+            at_fault = template_field(template) if template and self._is_taken_bare(prompt) else param
             raise ApiError(400, str(error), at_fault, "invalid_value") from None
         if self._options.max_prompt_tokens is not None and len(ids) > self._options.max_prompt_tokens:
             message = f"The prompt has {len(ids)} tokens, and this server takes {self._options.max_prompt_tokens}."
@@ -255,25 +250,6 @@ class RequestParser:
         return settings | {"top_p": body.top_p or None, "min_p": body.min_p or None}
 
 
-def _template_options(body: ChatBody) -> dict[str, Any]:
-    """Return the chat template's options besides the messages."""
-    options: dict[str, Any] = {name: value for name in _HINTS if (value := getattr(body, name)) is not None}
-    options |= body.chat_template_kwargs or {}
-    if body.tools and body.tool_choice != "none":
-        options["tools"] = body.tools
-    begins, goes_on = body.add_generation_prompt, body.continue_final_message
-    if begins is not None or goes_on is not None:  # the last message's role no longer decides
-        options["add_generation_prompt"] = not goes_on if begins is None else begins
-        options["continue_final_message"] = bool(goes_on)
-    return options
-
-
-def _template_field(options: Mapping[str, Any]) -> str:
-    """Return the request's field whose options the template has rejected."""
-    known = {*_HINTS, "tools", "add_generation_prompt", "continue_final_message"}
-    return next(iter(options)) if options.keys() <= known else "chat_template_kwargs"
-
-
 def _check_without_stream(body: Sampling) -> None:
     if body.stream_options is not None and any(body.stream_options.model_dump().values()):
         raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
@@ -289,7 +265,7 @@ def _check_chat(body: ChatBody) -> None:
         raise ApiError(400, "top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
         raise ApiError(400, "max_tokens and max_completion_tokens differ: give one.", "max_tokens", "invalid_value")
-    if refused := sorted(_NOT_THE_TEMPLATES & set(body.chat_template_kwargs or ())):
+    if refused := sorted(NOT_THE_TEMPLATES & set(body.chat_template_kwargs or ())):
         message = f"{', '.join(refused)}: not an option of the template's own."
         raise ApiError(400, message, "chat_template_kwargs", "invalid_value")
 

@@ -22,11 +22,13 @@ class ToolChoice:
         functions: empty if the answer may call none.
         params: by function, the field of the request that defines its arguments.
         is_required: True if the answer must call one.
+        is_named: True if the request names the one function to call.
     """
 
     functions: Sequence[Function] = ()
     params: Sequence[str] = ()
     is_required: bool = False
+    is_named: bool = False
 
 
 def tool_choice(tools: Sequence[Any], choice: Any) -> ToolChoice:
@@ -49,7 +51,8 @@ def tool_choice(tools: Sequence[Any], choice: Any) -> ToolChoice:
         definitions[name] = definition, f"tools[{index}].function.parameters"
     names, is_required = _chosen(choice, [*definitions])
     functions = [Function(name, _arguments(*definitions[name])) for name in names]
-    return ToolChoice(functions, [definitions[name][1] for name in names], is_required)
+    is_named = isinstance(choice, Mapping) and choice.get("type") == "function"
+    return ToolChoice(functions, [definitions[name][1] for name in names], is_required, is_named)
 
 
 def _definition(tool: Any, place: str) -> tuple[str, Mapping[str, Any]]:
@@ -94,9 +97,9 @@ def _chosen(choice: Any, names: list[str]) -> tuple[list[str], bool]:
         return names, True
     if isinstance(choice, Mapping) and choice.get("type") == "function":
         return [_known(choice, names, "tool_choice")], True
-    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
-        return _allowed(choice.get("allowed_tools"), names)
-    _refuse("tool_choice", 'give "none", "auto", "required", a function\'s name as an object, or allowed tools')
+    if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
+        _refuse("tool_choice", 'give "none", "auto", "required", a function\'s name as an object, or allowed tools')
+    return _allowed(choice.get("allowed_tools"), names)
 
 
 def _allowed(allowed: Any, names: list[str]) -> tuple[list[str], bool]:

@@ -54,8 +54,9 @@ class GptOssFormat(AnswerFormat):
         rules = [
             "%llguidance {}",
             f"start: {start}",
-            f"answer: analysis* {last}",
+            f"answer: {'analysis*' if request.requires_call or not request.functions else '(analysis | preamble)*'} {last}",
             f"analysis: {message('analysis', 'FREE?')} {following}",
+            f"preamble: {message('commentary', 'FREE?')} {following}",
             f"FREE: {text_without(_MARKERS)}",
         ]
         return "\n".join([*rules, f"call: {call}"] if request.functions else rules)

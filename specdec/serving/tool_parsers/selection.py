@@ -22,9 +22,10 @@ _SYNTAXES: Sequence[tuple[CallSyntax, Callable[[str], bool]]] = (
     (DEEPSEEK_V31, is_deepseek_v31),
     (HERMES, is_hermes),
     (LLAMA3_JSON, is_llama3_json),
-    (JSON_CALLS, lambda template: True),
 )
-TOOL_PARSERS: Mapping[str, CallSyntax] = {syntax.name: syntax for syntax, _ in _SYNTAXES}
+TOOL_PARSERS: Mapping[str, CallSyntax] = {
+    syntax.name: syntax for syntax in (*(each for each, _ in _SYNTAXES), JSON_CALLS)
+}
 
 
 def answer_format(tokenizer: Any, tool_parser: str | None = None) -> AnswerFormat:
@@ -41,7 +42,9 @@ def answer_format(tokenizer: Any, tool_parser: str | None = None) -> AnswerForma
     text = "\n".join(template.values()) if isinstance(template, Mapping) else str(template)
     if tool_parser == GptOssFormat.name or (tool_parser is None and is_gpt_oss(text)):
         return GptOssFormat()
-    syntax = TOOL_PARSERS[tool_parser] if tool_parser else next(each for each, fits in _SYNTAXES if fits(text))
+    syntax = (
+        TOOL_PARSERS[tool_parser] if tool_parser else next((each for each, fits in _SYNTAXES if fits(text)), JSON_CALLS)
+    )
     added = getattr(tokenizer, "added_tokens_decoder", {})
     return TaggedFormat(syntax, reasoning_tags(text, [token.content for token in added.values()]))
 
