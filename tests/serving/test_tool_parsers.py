@@ -276,5 +276,5 @@ def test_a_format_is_found_by_its_template_or_selected_by_name(template: str, na
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(RequestError, match="--tool-parser 'hermes3': it must be one of mistral, .*, json, gpt_oss"):
+    with pytest.raises(RequestError, match=r"--tool-parser 'hermes3': it must be one of mistral, .*, json, gpt_oss"):
         answer_format(chat_tokenizer(""), "hermes3")

@@ -54,7 +54,7 @@ class GptOssFormat(AnswerFormat):
         rules = [
             "%llguidance {}",
             f"start: {start}",
-            f"answer: {'analysis*' if request.requires_call or not request.functions else '(analysis | preamble)*'} {last}",
+            f"answer: {'(analysis | preamble)*' if request.functions else 'analysis*'} {last}",
             f"analysis: {message('analysis', 'FREE?')} {following}",
             f"preamble: {message('commentary', 'FREE?')} {following}",
             f"FREE: {text_without(_MARKERS)}",
