@@ -11,8 +11,8 @@ from specdec.serving.tool_parsers.json_span import JsonSpan
 class CallReader:
     """Reads an answer after its reasoning.
 
-    Whitespace between the content and a call is dropped. Text that turns out to be no call, since it has another form,
-    another name or was cut before the arguments, is content.
+    Whitespace between the content and a call is dropped, and so is a last call that was cut before its arguments. Text
+    that turns out to be no call, since it has another form or another name, is content.
 
     Args:
         names: the functions that may be called.
@@ -42,9 +42,10 @@ class CallReader:
         return pieces
 
     def finish(self) -> list[Piece]:
-        """Return what was held back as content; called after the last text."""
-        rest, self._begun, self._held = self._begun + self._held, "", ""
-        return _content(rest) if rest.strip() or not self.num_calls else []
+        """Return the content that was held back; called after the last text."""
+        is_content = self._read in (self._start, self._content)
+        rest, self._held = self._held, ""
+        return _content(rest) if is_content else []
 
     # Each state reads from the held text, and sets the next state. None means that more text is needed.
 
