@@ -12,6 +12,7 @@ from specdec.errors import RequestError
 from specdec.serving.answers import Answer
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest, Function
 from specdec.serving.tool_parsers.selection import answer_format
+from tests.support.byte_tokenizer import byte_ids
 from tests.support.chat_models import chat_tokenizer
 
 pytest.importorskip("llguidance")
@@ -225,6 +226,20 @@ def test_the_grammar_allows_the_answer_and_constrains_its_calls(name: str, form:
     assert (accepted(answers, vocabulary, forced, written.text) == written.text) == (
         bool(written.calls) and not has_content
     )
+
+
+@pytest.mark.parametrize("marker", ["<tool_call>", "<think>"])
+def test_text_cannot_spell_a_marker_that_is_a_token(marker: str) -> None:
+    answers, vocabulary = format_of(ANSWERS["qwen, which thinks"])
+    request = AnswerRequest(functions=FUNCTIONS)
+    rules = answers.grammar(request, library_special_tokens(vocabulary))
+    parts = {f"arguments_{n}": each.arguments for n, each in enumerate(FUNCTIONS)}
+    state = Grammar(rules, parts=parts).start(vocabulary)
+    *begun, last = byte_ids(f"a {marker}")
+    for token in begun:
+        assert state.mask()[token]
+        state = state.advance(token)
+    assert not state.mask()[last]
 
 
 @pytest.mark.parametrize("name", ["qwen, which thinks", "deepseek, opened by the prompt", "mistral, which thinks"])
