@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
-from specdec.constraints.matcher import check_size, library, start
+from specdec.constraints.base import Vocabulary
+from specdec.constraints.grammar_constraint import GrammarConstraint
+from specdec.constraints.matcher import check_size, library
 from specdec.constraints.schema_check import check_schema
 from specdec.errors import RequestError, in_one_line
 
@@ -17,7 +18,7 @@ ALLOWED_ESCAPES = 'nrbtf\\"'  # no \uXXXX: a key in an open object could be spel
 _SEPARATORS = {"single": (", ", ": "), "none": (",", ":"), "any": (",", ":")}
 
 
-class JsonSchema(Constraint):
+class JsonSchema(GrammarConstraint):
     """JSON that is valid under a JSON schema, with the properties in the schema's order.
 
     ``JsonSchema(Person)`` takes a pydantic model, or any type that a pydantic TypeAdapter takes, and ``result.parsed``
@@ -41,15 +42,7 @@ class JsonSchema(Constraint):
         check_schema(_read(text))
         super().__init__(definition=text, **options)
 
-    def start(self, vocabulary: Vocabulary) -> ConstraintState:
-        return start(self.grammar(), vocabulary)
-
-    def grammar(self) -> str:
-        """The grammar in the library's own form.
-
-        Raises:
-            RequestError: if the library isn't installed.
-        """
+    def grammar(self, vocabulary: Vocabulary) -> str:
         after_item, after_key = _SEPARATORS[self.whitespace]
         options = {
             "item_separator": after_item,

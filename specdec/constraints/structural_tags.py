@@ -1,14 +1,15 @@
 """Free text in which JSON between tags is constrained."""
 
 import json
-from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.base import Vocabulary
+from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.json_schema import JsonSchema
-from specdec.constraints.matcher import check_size, library, start
+from specdec.constraints.lark import literal
+from specdec.constraints.matcher import check_size, library_special_tokens
 from specdec.errors import RequestError, in_one_line
 
 
@@ -43,7 +44,7 @@ class Tag(BaseModel):
         return self
 
 
-class StructuralTags(Constraint):
+class StructuralTags(GrammarConstraint):
     """Free text up to the trigger of a tag; then the rest of the tag, its JSON, its end, and free text again.
 
     Tags with the same trigger are alternatives. A trigger that is one special token of the model is that token.
@@ -55,25 +56,17 @@ class StructuralTags(Constraint):
         super().__init__(tags=tags, **options)
         check_size("the tags", "".join(tag.begin + tag.content.definition + tag.end for tag in self.tags))
 
-    def start(self, vocabulary: Vocabulary) -> ConstraintState:
-        added = getattr(vocabulary.tokenizer, "added_tokens_decoder", {})
-        special = {token.content: index for index, token in added.items() if token.special}
-        return start(library().LLMatcher.grammar_from_lark(self._lark(special)), vocabulary)
-
-    def _lark(self, special: Mapping[str, int]) -> str:
-        """The rules; a trigger that is a special token stands there by its id."""
+    def grammar(self, vocabulary: Vocabulary) -> str:
+        special = library_special_tokens(vocabulary)  # they stand in the rules by their ids
         names = " | ".join(f"tag_{index}" for index in range(len(self.tags)))
         rules = [f"start: ({names})* rest", "rest: TEXT", r"TEXT: /(.|\n)*/"]
         for index, tag in enumerate(self.tags):
             trigger = tag.trigger or tag.begin
             begun = f"TEXT <[{special[trigger]}]>" if trigger in special else f"begun_{index}"
             if trigger not in special:
-                rules.append(f"begun_{index}[lazy]: TEXT {_quoted(trigger)}")
-            schema = json.loads(tag.content.grammar())["grammars"][0]["json_schema"]  # with its options
-            inner = f"{_quoted(tag.begin[len(trigger) :])} %json {json.dumps(schema)} {_quoted(tag.end)}"
+                rules.append(f"begun_{index}[lazy]: TEXT {literal(trigger, special)}")
+            schema = json.loads(tag.content.grammar(vocabulary))["grammars"][0]["json_schema"]  # with its options
+            before, after = literal(tag.begin[len(trigger) :], special), literal(tag.end, special)
+            inner = f"{before} %json {json.dumps(schema)} {after}"
             rules.append(f"tag_{index}: {begun} {inner}")
         return "\n".join(["%llguidance {}", *rules])
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""
