@@ -245,6 +245,18 @@ MUTATIONS = (
         ("tests/strategies/merging/test_sizer.py",),
     ),
     Mutation(
+        "passes of a head run whatever they cost",
+        "specdec/strategies/merging/pass_pricing.py",
+        (("> self._speed_up * price", "> 0.0"),),
+        ("tests/strategies/merging/test_pass_pricing.py",),
+    ),
+    Mutation(
+        "drafts are compared with plain steps that took longer because of a switch",
+        "specdec/strategies/merging/padded_cost_model.py",
+        (("        if is_switch:\n            self._switched", "        if False:\n            self._switched"),),
+        ("tests/strategies/merging/test_padded_cost_model.py",),
+    ),
+    Mutation(
         "probabilities without their parents'",
         "specdec/strategies/merging/growth.py",
         (("probability = path_probability * rate.value", "probability = rate.value"),),
@@ -300,7 +312,7 @@ MUTATIONS = (
     Mutation(
         "a head's drafted tokens one position on",
         "specdec/heads/drafting.py",
-        (("(self.lengths + self._num_fed)", "(self.lengths + self._num_fed + 1)"),),
+        (("(self.lengths + self._num_levels)[:, None]", "(self.lengths + self._num_levels + 1)[:, None]"),),
         (HEADS,),
     ),
     Mutation(
@@ -325,12 +337,9 @@ MUTATIONS = (
         "a head keeps the keys and values of its draft",
         "specdec/heads/drafting.py",
         (
-            ("self.lengths = torch.tensor(", "self.caches = caches\n        self.lengths = torch.tensor("),
             (
-                "        self.values = torch.cat((self.values, inputs.value), 2)\n",
-                "        self.values = torch.cat((self.values, inputs.value), 2)\n"
-                "        for row, cache in enumerate(self.caches):\n"
-                "            cache.append(inputs.key[row].transpose(0, 1), inputs.value[row].transpose(0, 1))\n",
+                "        self._num_levels += 1\n",
+                "        self._num_levels += 1\n        for cache in self._caches:\n            cache.advance(width)\n",
             ),
         ),
         (HEADS,),
@@ -338,13 +347,13 @@ MUTATIONS = (
     Mutation(
         "a head without its last norm",
         "specdec/heads/eagle3.py",
-        (("self.lm_head(self.norm(out))", "self.lm_head(out)"),),
+        (("self._products.lm_head(self.norm(out))", "self._products.lm_head(out)"),),
         (HEADS,),
     ),
     Mutation(
         "a drafted node sees another branch",
         "specdec/heads/drafting.py",
-        (("_rows_of(visible, parents)", "_rows_of(visible, (parents + 1) % width)"),),
+        (("self._visible[self._rows, parents]", "self._visible[self._rows, (parents + 1) % self.width]"),),
         (HEADS,),
     ),
 )  # fmt: skip

@@ -7,7 +7,8 @@
 Decoding is greedy, and end-of-text ids are ignored so that all texts have the same number of tokens. The report counts
 the texts that continue after an end of text, since such text is easy to draft. A step's tokens include the model's own
 last token, and a text's first step reads the prompt. A category's figure is all of its tokens over all of its steps.
-``auto`` sizes its drafts by a clock, so its figures depend on the machine.
+``auto`` sizes its drafts by a clock, so its figures depend on the machine. A vocabulary that was prepared
+(``specdec prepare``) is used where it is cached: ``XDG_CACHE_HOME`` names another cache folder.
 
 Each text is compared with plain decoding's. In exact numerics the exit code is 1 if one differs. ``--out`` names a JSON
 file with every run and a Markdown file.
@@ -71,13 +72,13 @@ class Row:
     num_different: int
 
 
-def generators(model: Any, arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Generator]:
+def generators(model: Any, tokenizer: Any, arguments: argparse.Namespace, stack: ExitStack) -> dict[str, Generator]:
     """A generator per strategy, plain decoding first."""
     options = {"numerics": arguments.numerics, "max_batch_size": arguments.max_batch_size}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="lookahead with N=")  # that it is slow here is of no account
         return {
-            name: stack.enter_context(Generator(model, proposer=name, **options))
+            name: stack.enter_context(Generator(model, tokenizer, proposer=name, **options))
             for name in dict.fromkeys([PLAIN, *(arguments.proposer or PROPOSERS)])
         }
 
@@ -160,7 +161,7 @@ def measure(arguments: argparse.Namespace) -> tuple[list[str], list[str], list[R
     prompts = encoded_prompts(arguments, tokenizer)
     described, runs = description(model), list[Run]()
     with ExitStack() as stack:
-        made = generators(model, arguments, stack)
+        made = generators(model, tokenizer, arguments, stack)
         numerics, weights = made[PLAIN].numerics, made[PLAIN].weights
         plain = decode(made.pop(PLAIN), PLAIN, prompts, arguments.max_new_tokens)
         for name, generator in made.items():

@@ -77,7 +77,7 @@ def main() -> int:
     parser.set_defaults(dtype="float32")
     parser.add_argument("--num-schemas", type=int, default=2000)
     parser.add_argument("--max-new-tokens", type=int, default=60)
-    parser.add_argument("--most", type=float, default=60.0, help="processor seconds of a batch, beyond which it counts as a hang")
+    parser.add_argument("--most", type=float, default=60.0, help="processor seconds of a batch at most")
     arguments = parser.parse_args()
     generator = Generator(*load_model(arguments), weights="stock", max_batch_size=BATCH)
     counts = Counter[str]()

@@ -1,9 +1,11 @@
 """Start-up times: imports, answers of the command line, making a generator, the first token.
 
     python -m benchmarks startup [--model smollm2] [--dtype bfloat16] [--backend openvino] [--repeats 5]
+    python -m benchmarks startup --model smollm2 --only loaded generate decoding Generator( --busy
 
 Each figure is a process of its own, and compared processes alternate. Medians, minimum and maximum. A first start has
-an empty cache folder; a later start finds the results of the first.
+an empty cache folder; a later start finds the results of the first. ``--busy`` keeps two threads of one other process
+computing meanwhile.
 """
 
 import argparse
@@ -12,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -53,7 +57,17 @@ torch.set_num_threads({threads})
 from specdec import Generator
 generator = Generator({folder!r}, dtype={dtype!r}, backend={backend!r})
 generator.generate("The capital of France is", max_new_tokens=128, eos_token_id=())
+generator.forget()  # else the same text would be drafted from what the first request has taught
 print(generator.generate("The capital of France is", max_new_tokens=128, eos_token_id=()).stats.total_seconds)
+"""
+
+
+BUSY = """
+import torch
+torch.set_num_threads(2)
+matrix = torch.ones(1024, 1024)
+while True:
+    matrix @ matrix
 """
 
 
@@ -82,11 +96,24 @@ class Contender:
         return until_first_byte if self.stops == "at first byte" else time.perf_counter() - began
 
 
+@contextmanager
+def busy_neighbour() -> Iterator[None]:
+    """Keep two cores busy with another process."""
+    process = subprocess.Popen([sys.executable, "-c", BUSY])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_model_options(parser)
     parser.add_argument("--backend", default="hf")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", nargs="+", default=[""], help="figures whose names contain one of these texts")
+    parser.add_argument("--busy", action="store_true", help="beside another process with two busy threads")
     arguments = parser.parse_args()
     folder = str(checkpoint(arguments))
     python, command = [sys.executable, "-c"], [sys.executable, "-m", "specdec"]
@@ -109,10 +136,11 @@ def main() -> int:
         "Generator(name), which loads it": Contender([*python, OPEN.format(**given)], "as printed"),
         "Generator(name), first start": Contender([*python, OPEN.format(**given)], "as printed", is_first=True),
     }
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(arguments.repeats):
-        for name, contender in contenders.items():
-            taken[name].append(contender.seconds())
+    taken: dict[str, list[float]] = {name: [] for name in contenders if any(text in name for text in arguments.only)}
+    with busy_neighbour() if arguments.busy else nullcontext():
+        for _ in range(arguments.repeats):
+            for name, seconds in taken.items():
+                seconds.append(contenders[name].seconds())
     print(f"{facts()}; {arguments.model or 'the built-in model'}, {arguments.dtype}, {arguments.threads} threads\n")
     print("| | seconds | minimum to maximum |\n|---|---|---|")
     for name, seconds in taken.items():

@@ -21,6 +21,9 @@ from pydantic import BaseModel, ConfigDict
 
 from specdec.backends.output import Output
 from specdec.costs import Costs
+from specdec.heads.base import HeadRunner
+from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.torch_runner import TorchRunner
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.models.loading import ModelSource, load_pretrained
 
@@ -135,6 +138,15 @@ class Backend(ABC):
 
         Backends of one model are closed in the reverse order of loading.
         """
+
+    def head_runner(self, head: Eagle3Head, num_tokens: int) -> HeadRunner:
+        """Return a runner of a trained head's passes (default: by torch); it may be used after ``close``.
+
+        Args:
+            head: the head.
+            num_tokens: number of tokens that a pass returns after each pair.
+        """
+        return TorchRunner(head, num_tokens)
 
     @abstractmethod
     def open(self, capacity: int) -> None:

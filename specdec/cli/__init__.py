@@ -120,8 +120,16 @@ def _run() -> None:
         if (option := getattr(error, "option_name", "")) in _MEANT:
             vars(error)["possibilities"] = [_MEANT[option]]
         show()
+        if _has_unquoted_prompt(error):
+            typer.echo("Put the prompt in quotes: a prompt is one argument.", err=True)
         sys.exit(getattr(error, "exit_code", 2))
     sys.exit(code or 0)
+
+
+def _has_unquoted_prompt(error: Exception) -> bool:
+    """True for a usage error that is due to a prompt of several words without quotes."""
+    parameters = getattr(getattr(getattr(error, "ctx", None), "command", None), "params", ())
+    return "unexpected extra argument" in str(error) and any(each.name == "prompt" for each in parameters)
 
 
 def _show_warning(

@@ -32,9 +32,9 @@ _RANK_TIMEOUT = 60.0  # seconds that ranks wait for each other
 class ModelChoice(OptionGroup):
     """A model, how it is loaded, and how it decodes."""
 
-    model: Annotated[str, typer.Option(help="a folder or hub name; 'demo' is built in, 'smollm2' a larger one")] = (
-        "demo"
-    )
+    model: Annotated[
+        str, typer.Option(help="a folder, hub name or GGUF file; 'demo' is built in, 'smollm2' a larger one")
+    ] = "demo"
     dtype: Annotated[
         str | None,
         typer.Option(help="bfloat16, float16, float32 or float64 (default: the checkpoint's own)", show_default=False),

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from specdec.cli.progress import status
-from specdec.errors import RequestError, SpecdecError
+from specdec.errors import ModelError, RequestError, SpecdecError, nearest
 
 if TYPE_CHECKING:
     from specdec.comparison import EvaluationPrompt
@@ -21,6 +21,7 @@ BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"  # some editors and shells put
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+_BUILT_IN = "demo", "smollm2"  # names of models that aren't folders or hub names
 
 Verifier = Annotated[str, typer.Option(help="acceptance rule: match, rejection, traversal or typical (lossy)")]
 ProposerOption = Annotated[str, typer.Option(help="strategy, as name:option=value,… (see `specdec plugins`)")]
@@ -112,7 +113,12 @@ def load_model(
         else:
             source = ModelSource.of(name, device, dtype)
             _quieten_transformers()
-            opened = read(source)
+            try:
+                opened = read(source)
+            except ModelError as error:
+                if near := nearest(name, _BUILT_IN):
+                    raise ModelError(f"{error}; did you mean --model {near[0]}?") from error
+                raise
     if opened.note:
         Console(stderr=True, highlight=False).print(opened.note, style="dim", markup=False, soft_wrap=True)
     return opened.model, opened.tokenizer

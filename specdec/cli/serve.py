@@ -1,10 +1,10 @@
 """The command that serves a model over HTTP."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -91,6 +91,10 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         list[str] | None,
         typer.Option(help="NAME=STRATEGY: a strategy with files or models that requests may name; may be repeated"),
     ] = None,
+    tool_parser: Annotated[
+        str | None,
+        typer.Option(help="format of tool calls, e.g. hermes (default: the chat template's)", show_default=False),
+    ] = None,
     limits: Limits = Limits(),
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
     log_prompts: Annotated[bool, typer.Option("--log-prompts", help="log prompts and answers")] = False,
@@ -112,7 +116,9 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         from specdec.generator import Generator
         from specdec.serving import process as running
         from specdec.serving.open_files import connections_that_fit, raise_limit
+        from specdec.serving.tool_parsers.selection import check_tool_parser
 
+        check_tool_parser(tool_parser)
         raise_limit()
         connections_that_fit(limits.max_connections)  # check before the model is loaded
         bound = running.bind(access.host, access.port)
@@ -121,7 +127,14 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
         model, tokenizer = choice.load(proposer, *offered.values())
         if tokenizer is None:
             raise RequestError("the model has no tokenizer, which requests need")
-        options = _server_options(name or PurePath(choice.model).name, access, limits, offered, log_prompts)
+        options = _server_options(
+            name or PurePath(choice.model).name,
+            access,
+            limits,
+            offered=offered,
+            logs_prompts=log_prompts,
+            tool_parser=tool_parser,
+        )
     console = Console(stderr=True, highlight=False)
     if access.host not in _LOOPBACK and not access.api_key:
         console.print("warning: anyone who reaches this address can use the model: give --api-key", style="dim")
@@ -157,9 +170,7 @@ def _check_libraries() -> None:
         needs(module, "serve", "the server")
 
 
-def _server_options(
-    name: str, access: Access, limits: Limits, offered: Mapping[str, str], log_prompts: bool
-) -> "ServerOptions":
+def _server_options(name: str, access: Access, limits: Limits, **more: Any) -> "ServerOptions":
     from specdec.serving.options import ServerOptions
 
     return ServerOptions(
@@ -167,7 +178,6 @@ def _server_options(
         api_keys=tuple(access.api_key or ()),
         origins=tuple(access.cors_origin or ()),
         hosts=tuple(access.allowed_host or ()),
-        offered=offered,
         max_batch_size=limits.max_batch_size,
         max_queue=limits.max_queue,
         max_prefix_bytes=limits.prefix_mb << 20,
@@ -176,7 +186,7 @@ def _server_options(
         max_n=limits.max_n,
         max_prompt_tokens=limits.max_prompt_tokens,
         timeout=limits.timeout,
-        logs_prompts=log_prompts,
+        **more,
     )
 
 

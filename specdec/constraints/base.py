@@ -17,6 +17,7 @@ Laws:
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, TypeVar
 
 import torch
@@ -28,7 +29,7 @@ Made = TypeVar("Made")
 
 
 class Vocabulary:
-    """A model's tokens, as constraints see them.
+    """A model's tokens, as constraints see them; may be used by several threads.
 
     Attributes:
         tokenizer: the generator's; None if it has none.
@@ -38,6 +39,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Any | None, size: int) -> None:
         self.tokenizer, self.size = tokenizer, size
         self._made: dict[Callable[..., Any], Any] = {}
+        self._lock = Lock()
 
     def once(self, make: Callable[[Any, int], Made]) -> Made:
         """Return ``make(tokenizer, size)``, called once: a library's own tokenizer takes a second to make.
@@ -49,9 +51,10 @@ class Vocabulary:
             raise RequestError(
                 "a constraint on text needs a tokenizer: Generator(model, tokenizer), or custom_generate(tokenizer=…)"
             )
-        if make not in self._made:
-            self._made[make] = make(self.tokenizer, self.size)
-        found: Made = self._made[make]
+        with self._lock:
+            if make not in self._made:
+                self._made[make] = make(self.tokenizer, self.size)
+            found: Made = self._made[make]
         return found
 
 

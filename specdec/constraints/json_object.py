@@ -3,15 +3,16 @@
 import json
 from typing import Any
 
-from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.base import Vocabulary
+from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.json_schema import JsonSchema
 
 
-class JsonObject(Constraint):
+class JsonObject(GrammarConstraint):
     """A JSON object of any content, with the whitespace that the model writes; ``result.parsed`` is a dict."""
 
-    def start(self, vocabulary: Vocabulary) -> ConstraintState:
-        return JsonSchema({"type": "object"}, whitespace="any").start(vocabulary)
+    def grammar(self, vocabulary: Vocabulary) -> str:
+        return JsonSchema({"type": "object"}, whitespace="any").grammar(vocabulary)
 
     def parse(self, text: str) -> Any:
         return json.loads(text)

@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.base import ConstraintState, Vocabulary
 from specdec.constraints.formats import with_exact_formats
+from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.matcher import GrammarError, check_size, library, start
 from specdec.constraints.refusals import place_of_refusal
 from specdec.constraints.schema_check import check_schema
@@ -19,7 +20,7 @@ ALLOWED_ESCAPES = 'nrbtf\\"'  # no \uXXXX: a key in an open object could be spel
 _SEPARATORS = {"single": (", ", ": "), "none": (",", ":"), "any": (",", ":")}
 
 
-class JsonSchema(Constraint):
+class JsonSchema(GrammarConstraint):
     """JSON that is valid under a JSON schema, with the properties in the schema's order.
 
     ``JsonSchema(Person)`` takes a pydantic model, or any type that a pydantic TypeAdapter takes, and ``result.parsed``
@@ -44,19 +45,14 @@ class JsonSchema(Constraint):
         super().__init__(definition=text, **options)
 
     def start(self, vocabulary: Vocabulary) -> ConstraintState:
-        schema = json.loads(self.definition)
         try:
-            return start(self._grammar_of(schema), vocabulary)
+            return super().start(vocabulary)
         except GrammarError as error:
+            schema = json.loads(self.definition)
             place = place_of_refusal(schema, error.reason, lambda part: start(self._grammar_of(part), vocabulary))
             raise RequestError(f"the JSON schema is refused at {place}: {error.reason}") from None
 
-    def grammar(self) -> str:
-        """The grammar in the library's own form.
-
-        Raises:
-            RequestError: if the library isn't installed.
-        """
+    def grammar(self, vocabulary: Vocabulary) -> str:
         return self._grammar_of(json.loads(self.definition))
 
     def _grammar_of(self, schema: Any) -> str:

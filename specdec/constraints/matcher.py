@@ -4,7 +4,7 @@ Its matchers change as they consume tokens, so the states of a text share one ma
 when the state's mask is read, by rollback to the common prefix and consumption of the rest: about 2 µs a token.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Thread
@@ -109,16 +109,29 @@ def check_size(name: str, text: str) -> None:
         raise RequestError(f"{name} has {size:,} bytes; at most {MOST_BYTES:,} are accepted")
 
 
+def library_special_tokens(vocabulary: Vocabulary) -> Mapping[str, int]:
+    """The ids of the tokens that grammars name by id, by text: no text or regular expression matches them.
+
+    These are a tokenizer's special tokens, and all added ones in angle brackets.
+
+    Raises:
+        RequestError: if the library refuses the tokenizer, or isn't installed.
+    """
+    return vocabulary.once(_library_tokens).special
+
+
 @dataclass(frozen=True, slots=True)
 class _Tokens:
     """The library's tokenizer for a vocabulary of ``size`` logits.
 
     Attributes:
+        special: the ids of special tokens by text.
         abandoned: threads that may still compile, by the grammar that was refused for its time.
     """
 
     tokenizer: "LLTokenizer"
     size: int
+    special: Mapping[str, int]
     abandoned: dict[str, Thread] = field(default_factory=dict)
 
 
@@ -130,7 +143,9 @@ def _library_tokens(tokenizer: Any, size: int) -> _Tokens:
         made = from_tokenizer(tokenizer, max(size, len(tokenizer)))
     except Exception as error:  # such as a tokenizer without a fast form
         raise RequestError(f"llguidance can't use this tokenizer: {in_one_line(error)}") from error
-    return _Tokens(made, size)
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    special = {each.content: token for token, each in added.items() if token < size and made.is_special_token(token)}
+    return _Tokens(made, size, special)
 
 
 class _Position(NamedTuple):

@@ -4,11 +4,12 @@ from typing import Any
 
 from pydantic import Field
 
-from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
-from specdec.constraints.matcher import check_size, library, start
+from specdec.constraints.base import Vocabulary
+from specdec.constraints.grammar_constraint import GrammarConstraint
+from specdec.constraints.matcher import check_size, library
 
 
-class Regex(Constraint):
+class Regex(GrammarConstraint):
     """Text that matches a regular expression as a whole, in the syntax of Rust's crate ``regex``.
 
     Lookaround, backreferences and lazy quantifiers are refused.
@@ -20,5 +21,5 @@ class Regex(Constraint):
         super().__init__(pattern=pattern, **options)
         check_size("the regular expression", self.pattern)
 
-    def start(self, vocabulary: Vocabulary) -> ConstraintState:
-        return start(library().LLMatcher.grammar_from_regex(self.pattern), vocabulary)
+    def grammar(self, vocabulary: Vocabulary) -> str:
+        return str(library().LLMatcher.grammar_from_regex(self.pattern))

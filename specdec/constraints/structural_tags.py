@@ -1,15 +1,16 @@
 """Free text in which JSON between tags is constrained."""
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from specdec.constraints.base import Constraint, ConstraintState, Vocabulary
+from specdec.constraints.base import ConstraintState, Vocabulary
+from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.json_schema import JsonSchema
-from specdec.constraints.matcher import GrammarError, check_size, library, start
+from specdec.constraints.lark import literal
+from specdec.constraints.matcher import GrammarError, check_size, library_special_tokens
 from specdec.errors import RequestError, in_one_line
 
 
@@ -44,7 +45,7 @@ class Tag(BaseModel):
         return self
 
 
-class StructuralTags(Constraint):
+class StructuralTags(GrammarConstraint):
     """Free text up to the trigger of a tag; then the rest of the tag, its JSON, its end, and free text again.
 
     Tags with the same trigger are alternatives. The model's special tokens are these tokens in a tag's texts, such as
@@ -58,31 +59,30 @@ class StructuralTags(Constraint):
         check_size("the tags", "".join(tag.begin + tag.content.definition + tag.end for tag in self.tags))
 
     def start(self, vocabulary: Vocabulary) -> ConstraintState:
-        added = getattr(vocabulary.tokenizer, "added_tokens_decoder", {})
-        special = {token.content: index for index, token in added.items() if token.special}
         try:
-            return start(library().LLMatcher.grammar_from_lark(self._lark(special)), vocabulary)
+            return super().start(vocabulary)
         except GrammarError:
             for tag in self.tags:
                 tag.content.start(vocabulary)  # a refusal with the place in the schema
             raise
 
-    def _lark(self, special: Mapping[str, int]) -> str:
-        """The rules; special tokens stand there by their ids."""
+    def grammar(self, vocabulary: Vocabulary) -> str:
+        special = library_special_tokens(vocabulary)  # they stand in the rules by their ids
         names = " | ".join(f"tag_{index}" for index in range(len(self.tags)))
         rules = [f"start: ({names})* rest", "rest: TEXT", r"TEXT: /(.|\n)*/"]
         for index, tag in enumerate(self.tags):
             text, token = _trigger_of(tag, special)
             begun = f"TEXT <[{special[token]}]>" if token else f"begun_{index}"
             if not token:
-                rules.append(f"begun_{index}[lazy]: TEXT {_quoted(text)}")
-            schema = json.loads(tag.content.grammar())["grammars"][0]["json_schema"]  # with its options
-            before, after = _spelled(tag.begin[len(token or text) :], special), _spelled(tag.end, special)
-            rules.append(f"tag_{index}: {begun} {before} %json {json.dumps(schema)} {after}")
+                rules.append(f"begun_{index}[lazy]: TEXT {literal(text, special)}")
+            schema = json.loads(tag.content.grammar(vocabulary))["grammars"][0]["json_schema"]  # with its options
+            before, after = literal(tag.begin[len(token or text) :], special), literal(tag.end, special)
+            inner = f"{before} %json {json.dumps(schema)} {after}"
+            rules.append(f"tag_{index}: {begun} {inner}")
         return "\n".join(["%llguidance {}", *rules])
 
 
-def _trigger_of(tag: Tag, special: Mapping[str, int]) -> tuple[str, str]:
+def _trigger_of(tag: Tag, special: Iterable[str]) -> tuple[str, str]:
     """The text that triggers a tag, and the special token at its start, which is enough: free text has none."""
     text = tag.trigger or tag.begin
     found = [token for token in special if token and token in text]
@@ -92,16 +92,3 @@ def _trigger_of(tag: Tag, special: Mapping[str, int]) -> tuple[str, str]:
             f"the trigger {text!r} has the special token {found[0]!r} after text: end the trigger before"
         )
     return text, token
-
-
-def _spelled(text: str, special: Mapping[str, int]) -> str:
-    """A text in the grammar: special tokens by their ids, and the text between them quoted."""
-    parts = list[str]()
-    pattern = "|".join(map(re.escape, sorted(filter(None, special), key=len, reverse=True)))
-    for part in re.split(f"({pattern})", text) if pattern else [text]:
-        parts += [f"<[{special[part]}]>" if part in special else _quoted(part)] if part else []
-    return " ".join(parts)
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)

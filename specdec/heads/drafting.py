@@ -1,47 +1,71 @@
 """Drafting with an EAGLE-3 head: caches of target-fed pairs, and EAGLE-2's dynamic trees (arXiv 2406.16858).
 
 A cache holds the keys and values of pairs that were fed with the target's states, and of nothing else. What a tree
-appends is dropped after the draft, so a rejected branch needs no rollback. Requests of any lengths run in one pass.
+appends lies after them and is overwritten, so a rejected branch needs no rollback. Requests of any lengths run in one
+pass. Trees are built on the host, which has each level's candidates after its pass.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from torch.nn.utils.rnn import pad_sequence
 
+from specdec.heads.base import HeadRunner, KeyValues, Noise, Pairs
 from specdec.heads.eagle3 import Eagle3Head
-from specdec.models.fused_attention import without_cudnn
+
+# The noise of the position after a number of drafted tokens.
+NoiseAt = Callable[[int], Noise | None]
 
 
 class PairCache:
-    """The head's keys and values of one request, for pairs fed with the target's states.
-
-    Attributes:
-        keys: (pairs, key-value heads, head_dim), rotated.
-        values: (pairs, key-value heads, head_dim).
-    """
+    """The head's keys and values of one request, for pairs fed with the target's states."""
 
     def __init__(self, head: Eagle3Head) -> None:
-        shape = 0, head.config.num_key_value_heads, head.config.head_dim
-        self.keys = torch.empty(shape, dtype=head.fc.weight.dtype, device=head.fc.weight.device)
-        self.values = self.keys
+        shape = 1, head.config.num_key_value_heads, 0, head.config.head_dim
+        self._length, weight = 0, head.fc.weight
+        self._slots = KeyValues(*(torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2)))
 
     def __len__(self) -> int:
-        return len(self.keys)
+        return self._length
+
+    @property
+    def keys(self) -> torch.Tensor:
+        """(pairs, key-value heads, head_dim), rotated."""
+        return self._slots.keys[0, :, : self._length].transpose(0, 1)
+
+    @property
+    def values(self) -> torch.Tensor:
+        """(pairs, key-value heads, head_dim)."""
+        return self._slots.values[0, :, : self._length].transpose(0, 1)
+
+    def reserve(self, num_slots: int) -> KeyValues:
+        """Return the keys and values of all slots, at least ``num_slots``; those after the last pair are unused."""
+        shape = self._slots.keys.shape
+        if shape[2] < num_slots:
+            larger = KeyValues(*(each.new_zeros((*shape[:2], num_slots, shape[3])) for each in self._slots))
+            for old, new in zip(self._slots, larger, strict=True):
+                new[:, :, : self._length] = old[:, :, : self._length]
+            self._slots = larger
+        return self._slots
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Append the keys and values, (pairs, key-value heads, head_dim), of further pairs."""
-        self.keys, self.values = torch.cat((self.keys, keys)), torch.cat((self.values, values))
+        start, stop = self._length, self._length + len(keys)
+        if stop > self._slots.keys.shape[2]:
+            self.reserve(stop + stop // 2)
+        for slots, new in zip(self._slots, (keys, values), strict=True):
+            slots[0, :, start:stop] = new.transpose(0, 1)
+        self._length = stop
 
     def truncate(self, length: int) -> None:
         """Keep the first ``length`` pairs."""
-        self.keys, self.values = self.keys[:length], self.values[:length]
+        self._length = min(length, self._length)
 
-
-# Scores over the draft vocabulary, from logits (requests, n, draft vocab) after a path of a number of draft tokens.
-Score = Callable[[torch.Tensor, int], torch.Tensor]
+    def advance(self, count: int) -> None:
+        """Count the next ``count`` slots as pairs, whose keys and values a pass has written there."""
+        self._length += count
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,43 +78,9 @@ class DraftedTrees:
         log_probs: (requests, nodes) the head's log-probability of the path to each node.
     """
 
-    tokens: torch.Tensor
-    parents: torch.Tensor
-    log_probs: torch.Tensor
-
-
-def extend(
-    head: Eagle3Head, caches: Sequence[PairCache], states: Sequence[torch.Tensor], tokens: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """Append pairs to the caches; return the layer's output of each request's last pair, (requests, hidden).
-
-    Args:
-        head: the head.
-        caches: one per request.
-        states: (n, num_states * target hidden) per request, the target's states at positions i of the new pairs.
-        tokens: (n,) per request, the tokens at positions i + 1.
-    """
-    counts = [len(each) for each in tokens]
-    befores = [len(cache) for cache in caches]
-    inputs_states = pad_sequence(list(states), batch_first=True)
-    width, longest, device = inputs_states.shape[1], max(befores), inputs_states.device
-    before = torch.tensor(befores, device=device)[:, None]
-    arange = torch.arange(max(width, longest), device=device)
-    inputs = head.enter(pad_sequence(list(tokens), batch_first=True), head.fuse(inputs_states), before + arange[:width])
-    keys, values = _stacked(caches, longest)
-    cached = (arange[:longest] < before)[:, None].expand(-1, width, -1)
-    new = (arange[:width] <= arange[:width, None]).expand(len(caches), -1, -1)
-    attended = _attention(
-        inputs.query,
-        torch.cat((keys, inputs.key), 2),
-        torch.cat((values, inputs.value), 2),
-        torch.cat((cached, new), 2),
-    )
-    out = head.leave(inputs.residual, attended)
-    for row, (cache, count) in enumerate(zip(caches, counts, strict=True)):
-        cache.append(inputs.key[row, :, :count].transpose(0, 1), inputs.value[row, :, :count].transpose(0, 1))
-    last = torch.tensor(counts, device=device) - 1
-    return out[torch.arange(len(caches), device=device), last]
+    tokens: np.ndarray
+    parents: np.ndarray
+    log_probs: np.ndarray
 
 
 def append(head: Eagle3Head, cache: PairCache, states: torch.Tensor, tokens: torch.Tensor) -> None:
@@ -108,127 +98,165 @@ def append(head: Eagle3Head, cache: PairCache, states: torch.Tensor, tokens: tor
 
 
 def grow(
-    head: Eagle3Head, caches: Sequence[PairCache], last: torch.Tensor, width: int, depth: int, num_nodes: int
+    runner: HeadRunner,
+    caches: Sequence[PairCache],
+    states: Sequence[torch.Tensor],
+    tokens: Sequence[Sequence[int]],
+    width: int,
+    depth: int,
+    num_nodes: int,
 ) -> DraftedTrees:
-    """Grow a tree per request from the outputs of ``extend``; the caches are left as they are.
+    """Append pairs to the caches and grow a tree after the last pair of each request.
 
     The first level has the ``width`` most probable tokens. Each of ``depth`` further levels feeds the ``width`` best
     nodes of the level before, and adds the ``width`` most probable children of each. The ``num_nodes`` nodes whose
     paths are most probable are returned, in the order of their creation.
 
     Args:
-        head: the head.
-        caches: one per request.
-        last: (requests, hidden), from ``extend``.
+        runner: runs the head, with at least ``width`` tokens after each pair.
+        caches, states, tokens: as for ``TreeGrowth``.
         width: nodes fed per level, and children of each.
         depth: levels after the first.
         num_nodes: size of each tree, at most ``width + depth * width ** 2``.
     """
-    growth = TreeGrowth(head, caches, last, width)
+    growth = TreeGrowth(runner, caches, states, tokens, width, width)
     for _ in range(depth):
         growth.feed()
     return growth.best(num_nodes)
 
 
 class TreeGrowth:
-    """Draft trees of several requests, which grow by a level with each ``feed``; the caches are left as they are.
+    """Draft trees of several requests, which grow by a level with each ``feed``.
+
+    The first pass appends the given pairs to the caches and drafts the first level after the last of them.
 
     Args:
-        head: the head.
+        runner: runs the head.
         caches: one per request.
-        last: (requests, hidden), from ``extend``.
+        states: (n, num_states * target hidden) per request, the target's states at positions i of the new pairs, at
+            least one; in the head's dtype.
+        tokens: n per request, the tokens at positions i + 1.
         width: nodes fed per level.
-        num_children: children of each fed node, at least ``width``; ``width`` if not given.
-        score: applied to the logits before candidates are chosen; by default the logits themselves.
+        num_children: children of each fed node, at least ``width``; as many as the runner returns if not given.
+        noise: added to the logits before candidates are chosen; by default none.
     """
 
     def __init__(
         self,
-        head: Eagle3Head,
+        runner: HeadRunner,
         caches: Sequence[PairCache],
-        last: torch.Tensor,
+        states: Sequence[torch.Tensor],
+        tokens: Sequence[Sequence[int]],
         width: int,
         num_children: int | None = None,
-        score: Score = lambda logits, _: logits,
+        noise: NoiseAt = lambda _: None,
     ) -> None:
-        self.head, self.width, self._score, self._num_fed = head, width, score, 0
-        self.num_children = width if num_children is None else num_children
-        self.lengths = torch.tensor([len(cache) for cache in caches], device=last.device)
-        longest = max(len(cache) for cache in caches)
-        self.keys, self.values = _stacked(caches, longest)
-        visible = torch.arange(longest, device=last.device) < self.lengths[:, None]
-        # What each node to be fed may attend to: cached pairs, then the nodes fed so far.
-        self.visible = visible[:, None].expand(-1, width, -1)
-        self.log_probs, ids = self._topk(last[:, None])
-        self.log_probs = self.log_probs.flatten(1)
-        self.tokens = head.target_ids[ids.flatten(1)]
-        self.parents = torch.full_like(self.tokens, -1)
-        self.features = head.next_features(last)[:, None].expand(-1, width, -1)
-        self.fed = torch.arange(width, device=last.device).expand(len(last), -1)  # candidates fed next
+        self._runner, self._caches, self.width, self._noise, self._num_levels = runner, caches, width, noise, 0
+        self.num_children = runner.num_tokens if num_children is None else num_children
+        counts, starts = np.array([*map(len, tokens)]), np.array([*map(len, caches)])
+        num_rows = int(counts.max())
+        self._cache = self._reserved(int(starts.max()) + num_rows)
+        ids = np.zeros((len(caches), num_rows), np.int64)
+        for row, new in enumerate(tokens):
+            ids[row, : len(new)] = new
+        pairs = Pairs(
+            ids,
+            starts[:, None] + np.arange(num_rows),
+            starts,
+            pad_sequence(list(states), batch_first=True),
+            fuses=True,
+            last=counts - 1,
+        )
+        found = runner.run(pairs, self._cache, noise(0))
+        self._append(starts, counts)
+        self.lengths = starts + counts
+        self.tokens, self.log_probs = (each[:, 0, : self.num_children] for each in found[:2])
+        self.parents = np.full_like(self.tokens, -1)
+        self._rows = np.arange(len(caches))[:, None]
+        self.fed = np.broadcast_to(np.arange(width), (len(caches), width))  # candidates fed next
+        self._features = found.features.expand(-1, width, -1)
+        self._visible = self._visible_at_first()
+
+    def _reserved(self, num_slots: int) -> KeyValues:
+        """The caches' keys and values, with at least ``num_slots`` slots: of one request the cache's own memory."""
+        num_slots = self._runner.num_slots(num_slots)
+        if len(self._caches) == 1:
+            return self._caches[0].reserve(num_slots)
+        parts = [cache.reserve(0) for cache in self._caches]
+        shape = len(parts), parts[0].keys.shape[1], num_slots, parts[0].keys.shape[3]
+        stacked = KeyValues(*(each.new_zeros(shape) for each in parts[0]))
+        for row, (cache, part) in enumerate(zip(self._caches, parts, strict=True)):
+            for into, each in zip(stacked, part, strict=True):
+                into[row, :, : len(cache)] = each[0, :, : len(cache)]
+        return stacked
+
+    def _append(self, starts: np.ndarray, counts: np.ndarray) -> None:
+        """Append the keys and values that the first pass has written to the caches."""
+        if len(self._caches) == 1:
+            self._caches[0].advance(int(counts[0]))
+            return
+        for row, (cache, start, count) in enumerate(zip(self._caches, starts.tolist(), counts.tolist(), strict=True)):
+            cache.append(*(each[row, :, start : start + count].transpose(0, 1) for each in self._cache))
+
+    def _visible_at_first(self) -> np.ndarray | None:
+        """Which slots each node to be fed may attend to; None for paths, whose nodes attend to all before them."""
+        if self.width == 1:
+            return None
+        visible = np.arange(self._cache.keys.shape[2]) < self.lengths[:, None]
+        return np.repeat(visible[:, None], self.width, 1)
 
     @property
-    def next_log_probs(self) -> torch.Tensor:
+    def next_log_probs(self) -> np.ndarray:
         """(requests,) the log-probability of the best path that the next ``feed`` continues."""
-        return self.log_probs.gather(1, self.fed).amax(1)
-
-    def _topk(self, out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = self._score(self.head.logits(out).float(), self._num_fed)
-        values, ids = scores.log_softmax(-1).topk(self.num_children)
-        return values, ids
+        best: np.ndarray = self.log_probs[self._rows, self.fed].max(1)
+        return best
 
     def feed(self) -> None:
         """Feed the best candidates of the last level; append their children and choose the best of these."""
-        rows, width = self.fed.shape
-        positions = (self.lengths + self._num_fed)[:, None].expand(-1, width)
-        inputs = self.head.enter(self.tokens.gather(1, self.fed), self.features, positions)
-        self.keys = torch.cat((self.keys, inputs.key), 2)
-        self.values = torch.cat((self.values, inputs.value), 2)
-        itself = torch.eye(width, dtype=torch.bool, device=self.fed.device).expand(rows, -1, -1)
-        visible = torch.cat((self.visible, itself), 2)
-        out = self.head.leave(inputs.residual, _attention(inputs.query, self.keys, self.values, visible))
-        self._num_fed += 1
-        values, ids = self._topk(out)
-        children = values + self.log_probs.gather(1, self.fed)[..., None]
+        width = self.width
+        starts = self.lengths + self._num_levels * width
+        self._make_room(int(starts.max()) + width)
+        tokens = self.tokens[self._rows, self.fed]
+        positions = np.repeat((self.lengths + self._num_levels)[:, None], width, 1)
+        if self._visible is not None:
+            own = np.arange(width)
+            self._visible[self._rows, own, starts[:, None] + own] = True
+        self._num_levels += 1
+        pairs = Pairs(tokens, positions, starts, self._features, visible=self._visible)
+        found = self._runner.run(pairs, self._cache, self._noise(self._num_levels))
+        tokens, log_probs = (each[..., : self.num_children] for each in found[:2])
+        children = (log_probs + self.log_probs[self._rows, self.fed][..., None]).reshape(len(starts), -1)
         first = self.tokens.shape[1]
-        self.tokens = torch.cat((self.tokens, self.head.target_ids[ids.flatten(1)]), 1)
-        self.log_probs = torch.cat((self.log_probs, children.flatten(1)), 1)
-        self.parents = torch.cat((self.parents, self.fed.repeat_interleave(self.num_children, 1)), 1)
-        best = children.flatten(1).topk(width).indices
+        self.tokens = np.concatenate((self.tokens, tokens.reshape(len(starts), -1)), 1)
+        self.log_probs = np.concatenate((self.log_probs, children), 1)
+        self.parents = np.concatenate((self.parents, self.fed.repeat(self.num_children, 1)), 1)
+        best = (-children).argsort(1, kind="stable")[:, :width]
         self.fed = first + best
-        parents = best // self.num_children
-        self.features = self.head.next_features(_rows_of(out, parents))
-        self.visible = _rows_of(visible, parents)
+        self._continue_from(best // self.num_children, found.features)
+
+    def _continue_from(self, parents: np.ndarray, features: torch.Tensor) -> None:
+        """Set the features and visible slots of the nodes to be fed; ``parents`` are indices of the last level's."""
+        self._features = features
+        if self._visible is not None:
+            self._visible = self._visible[self._rows, parents]
+            indices = torch.from_numpy(parents).to(features.device)[..., None]
+            self._features = features.gather(1, indices.expand(-1, -1, features.shape[-1]))
+
+    def _make_room(self, num_slots: int) -> None:
+        """Reserve more slots if there are fewer; what was fed so far stays in its slots."""
+        if num_slots <= self._cache.keys.shape[2]:
+            return
+        more = self._runner.num_slots(num_slots) - self._cache.keys.shape[2]
+        self._cache = KeyValues(*(torch.nn.functional.pad(each, (0, 0, 0, more)) for each in self._cache))
+        if self._visible is not None:
+            self._visible = np.pad(self._visible, ((0, 0), (0, 0), (0, more)))
 
     def best(self, num_nodes: int) -> DraftedTrees:
         """Return the candidates with the most probable paths, all if there are fewer."""
         num_nodes = min(num_nodes, self.tokens.shape[1])
         # A stable sort: of equal paths the older is kept, so no child without its parent.
-        kept = self.log_probs.sort(dim=1, descending=True, stable=True).indices[:, :num_nodes].sort(1).values
-        place = torch.full_like(self.tokens, -1).scatter(
-            1, kept, torch.arange(num_nodes, device=kept.device).expand_as(kept)
-        )
-        parents = self.parents.gather(1, kept)
-        parents = torch.where(parents < 0, -1, place.gather(1, parents.clamp_min(0)))
-        return DraftedTrees(self.tokens.gather(1, kept), parents, self.log_probs.gather(1, kept))
-
-
-def _rows_of(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
-    """Select rows (requests, n, …) by indices (requests, m)."""
-    return tensor.gather(1, indices[..., None].expand(-1, -1, tensor.shape[-1]))
-
-
-def _stacked(caches: Sequence[PairCache], longest: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Stack the caches' keys and values, (requests, key-value heads, longest, head_dim), with zeros after each."""
-    if len(caches) == 1:
-        return caches[0].keys.transpose(0, 1)[None], caches[0].values.transpose(0, 1)[None]
-    keys, values = (
-        pad_sequence([getattr(cache, name) for cache in caches], batch_first=True).transpose(1, 2)
-        for name in ("keys", "values")
-    )
-    return keys, values
-
-
-def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-    """Attention of (requests, heads, n, head_dim) under a mask (requests, n, keys), True where a key is visible."""
-    with without_cudnn(query.device):
-        return scaled_dot_product_attention(query, key, value, visible[:, None], enable_gqa=True)
+        kept = np.sort((-self.log_probs).argsort(1, kind="stable")[:, :num_nodes], 1)
+        place = np.full((len(kept), self.tokens.shape[1] + 1), -1)  # of -1, at the end, too
+        place[self._rows, kept] = np.arange(num_nodes)
+        tokens, parents, log_probs = (each[self._rows, kept] for each in (self.tokens, self.parents, self.log_probs))
+        return DraftedTrees(tokens, place[self._rows, parents], log_probs)

@@ -13,6 +13,8 @@ A drafted token has no target states: its pair takes f of the pair before it in 
 surrounds attention; drafting and training bring the attention over their own keys and values.
 """
 
+from collections.abc import Callable
+from copy import copy
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +39,25 @@ class LayerInputs(NamedTuple):
     query: torch.Tensor
     key: torch.Tensor
     value: torch.Tensor
+
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Products(NamedTuple):
+    """The products with a head's matrices; each takes rows (…, inputs) and returns (…, outputs).
+
+    Attributes:
+        qkv: returns queries, keys and values.
+        gate_up: returns the products with the MLP's two first matrices.
+    """
+
+    fc: Product
+    qkv: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
+    o: Product
+    gate_up: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
+    down: Product
+    lm_head: Product
 
 
 class RMSNorm(nn.Module):
@@ -70,10 +91,6 @@ class _MLP(nn.Module):
         self.gate_proj = nn.Linear(hidden, inner, bias=False, **where)
         self.up_proj = nn.Linear(hidden, inner, bias=False, **where)
         self.down_proj = nn.Linear(inner, hidden, bias=False, **where)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down_proj(silu(self.gate_proj(x)) * self.up_proj(x))
-        return out
 
 
 class _Layer(nn.Module):
@@ -130,7 +147,28 @@ class Eagle3Head(nn.Module):
         kept = torch.arange(config.vocab_size, device=device) < config.draft_vocab_size
         self.register_buffer("t2d", kept)
         self.register_buffer("embeddings", embeddings.detach(), persistent=False)
-        self._rotary = Rotary(config)
+        self.rotary = Rotary(config)
+        self._products = Products(
+            self.fc,
+            self._qkv,
+            self.midlayer.self_attn.o_proj,
+            self._gate_up,
+            self.midlayer.mlp.down_proj,
+            self.lm_head,
+        )
+
+    def _qkv(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        attention = self.midlayer.self_attn
+        return attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
+
+    def _gate_up(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.midlayer.mlp.gate_proj(x), self.midlayer.mlp.up_proj(x)
+
+    def with_products(self, products: Products) -> "Eagle3Head":
+        """Return this head with other implementations of its products; the rest is shared."""
+        other = copy(self)
+        other._products = products
+        return other
 
     @property
     def target_ids(self) -> torch.Tensor:
@@ -150,29 +188,32 @@ class Eagle3Head(nn.Module):
         if self.config.fc_norm:
             parts = torch.split(states, self.config.target_hidden_size, -1)
             states = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], -1)
-        fused: torch.Tensor = self.fc(states)
-        return fused
+        return self._products.fc(states)
 
     def enter(self, tokens: torch.Tensor, features: torch.Tensor, positions: torch.Tensor) -> LayerInputs:
         """Return attention's inputs for pairs of tokens (batch, n) and features (batch, n, hidden) at ``positions``."""
+        embedded = embedding(tokens, self.embeddings).to(features.dtype)
+        return self.enter_embedded(embedded, features, *self.rotary.at(positions, features.dtype))
+
+    def enter_embedded(
+        self, embedded: torch.Tensor, features: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> LayerInputs:
+        """Return attention's inputs from the tokens' embeddings, (batch, n, hidden), and their positions' rotation."""
         layer, config = self.midlayer, self.config
-        embedded = layer.input_layernorm(embedding(tokens, self.embeddings).to(features.dtype))
         normed = layer.hidden_norm(features)
-        x = torch.cat((embedded, normed), -1)
+        x = torch.cat((layer.input_layernorm(embedded), normed), -1)
         query, key, value = (
-            projection(x).unflatten(-1, (-1, config.head_dim)).transpose(1, 2)
-            for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj, layer.self_attn.v_proj)
+            torch.unflatten(part, -1, (-1, config.head_dim)).transpose(1, 2) for part in self._products.qkv(x)
         )
-        cos, sin = self._rotary.at(positions, x.dtype)
         residual = normed if config.norm_before_residual else features
         return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
 
     def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Return the layer's output f, (batch, n, hidden), from attention's (batch, heads, n, head_dim)."""
         layer = self.midlayer
-        a = residual + layer.self_attn.o_proj(attended.transpose(1, 2).flatten(2))
-        out: torch.Tensor = a + layer.mlp(layer.post_attention_layernorm(a))
-        return out
+        a = residual + self._products.o(attended.transpose(1, 2).flatten(2))
+        gate, up = self._products.gate_up(layer.post_attention_layernorm(a))
+        return a + self._products.down(silu(gate) * up)
 
     def next_features(self, out: torch.Tensor) -> torch.Tensor:
         """Return the features that the next drafted pairs take from the layer's output."""
@@ -181,5 +222,28 @@ class Eagle3Head(nn.Module):
 
     def logits(self, out: torch.Tensor) -> torch.Tensor:
         """Return the logits over the draft vocabulary, (…, draft vocab), of the layer's output."""
-        scores: torch.Tensor = self.lm_head(self.norm(out))
-        return scores
+        return self._products.lm_head(self.norm(out))
+
+
+def fused(head: Eagle3Head, prepare: Callable[[torch.Tensor], Product]) -> Eagle3Head:
+    """Return a head with one product for queries, keys and values, and one for the two first matrices of the MLP.
+
+    Args:
+        head: shares its other weights.
+        prepare: returns the product with a matrix, (outputs, inputs).
+    """
+    attention, mlp = head.midlayer.self_attn, head.midlayer.mlp
+    parts = attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight
+    sizes = [len(part) for part in parts]
+    qkv = prepare(torch.cat(parts))
+    gate_up = prepare(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)))
+    return head.with_products(
+        Products(
+            prepare(head.fc.weight),
+            lambda x: torch.split(qkv(x), sizes, -1),
+            prepare(attention.o_proj.weight),
+            lambda x: gate_up(x).chunk(2, -1),
+            prepare(mlp.down_proj.weight),
+            prepare(head.lm_head.weight),
+        )
+    )

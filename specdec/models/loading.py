@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from specdec.errors import ModelError, RequestError, in_one_line, nearest, plural
+from specdec.models.gguf_file import check_gguf, forget_quantization, gguf_arguments, is_gguf, reason_of
 
 _SECONDS_TO_ANSWER = 5.0
 _OF_TOKENIZERS = re.compile(r"token|vocab|tekken|spiece|\.spm$|\.model$|merges")
 _MOST_OF_A_REASON = 300
 _REMEDY = "Give a folder with safetensors weights, or a hub name"
 _DTYPES = "bfloat16", "float16", "float32", "float64"
+_DEVICES = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps"}
 _SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "fp32": "float32", "float": "float32"}
-_FOR_GGUF = "gguf", "accelerate"  # what transformers reads such files with
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,11 @@ def checked_device(given: object) -> str:
         device = torch.device(given)  # type: ignore[call-overload]  # any type that torch takes
         torch.empty(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError, TypeError, ValueError) as error:  # by the kind of device
-        raise RequestError(f"device={given!r} can't be used here: {str(error).splitlines()[0][:200]}") from error
+        reason = str(error).splitlines()[0][:200]
+        if reason.startswith("Expected one of"):  # all of torch's kinds follow, most of which nobody has
+            near = _DEVICES.get(str(given).casefold())
+            reason = "torch has no device of that name" + (f", did you mean {near!r}?" if near else "")
+        raise RequestError(f"device={given!r} can't be used here: {reason}") from error
     return str(device)
 
 
@@ -108,18 +113,14 @@ def checked_name(name: str) -> str:
     """Return a model's path or hub name, with ``~`` expanded.
 
     Raises:
-        ModelError: if a path is neither a folder nor a GGUF file, or the libraries that read GGUF files are missing.
+        ModelError: if it is empty, or a path that is neither a folder nor a GGUF file that can be read.
     """
+    if not name:
+        raise ModelError(f"the model's name is empty. {_REMEDY}")
     name = os.path.expanduser(name)
     path = Path(name)
     if is_gguf(name):
-        if not path.is_file():
-            raise ModelError(f"can't load {name!r}: there is no such file. Give the path of an existing GGUF file")
-        if missing := [library for library in _FOR_GGUF if find_spec(library) is None]:
-            raise ModelError(
-                f"can't load {name!r}: a GGUF file is read with {' and '.join(_FOR_GGUF)}: pip install "
-                f"{' '.join(missing)}"
-            )
+        check_gguf(name)
         return name
     if path.is_file():
         raise ModelError(
@@ -130,11 +131,6 @@ def checked_name(name: str) -> str:
     if is_a_path and not path.is_dir():
         raise ModelError(f"can't load {name!r}: there is no such folder. {_REMEDY}")
     return name
-
-
-def is_gguf(name: str) -> bool:
-    """Return True for the name of a GGUF file."""
-    return name.lower().endswith(".gguf") and not Path(name).is_dir()
 
 
 def must_be_cached(name: str) -> bool:
@@ -171,7 +167,7 @@ def load_pretrained(
 ) -> tuple[Any, Any]:
     """Load a model and its tokenizer from a path or hub name: safetensors or a GGUF file, without remote code.
 
-    A GGUF file's quantised weights are converted to the dtype.
+    A GGUF file's weights are dequantised to the dtype.
 
     Args:
         tokenizer: used instead of the model's own.
@@ -184,6 +180,8 @@ def load_pretrained(
     """
     name = checked_name(name)
     place, where = _place(name)
+    if is_gguf(name):
+        others = {**gguf_arguments(Path(name)), **others}
     from transformers import AutoModelForCausalLM
 
     try:
@@ -196,6 +194,8 @@ def load_pretrained(
     except Exception as error:  # damaged files raise errors of any kind
         if _is_adapter(Path(name)) and find_spec("peft") is None:
             raise ModelError(f"can't load {name!r}: it is an adapter, which needs peft: pip install peft") from error
+        if is_gguf(name):
+            raise ModelError(f"can't load {name!r}: {reason_of(error)}") from error
         here = "" if Path(name).exists() else "there is no such folder here, and of the hub: "
         raise ModelError(f"can't load {name!r}: {here}{_reason(error)}. {_remedy(name)}") from error
     missing = sorted(report["missing_keys"])
@@ -205,6 +205,8 @@ def load_pretrained(
             f"can't load {name!r} as a causal language model: it was saved as {saved_as}, and of the weights of "
             f"{type(model).__name__} {len(missing)} are missing from it, among them {missing[0]}"
         )
+    if is_gguf(name):
+        forget_quantization(model)
     return _moved(model.eval(), name, device), loaded
 
 

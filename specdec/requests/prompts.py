@@ -73,6 +73,8 @@ def _ids(prompt: Any, tokenizer: Any | None, template: Mapping[str, Any]) -> lis
         return _text_ids(prompt, _needed(tokenizer, "a text prompt")) if prompt else []
     if isinstance(prompt, list | tuple):
         return list(prompt)
+    if isinstance(prompt, Mapping) and "role" in prompt:
+        raise RequestError("one chat message was given: put it in a list, [{'role': …, 'content': …}]")
     raise RequestError(f"a prompt of type {type(prompt).__name__} was given; a prompt is {_FORMS}")
 
 
@@ -90,6 +92,12 @@ def _check_array(prompt: np.ndarray | torch.Tensor) -> None:
 def _chat_ids(messages: Sequence[Any], tokenizer: Any, template: Mapping[str, Any]) -> list[int]:
     if not (getattr(tokenizer, "chat_template", None) or template.get("chat_template")):
         raise RequestError("chat messages were given, but the tokenizer has no chat template: format them as text")
+    for index, message in enumerate(messages):
+        if isinstance(message, Mapping) and "role" not in message:
+            raise RequestError(
+                f"chat message {index} has no 'role': a message is {{'role': 'user', 'content': …}}, and the role may "
+                "also be 'system' or 'assistant'"
+            )
     messages = [_plain(message) for message in messages]
     is_continued = isinstance(messages[-1], Mapping) and messages[-1].get("role") == "assistant"
     options = {"add_generation_prompt": not is_continued, **template}

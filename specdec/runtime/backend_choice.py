@@ -1,12 +1,13 @@
 """Choose the backend of a model: by name, by the model's name, or by the loaded model's type."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec.backends.base import Backend, BackendOptions
 from specdec.errors import ModelError, PluginError, SpecdecError, in_one_line
 from specdec.layout import Compiler
+from specdec.models.gguf_file import is_gguf
 from specdec.models.loading import ModelSource, load_pretrained, must_be_cached
 from specdec.models.unwrapping import remedy_for
 from specdec.plugins.registry import Plugin, Registry
@@ -39,6 +40,7 @@ class Opened:
         engine: the name of the backend that reads and drives it instead of torch; "" for torch.
         passed_over: names and reasons of the preferred backends that don't drive it.
         failed: True if a preferred backend tried and failed.
+        remark: what else is to be known of the model as it was read; "" if nothing.
     """
 
     model: Any
@@ -46,13 +48,16 @@ class Opened:
     engine: str = ""
     passed_over: tuple[tuple[str, str], ...] = ()
     failed: bool = False
+    remark: str = ""
 
     @property
     def note(self) -> str:
-        """The backend and the reason, in a line; "" if there was no choice."""
+        """The backend, the reason and the remark, in a line; "" if there was no choice and nothing to remark."""
         if self.engine:
-            return f"decoding with {self.engine}; backend='hf' decodes with torch"
-        return "; ".join(f"decoding with torch, not with {name}: {why}" for name, why in self.passed_over)
+            parts = [f"decoding with {self.engine}; backend='hf' decodes with torch"]
+        else:
+            parts = [f"decoding with torch, not with {name}: {why}" for name, why in self.passed_over]
+        return "; ".join([*parts, self.remark] if self.remark else parts)
 
 
 def why_torch(weights: str, mask: object | None, strategies: Iterable[Proposer]) -> str:
@@ -89,7 +94,7 @@ def read_model(
     """
     if backend != "auto":
         cls, options = registry.backend(backend)
-        return Opened(*cls.read(source, tokenizer, options))
+        return _remarked(source, Opened(*cls.read(source, tokenizer, options)))
     must_be_cached(source.name)  # refuses a wrong hub name first
     reasons, has_failed = dict[str, str](), bool(failed)
     for plugin in preferred(registry):
@@ -98,11 +103,19 @@ def read_model(
         if not reasons[name]:
             try:
                 cls, options = registry.backend(name)
-                return Opened(*cls.read(source, tokenizer, options), engine=name)
+                return _remarked(source, Opened(*cls.read(source, tokenizer, options), engine=name))
             except Exception as error:  # a third party's code; torch is tried next
                 reasons[name], has_failed = why_failed(error), True
     loaded = load_pretrained(source.name, tokenizer, source.dtype, source.torch_device)
-    return Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed)
+    return _remarked(source, Opened(*loaded, passed_over=tuple(reasons.items()), failed=has_failed))
+
+
+def _remarked(source: ModelSource, opened: Opened) -> Opened:
+    """Add that a GGUF file's weights were dequantised, which takes several times the file's memory."""
+    if not is_gguf(source.name):
+        return opened
+    dtype = str(opened.model.dtype).removeprefix("torch.")
+    return replace(opened, remark=f"the GGUF file's weights are dequantised to {dtype}")
 
 
 def preferred(registry: Registry) -> list[Plugin]:

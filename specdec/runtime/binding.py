@@ -235,6 +235,7 @@ class Binding:
             open=partial(_open_draft, self._registry, self._lease),
             costs=partial(costs_of, target, self.model),
             idle_target=lambda: None if target.is_decoding else target,
+            head_runner=target.backend.head_runner,
             num_layers=shapes.num_layers,
         )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.result import Result
-from specdec.errors import SpecdecError, in_one_line
+from specdec.errors import RequestError, SpecdecError, in_one_line
 from specdec.generator import Generator
 from specdec.record import Outcome, RequestHandle, StepRecord
 from specdec.runtime.open_batch import OpenBatch
@@ -261,7 +261,10 @@ class Engine:
     def _told(self, batch: OpenBatch, record: StepRecord, outcome: Outcome, text: Text) -> Progress | Exception:
         call, chunk = text.job.call, batch.chunk(outcome)
         if chunk.result is not None and chunk.result.error is not None:
-            return ApiError(500, str(chunk.result.error), code="decoding_failed")
+            error = chunk.result.error
+            if isinstance(error, RequestError):  # a constraint that exceeds a limit at some token
+                return ApiError(400, str(error), code="invalid_value")
+            return ApiError(500, str(error), code="decoding_failed")
         return Progress(
             index=text.index,
             text=chunk.text,

@@ -26,6 +26,7 @@ class ServerOptions(BaseModel):
         header_timeout: seconds within which a request's header must be received, from its first byte.
         idle_timeout: seconds for which a connection stays open without a request.
         max_connections: open connections; for another one, the one that has waited longest is closed.
+        tool_parser: the format of tool calls and reasoning, instead of the one of the chat template.
         logs_prompts: also log prompts and answers.
     """
 
@@ -49,4 +50,5 @@ class ServerOptions(BaseModel):
     header_timeout: float = Field(default=10.0, gt=0.0)
     idle_timeout: float = Field(default=30.0, gt=0.0)
     max_connections: int = Field(default=1024, ge=1)
+    tool_parser: str | None = None
     logs_prompts: bool = False

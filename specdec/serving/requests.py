@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specdec.constraints.base import Vocabulary
 from specdec.errors import RequestError
 from specdec.generator import Generator
 from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
+from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner, Wanted
+from specdec.serving.chat_template import NOT_THE_TEMPLATES, template_field, template_options
 from specdec.serving.errors import ApiError
 from specdec.serving.options import ServerOptions
 from specdec.serving.schemas import ChatBody, CompletionBody, Sampling
@@ -20,14 +23,7 @@ from specdec.strategies.base import Proposer
 from specdec.verifiers.base import Verifier
 
 _COMPLETION_TOKENS = 16  # OpenAI's default
-_HINTS = "reasoning_effort", "verbosity"  # that templates may read
 _ROLES = {"developer": "system"}  # that templates don't read
-# Options of transformers' apply_chat_template that aren't the template's own.
-_NOT_THE_TEMPLATES = {
-    "chat_template", "conversation", "tokenize", "tools", "documents", "add_generation_prompt",
-    "continue_final_message", "padding", "truncation", "max_length", "return_tensors", "return_dict",
-    "return_assistant_tokens_mask", "tokenizer_kwargs",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +38,7 @@ class Call:
         proposer, verifier: None for the server's own.
         num_logprobs: top tokens to report with each token; None for no log-probabilities.
         reports_steps: report each step's draft as well.
+        plan: what the answers may contain; its constraint isn't among the settings until it is compiled.
     """
 
     prompts: Sequence[list[int]]
@@ -53,6 +50,7 @@ class Call:
     verifier: Verifier | None
     num_logprobs: int | None
     reports_steps: bool
+    plan: AnswerPlan
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -69,12 +67,23 @@ class RequestParser:
         aliases: the strategies that a request may name.
         options: the server's limits.
         own_strategy: the name of the generator's strategy.
+        vocabulary: the one that constraints are compiled for.
+
+    Raises:
+        RequestError: for an unknown format of tool calls among the options.
     """
 
     def __init__(
-        self, generator: Generator, tokenizer: Any, aliases: StrategyAliases, options: ServerOptions, own_strategy: str
+        self,
+        generator: Generator,
+        tokenizer: Any,
+        aliases: StrategyAliases,
+        options: ServerOptions,
+        own_strategy: str,
+        vocabulary: Vocabulary,
     ) -> None:
         self._generator, self._tokenizer = generator, tokenizer
+        self._planner = AnswerPlanner(tokenizer, vocabulary, options.tool_parser)
         self._aliases, self._options, self._own_strategy = aliases, options, own_strategy
         self._shapes = generator.shapes
         self._longest_piece = max(map(len, tokenizer.get_vocab()))
@@ -97,22 +106,26 @@ class RequestParser:
         """Return the call of a checked completion body; raises ApiError if it is refused."""
         prompts = [self._encoded(prompt, "prompt") for prompt in body.prompt]
         most = body.max_tokens or _COMPLETION_TOKENS
-        return self._call(body, prompts, most, body.logprobs, "max_tokens" if body.max_tokens else "prompt")
+        plan = self._planner.completion(body)
+        return self._call(body, prompts, (most, "max_tokens" if body.max_tokens else "prompt"), body.logprobs, plan)
 
     def chat(self, body: ChatBody) -> Call:
         """Return the call of a checked chat body; raises ApiError if it is refused."""
+        wanted = Wanted.of_chat(body)
         messages = [
             with_parsed_arguments(message.model_dump(exclude_none=True), index)
             | {"content": message.content or "", "role": _ROLES.get(message.role, message.role)}
             for index, message in enumerate(body.messages)
         ]
-        prompt = self._encoded(messages, "messages", _template_options(body))
+        prompt = self._encoded(messages, "messages", template_options(body))
         asked = body.max_completion_tokens or body.max_tokens
-        room = self._most_positions() - len(prompt)
+        room, goes_on = self._most_positions() - len(prompt), body.continue_final_message
         most = asked or max(1, min(self._options.default_max_tokens, room))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
         named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if asked else "messages"
-        return self._call(body, [prompt], most, num_logprobs, named)
+        is_continuation = (body.messages[-1].role == "assistant") if goes_on is None else goes_on
+        plan = self._planner.chat(wanted, prompt, is_continuation, shows_special=body.skip_special_tokens is False)
+        return self._call(body, [prompt], (most, named), num_logprobs, plan)
 
     def _check_bounds(self, body: Sampling) -> None:
         options, count = self._options, body.n or 1
@@ -156,7 +169,7 @@ class RequestParser:
         try:
             ids = encode(prompt, self._tokenizer, self._shapes.vocab_size, template or {})
         except RequestError as error:
-            at_fault = _template_field(template) if template and self._is_taken_bare(prompt) else param
+            at_fault = template_field(template) if template and self._is_taken_bare(prompt) else param
             raise ApiError(400, str(error), at_fault, "invalid_value") from None
         if self._options.max_prompt_tokens is not None and len(ids) > self._options.max_prompt_tokens:
             message = f"The prompt has {len(ids)} tokens, and this server takes {self._options.max_prompt_tokens}."
@@ -177,7 +190,16 @@ class RequestParser:
     def _most_prompt_tokens(self) -> int:
         return min(self._options.max_prompt_tokens or self._most_positions(), self._most_positions())
 
-    def _call(self, body: Sampling, prompts: list[list[int]], most: int, num_logprobs: int | None, param: str) -> Call:
+    def _call(
+        self,
+        body: Sampling,
+        prompts: list[list[int]],
+        length: tuple[int, str],
+        num_logprobs: int | None,
+        plan: AnswerPlan,
+    ) -> Call:
+        """Return a call; ``length`` is the number of new tokens, and the field that it is due to."""
+        most, param = length
         longest, positions = max(map(len, prompts)), self._most_positions()
         if longest + most > positions:
             message = (
@@ -188,10 +210,15 @@ class RequestParser:
         if (body.min_tokens or 0) > most:
             message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
             raise ApiError(400, message, "min_tokens", "invalid_value")
+        if body.min_tokens and plan.constraint is not None:
+            message = "min_tokens and a constraint both decide where the answer may end: leave one out."
+            raise ApiError(400, message, "min_tokens", "invalid_value")
         count = body.n or 1
         seed = secrets.randbits(48) if body.seed is None else body.seed % 2**62
         repeated = [prompt for prompt in prompts for _ in range(count)]
         settings = self._settings(body) | {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
+        if plan.shows_special:
+            settings["skip_special_tokens"] = False
         return Call(
             prompts=repeated,
             num_samples=count,
@@ -201,6 +228,7 @@ class RequestParser:
             proposer=None if body.proposer is None else self._aliases.proposer(body.proposer),
             verifier=None if body.verifier is None else self._aliases.verifier(body.verifier),
             num_logprobs=num_logprobs,
+            plan=plan,
             reports_steps=bool(body.include_steps),
         )
 
@@ -222,25 +250,6 @@ class RequestParser:
         return settings | {"top_p": body.top_p or None, "min_p": body.min_p or None}
 
 
-def _template_options(body: ChatBody) -> dict[str, Any]:
-    """Return the chat template's options besides the messages."""
-    options: dict[str, Any] = {name: value for name in _HINTS if (value := getattr(body, name)) is not None}
-    options |= body.chat_template_kwargs or {}
-    if body.tools and body.tool_choice != "none":
-        options["tools"] = body.tools
-    begins, goes_on = body.add_generation_prompt, body.continue_final_message
-    if begins is not None or goes_on is not None:  # the last message's role no longer decides
-        options["add_generation_prompt"] = not goes_on if begins is None else begins
-        options["continue_final_message"] = bool(goes_on)
-    return options
-
-
-def _template_field(options: Mapping[str, Any]) -> str:
-    """Return the request's field whose options the template has rejected."""
-    known = {*_HINTS, "tools", "add_generation_prompt", "continue_final_message"}
-    return next(iter(options)) if options.keys() <= known else "chat_template_kwargs"
-
-
 def _check_without_stream(body: Sampling) -> None:
     if body.stream_options is not None and any(body.stream_options.model_dump().values()):
         raise ApiError(400, "stream_options need stream to be true.", "stream_options", "invalid_value")
@@ -256,7 +265,7 @@ def _check_chat(body: ChatBody) -> None:
         raise ApiError(400, "top_logprobs needs logprobs to be true.", "top_logprobs", "invalid_value")
     if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
         raise ApiError(400, "max_tokens and max_completion_tokens differ: give one.", "max_tokens", "invalid_value")
-    if refused := sorted(_NOT_THE_TEMPLATES & set(body.chat_template_kwargs or ())):
+    if refused := sorted(NOT_THE_TEMPLATES & set(body.chat_template_kwargs or ())):
         message = f"{', '.join(refused)}: not an option of the template's own."
         raise ApiError(400, message, "chat_template_kwargs", "invalid_value")
 

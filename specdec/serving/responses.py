@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from specdec.serving.answers import Answer, CallPiece, Piece
 from specdec.serving.engine import Progress
 from specdec.serving.logprobs import TokenLogprob
 from specdec.serving.requests import Call
@@ -37,22 +38,30 @@ class ResponseBuilder(ABC):
         self._finish: list[str | None] = [None] * len(call.prompts)
         self._figures: dict[int, Figures] = {}  # of the texts that have ended
         self._num_tokens = 0
+        self._parsers = [call.plan.parser() for _ in call.prompts]
+        self._answers = [Answer() for _ in call.prompts]
 
     @property
     def texts(self) -> list[str]:
         """The texts so far."""
         return self._texts
 
-    def note(self, progress: Progress) -> None:
-        """Add a step's progress."""
+    def note(self, progress: Progress) -> list[Piece]:
+        """Add a step's progress; return the pieces of the answer that it completes."""
+        parser = self._parsers[progress.index]
+        pieces = parser.feed(progress.text)
+        if progress.result is not None:
+            pieces += parser.finish()
         if self._keeps_texts:
             self._texts[progress.index] += progress.text
             self._logprobs[progress.index] += progress.logprobs
+            self._answers[progress.index].add(pieces)
         self._num_tokens += len(progress.token_ids)
         if progress.result is not None:
             self._finish[progress.index] = progress.result.finish_reason
         if progress.figures is not None:
             self._figures[progress.index] = progress.figures
+        return pieces
 
     def usage(self) -> dict[str, Any]:
         """Return the numbers of tokens, and the figures of speculation."""
@@ -75,10 +84,8 @@ class ResponseBuilder(ABC):
     def answer(self) -> dict[str, Any]:
         """Return the whole answer."""
         choices = [
-            {"index": index, **self._whole_choice(text, logprobs), "finish_reason": _FINISHED[reason or "length"]}
-            for index, (text, logprobs, reason) in enumerate(
-                zip(self._texts, self._logprobs, self._finish, strict=True)
-            )
+            {"index": index, **self._whole_choice(answer, logprobs), "finish_reason": self.finish_reason(index)}
+            for index, (answer, logprobs) in enumerate(zip(self._answers, self._logprobs, strict=True))
         ]
         return {**self._head, "object": self.whole, "choices": choices, "usage": self.usage()}
 
@@ -86,12 +93,21 @@ class ResponseBuilder(ABC):
         """Return the parts before the first text."""
         return []
 
-    def chunk(self, progress: Progress) -> dict[str, Any]:
-        """Return a step's part of a streamed answer."""
-        reason = None if progress.result is None else _FINISHED[progress.result.finish_reason]
-        choice = {"index": progress.index, **self._part(progress), "finish_reason": reason}
-        part = self._chunk([choice])
-        return part if progress.step is None else part | {"step": progress.step.as_dict()}
+    def finish_reason(self, index: int) -> str:
+        """Return why a text has ended."""
+        parser, reason = self._parsers[index], _FINISHED[self._finish[index] or "length"]
+        return "tool_calls" if reason == "stop" and parser.num_calls and parser.is_complete else reason
+
+    def chunks(self, progress: Progress, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        """Return a step's parts of a streamed answer: one for each piece, and one at least."""
+        parts = []
+        for number, piece in enumerate(pieces or [Piece()]):
+            is_last = progress.result is not None and number >= len(pieces) - 1
+            reason = self.finish_reason(progress.index) if is_last else None
+            own = self._part(piece, progress.logprobs if number == 0 else ())
+            part = self._chunk([{"index": progress.index, **own, "finish_reason": reason}])
+            parts.append(part if number or progress.step is None else part | {"step": progress.step.as_dict()})
+        return parts
 
     def end(self) -> dict[str, Any]:
         """Return the part with the usage."""
@@ -101,11 +117,11 @@ class ResponseBuilder(ABC):
         return {**self._head, "object": self.part, "choices": choices}
 
     @abstractmethod
-    def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _whole_choice(self, answer: Answer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Return a choice, without its index and finish reason."""
 
     @abstractmethod
-    def _part(self, progress: Progress) -> dict[str, Any]:
+    def _part(self, piece: Piece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Return a choice of a part, without its index and finish reason."""
 
 
@@ -120,13 +136,31 @@ class ChatResponse(ResponseBuilder):
             for index in range(len(self._texts))
         ]
 
-    def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
+    def _whole_choice(self, answer: Answer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        has_other = bool(answer.tool_calls or answer.reasoning)
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if has_other and not answer.content else answer.content,
+            "refusal": None,
+        }
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in answer.tool_calls
+            ]
         return {"message": message, "logprobs": self._told(logprobs)}
 
-    def _part(self, progress: Progress) -> dict[str, Any]:
-        delta = {"content": progress.text} if progress.text else {}
-        return {"delta": delta, "logprobs": self._told(progress.logprobs)}
+    def _part(self, piece: Piece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        delta: dict[str, Any] = {}
+        if piece.content:
+            delta["content"] = piece.content
+        if piece.reasoning:
+            delta["reasoning_content"] = piece.reasoning
+        if piece.call is not None:
+            delta["tool_calls"] = [_call_delta(piece.call)]
+        return {"delta": delta, "logprobs": self._told(logprobs)}
 
     def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self._call.num_logprobs is None:
@@ -140,11 +174,11 @@ class CompletionResponse(ResponseBuilder):
 
     prefix, whole, part = "cmpl", "text_completion", "text_completion"
 
-    def _whole_choice(self, text: str, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        return {"text": text, "logprobs": self._told(logprobs)}
+    def _whole_choice(self, answer: Answer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return {"text": answer.content, "logprobs": self._told(logprobs)}
 
-    def _part(self, progress: Progress) -> dict[str, Any]:
-        return {"text": progress.text, "logprobs": self._told(progress.logprobs)}
+    def _part(self, piece: Piece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+        return {"text": piece.content, "logprobs": self._told(logprobs)}
 
     def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self._call.num_logprobs is None:
@@ -155,6 +189,14 @@ class CompletionResponse(ResponseBuilder):
             "top_logprobs": [_by_text(each) for each in logprobs],
             "text_offset": [each.offset for each in logprobs],
         }
+
+
+def _call_delta(call: CallPiece) -> dict[str, Any]:
+    """Return a piece of a tool call: first its id and name, and then parts of the arguments."""
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
 def _entry(found: TokenLogprob) -> dict[str, Any]:

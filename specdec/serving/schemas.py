@@ -4,7 +4,7 @@ Fields without effect are removed before (``neutral_fields``); any other unknown
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -67,6 +67,46 @@ class StreamOptions(Body):
     include_obfuscation: bool | None = None  # without effect
 
 
+class JsonSchemaFormat(Body):
+    """A JSON schema for the content of an answer."""
+
+    name: str | None = Field(default=None, max_length=128)
+    description: str | None = None
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema", description="default: any object")
+    strict: bool | None = Field(
+        default=None, description="false: any object, for a schema that can't be enforced; otherwise it is refused"
+    )
+
+
+class ResponseFormat(Body):
+    """The format of the content of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _has_a_schema_if_it_needs_one(self) -> Self:
+        if (self.json_schema is not None) != (self.type == "json_schema"):
+            raise ValueError("json_schema is needed with type json_schema, and with no other type")
+        return self
+
+
+class StructuredOutputs(Body):
+    """vLLM's constraint on content: one of these fields."""
+
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json", description="a JSON schema")
+    regex: str | None = None
+    choice: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = None
+    grammar: str | None = Field(default=None, description="in llguidance's dialect of Lark, or llama.cpp's GBNF")
+    json_object: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_one_field(self) -> Self:
+        if len(self.model_fields_set) != 1:
+            raise ValueError("give one of json, regex, choice, grammar and json_object")
+        return self
+
+
 class Sampling(Body):
     """The common fields of completions and chat."""
 
@@ -98,6 +138,15 @@ class Sampling(Body):
     stop_token_ids: StopTokens | None = Field(
         default=None, description="token ids that end the text, besides the model's own"
     )
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = Field(default=None, description="older name of structured_outputs.json")
+    guided_regex: str | None = Field(default=None, description="older name of structured_outputs.regex")
+    guided_choice: Annotated[list[str], Field(min_length=1, fail_fast=True)] | None = Field(
+        default=None, description="older name of structured_outputs.choice"
+    )
+    guided_grammar: str | None = Field(default=None, description="older name of structured_outputs.grammar")
 
     # without effect on the text
     user: str | None = None
@@ -176,12 +225,6 @@ class Message(Body):
         return "".join(part["text"] for part in value)
 
 
-class ResponseFormat(Body):
-    """The format of an answer; ``text`` is the only one."""
-
-    type: Literal["text"]
-
-
 class ChatBody(Sampling):
     """The body of /v1/chat/completions."""
 
@@ -190,11 +233,14 @@ class ChatBody(Sampling):
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     tools: Annotated[list[dict[str, Any]], Field(fail_fast=True)] | None = Field(
-        None, description="passed to the chat template, which formats them"
+        None, description="functions, which the chat template formats for the model"
     )
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Any = Field(
+        default=None,
+        description="none, auto, required, or a function",
+        json_schema_extra={"anyOf": [{"enum": ["none", "auto", "required"]}, {"type": "object"}]},
+    )
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     modalities: Annotated[list[Literal["text"]], Field(fail_fast=True)] | None = None
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
 

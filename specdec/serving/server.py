@@ -3,9 +3,9 @@
 import asyncio
 import copy
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -15,7 +15,9 @@ import specdec
 from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
 from specdec.serving.admission import Admission, Place
+from specdec.serving.answers import Piece
 from specdec.serving.body_parsing import check_content_type, parse
+from specdec.serving.compilation import ConstraintCompiler
 from specdec.serving.engine import Engine, Job, Progress
 from specdec.serving.errors import ApiError
 from specdec.serving.event_stream import ClientGone, EventStream, Json, while_connected
@@ -29,7 +31,8 @@ from specdec.serving.strategy_aliases import StrategyAliases
 
 _GONE = 499  # nginx's status for a client that has closed the connection; only for the log
 Body = TypeVar("Body", ChatBody, CompletionBody)
-Parts = AsyncGenerator[list[Progress], None]
+Step = Sequence[tuple[Progress, Sequence[Piece]]]  # with the pieces of each answer that the step completes
+Parts = AsyncGenerator[Step, None]
 
 
 class Server:
@@ -51,9 +54,17 @@ class Server:
             max_prefix_bytes=options.max_prefix_bytes,
             observe=self.metrics.observe,
         )
+        self._compiler = ConstraintCompiler(copy.deepcopy(generator.tokenizer), generator.shapes.vocab_size)
         # The engine decodes tokens while prompts are encoded, and only one thread may use a tokenizer.
         small, large = (
-            RequestParser(generator, copy.deepcopy(generator.tokenizer), self.aliases, options, strategy)
+            RequestParser(
+                generator,
+                copy.deepcopy(generator.tokenizer),
+                self.aliases,
+                options,
+                strategy,
+                self._compiler.vocabulary,
+            )
             for _ in range(2)
         )
         self._parser, self._lanes = small, Lanes(small, large)
@@ -66,11 +77,13 @@ class Server:
     async def running(self, app: object) -> AsyncIterator[None]:
         """Connect the engine, which another thread runs, to the event loop; stop it at the end."""
         self.engine.speak_on(asyncio.get_running_loop())
+        self._compiler.prepare()
         try:
             yield
         finally:
             self.engine.stop()
             self._lanes.close()
+            self._compiler.close()
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation; raises ApiError if it is refused or fails before its first token."""
@@ -139,7 +152,11 @@ class Server:
         place = self.admission.enter(body.num_texts)
         try:
             encoding = self._lanes.run(len(content), lambda parser: make(parser, body))
-            return body, await while_connected(request.receive, encoding), place
+            call = await while_connected(request.receive, encoding)
+            constraint = await while_connected(request.receive, self._compiler.compiled(call.plan))
+            if constraint is not None:
+                call = replace(call, settings={**call.settings, "constraint": constraint})
+            return body, call, place
         except BaseException:
             place.leave(has_finished=False)
             raise
@@ -169,9 +186,7 @@ class Server:
                 watch.tick()
             elif watch.seconds_to_first is None and any(_was_cancelled(each) for each in progress):
                 raise self.admission.busy("The server is too busy: the request waited too long.")
-            for each in progress:
-                answer.note(each)
-            yield progress
+            yield [(each, answer.note(each)) for each in progress]
 
     def _note_end(self, answer: ResponseBuilder, watch: Stopwatch, request: Request) -> None:
         usage, log_fields = answer.usage(), request.state.log_fields
@@ -197,13 +212,13 @@ async def _exhaust(parts: Parts) -> None:
 
 
 async def _streamed(
-    first: list[Progress], parts: Parts, answer: ResponseBuilder, options: StreamOptions | None
+    first: Step, parts: Parts, answer: ResponseBuilder, options: StreamOptions | None
 ) -> AsyncIterator[list[Mapping[str, Any]]]:
     """Yield the events of a streamed answer, one list per step."""
     options = options or StreamOptions()
 
-    def chunks(progress: list[Progress]) -> list[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = [answer.chunk(each) for each in progress]
+    def chunks(step: Step) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = [part for each, pieces in step for part in answer.chunks(each, pieces)]
         if not options.continuous_usage_stats:
             return found
         usage = answer.usage()
@@ -212,8 +227,8 @@ async def _streamed(
 
     try:
         yield [*answer.beginning(), *chunks(first)]
-        async for progress in parts:
-            yield chunks(progress)
+        async for step in parts:
+            yield chunks(step)
         if options.include_usage:
             yield [answer.end()]
     except ApiError as error:

@@ -31,6 +31,9 @@ from pydantic import BaseModel, ConfigDict
 from specdec.constraints.path_state import PathState
 from specdec.costs import Costs
 from specdec.errors import PluginError
+from specdec.heads.base import HeadRunner
+from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.torch_runner import TorchRunner
 from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.record import Outcome, StepRecord
 from specdec.target import Target
@@ -220,6 +223,8 @@ class Host:
         reads_q: True if the acceptance rule reads the distributions from which candidates are drawn.
         is_keyed: True if the text doesn't depend on the drafts.
         takes_trees: True if the model supports branching trees; otherwise drafts are cut to their longest chain.
+        head_runner: returns a runner of a trained head's passes, by the target's engine if it can: called with the
+            head and the number of tokens that a pass returns after each pair.
         num_layers: the number of layers that ``Hidden`` may refer to, besides the embeddings; None if unknown.
         load: loads a model and its tokenizer from a folder or hub name, as the target is loaded; called with the name
             and a tokenizer or None. Raises ModelError.
@@ -240,6 +245,7 @@ class Host:
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
     idle_target: Callable[[], Target | None] = lambda: None
+    head_runner: Callable[[Eagle3Head, int], HeadRunner] = TorchRunner
     num_layers: int | None = None
 
     def embeddings(self) -> torch.Tensor:
@@ -389,11 +395,18 @@ class Engine:
         """Return signals in addition to the proposer's: those that depend on the target, such as layers by number."""
         return frozenset()
 
-    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> None:
+    def prepare_drafts(
+        self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Callable[[Sequence[float]], bool]
+    ) -> None:
         """Called by merges before the trees of a step grow, with the drafters of all requests in the step.
 
-        Sources whose candidates take passes of a model compute them here, for all requests at once. The call is left
-        out while the passes take more time than their candidates save; the sources then return no candidates.
+        Sources whose candidates take passes of a model compute them here, each pass for all requests at once. Their
+        candidates are those of the passes that ran.
+
+        Args:
+            pays: call it before each pass with the probability, for each drafter, that the text follows the path that
+                the pass continues: 1 before the first pass, 0 if the pass drafts nothing for the request. Return if it
+                returns False: the pass would take more time than its candidates save.
         """
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:

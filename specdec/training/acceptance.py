@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from specdec.heads.drafting import DraftedTrees, PairCache, extend, grow
+from specdec.heads.drafting import DraftedTrees, PairCache, grow
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.torch_runner import TorchRunner
 from specdec.training.packing import PackedRows
 from specdec.training.target import TargetStates
 from specdec.training.unrolled import unroll
@@ -149,17 +150,18 @@ class TreeShape:
 @torch.no_grad()
 def replay_trees(head: Eagle3Head, answers: Sequence[Answer], shape: TreeShape) -> list[int]:
     """Return the steps in which drafted trees give each answer, all answers in one batch."""
-    caches = [PairCache(head) for _ in answers]
+    caches, runner = [PairCache(head) for _ in answers], TorchRunner(head, shape.width)
     known = [answer.num_prompt + 1 for answer in answers]
     steps = [1] * len(answers)
     while active := [row for row, answer in enumerate(answers) if known[row] < len(answer.tokens)]:
         ranges = [slice(len(caches[row]), known[row] - 1) for row in active]
         states = [answers[row].layers[pairs] for row, pairs in zip(active, ranges, strict=True)]
         tokens = [
-            answers[row].tokens[pairs.start + 1 : pairs.stop + 1] for row, pairs in zip(active, ranges, strict=True)
+            answers[row].tokens[pairs.start + 1 : pairs.stop + 1].tolist()
+            for row, pairs in zip(active, ranges, strict=True)
         ]
         here = [caches[row] for row in active]
-        trees = grow(head, here, extend(head, here, states, tokens), shape.width, shape.depth, shape.num_nodes)
+        trees = grow(runner, here, states, tokens, shape.width, shape.depth, shape.num_nodes)
         following = [answers[row].tokens[known[row] :].tolist() for row in active]
         for row, accepted in zip(active, _accepted(trees, following), strict=True):
             known[row] += accepted + 1

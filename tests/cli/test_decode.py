@@ -319,7 +319,8 @@ def test_an_interruption_exits_with_130_and_leaves_what_was_printed(run: Any, mo
         (("generate", PROMPT, "--numerics", "good"), "error: numerics='good': it must be one of "),
         (("generate", PROMPT, "--max-new-tokens", "0"), "error: settings refused: max_new_tokens=0"),
         (("generate", PROMPT, "--dtype", "int4"), "error: dtype='int4': it must be bfloat16, float16, "),
-        (("generate", PROMPT, "--device", "abacus"), "error: device='abacus' can't be used here: "),
+        (("generate", PROMPT, "--device", "abacus"), "error: device='abacus' can't be used here: torch has no device"),
+        (("generate", PROMPT, "--model", ""), "error: the model's name is empty. Give a folder"),
         (("generate", "\udcff"), "error: the argument is not UTF-8 text"),
     ],
 )

@@ -7,6 +7,7 @@ import pytest
 from typer.main import get_command
 
 from specdec import Generator, ModelError, cli, demo
+from specdec.runtime import backend_choice
 from tests.cli.test_options import COMMANDS
 from tests.support.preferred_engine import install
 
@@ -120,6 +121,25 @@ def test_so_does_a_command_that_draws(run: Any, monkeypatch: pytest.MonkeyPatch)
     install(monkeypatch, [])
     code, _, err = run("trace", "# heapq", "--model", FOLDER, "--max-new-tokens", "2", "--numerics", "fast")
     assert (code, err) == (0, "decoding with swift; backend='hf' decodes with torch\n")
+
+
+def test_a_misspelt_name_of_a_model_that_specdec_has_is_answered_with_it(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_model(*_: Any) -> None:
+        raise ModelError("can't load it")
+
+    monkeypatch.setattr(backend_choice, "read_model", read_model)
+    for given, answer in (("smolm2", "; did you mean --model smollm2?"), ("owner/gpt2", "")):
+        assert run("generate", "x", "--model", given) == (2, "", f"error: can't load it{answer}\n")
+
+
+def test_an_unquoted_prompt_is_answered_with_quotes(run: Any) -> None:
+    code, out, err = run("generate", "hello", "world")
+    assert (code, out) == (2, "")
+    assert err.endswith("(world)\nPut the prompt in quotes: a prompt is one argument.\n")
+    assert "quotes" not in run("report", "a.jsonl", "--nothing")[2]
+    assert "quotes" not in run("plugins", "world")[2]
 
 
 def test_the_built_in_model_is_torchs(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

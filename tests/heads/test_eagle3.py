@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from specdec.heads.drafting import DraftedTrees, PairCache, extend, grow
+from specdec.heads.drafting import DraftedTrees, PairCache, append, grow
+from specdec.heads.torch_runner import TorchRunner
 from tests.support.random_heads import random_head, reference_of
 
 BATCH, STEPS = 4, 6
@@ -14,22 +15,22 @@ BATCH, STEPS = 4, 6
 def test_trees_and_keys_are_those_of_the_reference(seed: int) -> None:
     head, _ = random_head(seed)
     references = [reference_of(head) for _ in range(BATCH)]
-    caches = [PairCache(head) for _ in range(BATCH)]
+    caches, runner = [PairCache(head) for _ in range(BATCH)], TorchRunner(head, 4)
     draw = torch.Generator().manual_seed(seed + 1000)
     width_of_states = head.config.num_states * head.config.target_hidden_size
     for step in range(STEPS):
         counts = torch.randint(1, 9 if step < 2 else 4, (BATCH,), generator=draw).tolist()
         states = [torch.randn(count, width_of_states, generator=draw) for count in counts]
         tokens = [torch.randint(head.config.vocab_size, (count,), generator=draw) for count in counts]
-        last = extend(head, caches, states, tokens)
         width, depth, total = (3, 3, 12) if step % 2 else (4, 2, 9)
-        trees = grow(head, caches, last, width, depth, total)
+        trees = grow(runner, caches, states, [each.tolist() for each in tokens], width, depth, total)
         for row, reference in enumerate(references):
             expected = reference.extend(states[row], tokens[row])
-            torch.testing.assert_close(last[row], expected, rtol=1e-4, atol=1e-5)
             ids, parents, log_probs = reference.grow(expected, width, depth, total)
             assert (trees.tokens[row].tolist(), trees.parents[row].tolist()) == (ids, parents)
-            torch.testing.assert_close(trees.log_probs[row], torch.tensor(log_probs), rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                torch.from_numpy(trees.log_probs[row]), torch.tensor(log_probs), rtol=1e-4, atol=1e-4
+            )
             torch.testing.assert_close(caches[row].keys.transpose(0, 1), reference.k, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(caches[row].values.transpose(0, 1), reference.v, rtol=1e-4, atol=1e-5)
 
@@ -41,10 +42,11 @@ def test_a_part_of_a_tree_has_no_child_without_its_parent(seed: int) -> None:
     head.lm_head.weight *= 1000  # log-probabilities of 0: children and parents are equally probable
     draw = torch.Generator().manual_seed(seed)
     states = [torch.randn(5, head.fc.in_features, generator=draw) for _ in range(8)]
-    tokens = [torch.randint(head.config.vocab_size, (5,), generator=draw) for _ in range(8)]
-    caches = [PairCache(head) for _ in range(8)]
-    last = extend(head, caches, states, tokens)
-    whole, part = (paths(grow(head, caches, last, 4, 4, total)) for total in (68, 3))
+    tokens = [torch.randint(head.config.vocab_size, (5,), generator=draw).tolist() for _ in range(8)]
+    whole, part = (
+        paths(grow(TorchRunner(head, 4), [PairCache(head) for _ in range(8)], states, tokens, 4, 4, total))
+        for total in (68, 3)
+    )
     for every, kept in zip(whole, part, strict=True):
         assert kept <= every
 
@@ -65,12 +67,11 @@ def test_a_truncated_cache_drafts_as_one_that_never_had_more() -> None:
     head, _ = random_head(3)
     draw = torch.Generator().manual_seed(5)
     states = torch.randn(9, head.config.num_states * head.config.target_hidden_size, generator=draw)
-    tokens = torch.randint(head.config.vocab_size, (9,), generator=draw)
+    tokens, runner = torch.randint(head.config.vocab_size, (9,), generator=draw), TorchRunner(head, 4)
     longer, plain = PairCache(head), PairCache(head)
-    extend(head, [longer], [states], [tokens])
+    append(head, longer, states, tokens)
     longer.truncate(6)
-    extend(head, [plain], [states[:6]], [tokens[:6]])
-    again = [extend(head, [cache], [states[6:7]], [tokens[6:7]]) for cache in (longer, plain)]
-    trees = [grow(head, [cache], last, 3, 2, 8) for cache, last in zip((longer, plain), again, strict=True)]
-    assert torch.equal(trees[0].tokens, trees[1].tokens)
-    assert torch.equal(trees[0].parents, trees[1].parents)
+    append(head, plain, states[:6], tokens[:6])
+    trees = [grow(runner, [cache], [states[6:7]], [tokens[6:7].tolist()], 3, 2, 8) for cache in (longer, plain)]
+    assert trees[0].tokens.tolist() == trees[1].tokens.tolist()
+    assert trees[0].parents.tolist() == trees[1].parents.tolist()

@@ -12,7 +12,7 @@ import transformers.utils
 from huggingface_hub.errors import HFValidationError
 
 from specdec import Generator, ModelError
-from specdec.models import loading
+from specdec.models import gguf_file
 from specdec.models.loading import load_pretrained, load_pretrained_tokenizer, must_be_cached
 from tests.support import families
 from tests.support.byte_tokenizer import trained
@@ -112,7 +112,7 @@ def test_a_gguf_file_without_the_libraries_names_the_command(
 ) -> None:
     path = tmp_path / "model.GGUF"
     path.write_bytes(b"GGUF")
-    monkeypatch.setattr(loading, "find_spec", lambda name: None if name == "gguf" else object())
+    monkeypatch.setattr(gguf_file, "find_spec", lambda name: None if name == "gguf" else object())
     with pytest.raises(ModelError, match=r"a GGUF file is read with gguf and accelerate: pip install gguf$"):
         load(str(path))
 

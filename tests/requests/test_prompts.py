@@ -172,7 +172,13 @@ def test_a_gap_in_a_list_of_prompts_is_its_members_fault() -> None:
 
 
 def test_mistyped_messages_are_one_prompt_and_not_several() -> None:
-    assert refusal([{"rol": "user"}], Chatty()).startswith("the tokenizer's chat template rejected the messages")
+    assert refusal([{"rol": "user"}], Chatty()).startswith(
+        "chat message 0 has no 'role': a message is {'role': 'user', "
+    )
+
+
+def test_a_message_that_is_in_no_list_names_the_list() -> None:
+    assert refusal(MESSAGES[0], Chatty()) == "one chat message was given: put it in a list, [{'role': …, 'content': …}]"
 
 
 @pytest.mark.parametrize(("prompt", "what"), [("the cat", "a text prompt"), (MESSAGES, "chat messages")])

@@ -100,7 +100,7 @@ CHAT_WRONG: list[tuple[dict[str, Any], str]] = [
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": 3}, "logprobs"),
     ({"tool_choice": "required"}, "tool_choice"),
-    ({"response_format": {"type": "json_object"}}, "response_format.type"),
+    ({"response_format": {"type": "xml"}}, "response_format.type"),
     ({"max_tokens": 3, "max_completion_tokens": 4}, "max_tokens"),
     ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "chat_template_kwargs"),
     ({"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs.a"),

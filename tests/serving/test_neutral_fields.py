@@ -113,7 +113,6 @@ def test_what_clients_send_with_every_chat_changes_nothing(chatting: Served, fie
         ("completions", "length_penalty", 1.2),
         ("completions", "length_penalty", True),
         ("completions", "prompt_logprobs", 0),
-        ("completions", "guided_json", {"type": "object"}),
         ("completions", "add_special_tokens", False),
         ("completions", "truncate_prompt_tokens", 5),
         ("completions", "logit_processors", []),

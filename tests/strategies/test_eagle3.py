@@ -18,6 +18,7 @@ from specdec.decoding.request_state import TokenView
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.folder import write_head
+from specdec.heads.torch_runner import TorchRunner
 from specdec.sampling.randomness import Randomness
 from specdec.strategies.base import Feedback, Hidden, HiddenAnswers, Nodes, Request
 from specdec.strategies.eagle3.engine import Eagle3Drafter, Eagle3Engine, TreeOptions
@@ -167,7 +168,9 @@ def told(drafter: Eagle3Drafter, states: Hidden, tensor: torch.Tensor, start: in
 @torch.no_grad()
 def test_drafts_of_a_batch_are_the_references_over_steps_after_rejections(seed: int) -> None:
     head, _ = random_head(seed)
-    engine = Eagle3Engine(TreeOptions(top_k=3, depth=3, num_nodes=9, min_probability=0.0), head, (1, 2, 3))
+    engine = Eagle3Engine(
+        TreeOptions(top_k=3, depth=3, num_nodes=9, min_probability=0.0), TorchRunner(head, 3), (1, 2, 3)
+    )
     references = [reference_of(head) for _ in range(4)]
     draw = torch.Generator().manual_seed(seed)
     texts = [torch.randint(40, (length,), generator=draw).tolist() for length in (2, 5, 9, 4)]
@@ -203,7 +206,9 @@ def test_drafts_of_a_batch_are_the_references_over_steps_after_rejections(seed: 
 @torch.no_grad()
 def test_after_a_gap_a_head_goes_on_with_what_follows() -> None:
     head, reference = random_head(4)
-    engine = Eagle3Engine(TreeOptions(top_k=3, depth=2, num_nodes=6, min_probability=0.02), head, (1, 2, 3))
+    engine = Eagle3Engine(
+        TreeOptions(top_k=3, depth=2, num_nodes=6, min_probability=0.02), TorchRunner(head, 3), (1, 2, 3)
+    )
     text, draw = [1, 2, 3, 4, 5, 6, 7, 8], torch.Generator().manual_seed(1)
     drafter = engine.start(request_of(text, 8, num_reused=3))
     assert isinstance(drafter, Eagle3Drafter)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -12,6 +13,9 @@ from transformers import PreTrainedModel
 from specdec import ModelError
 from specdec.backends.base import Backend, BackendOptions
 from specdec.backends.output import Output
+from specdec.heads.base import HeadRunner
+from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.torch_runner import TorchRunner
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.machine.forks import refuse_fork
 from specdec.masks.dense import DenseCompiler
@@ -22,6 +26,8 @@ from specdec.target import Target
 from specdec_openvino import loading
 from specdec_openvino.engine import Compiled, Graphs, Passes
 from specdec_openvino.filling import Filling
+from specdec_openvino.head_graph import HeadError
+from specdec_openvino.head_runner import OpenVINORunner
 from specdec_openvino.model import OpenVINOModel
 from specdec_openvino.options import OpenVINOOptions
 from specdec_openvino.preference import why_not
@@ -160,6 +166,13 @@ class OpenVINOBackend(Backend):
             blocks.keep(0, range(width))
             length += width
         return logits
+
+    def head_runner(self, head: Eagle3Head, num_tokens: int) -> HeadRunner:
+        """Return a runner by OpenVINO on a CPU; by torch on other devices, or if the head can't be compiled."""
+        if self._engine.options.device == "CPU":
+            with suppress(HeadError):
+                return OpenVINORunner(head, num_tokens, self._engine.options)
+        return TorchRunner(head, num_tokens)
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         for row, path in enumerate(paths, self._first):

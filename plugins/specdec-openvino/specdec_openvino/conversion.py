@@ -31,9 +31,7 @@ from specdec_openvino.widening import widen
 LOGITS = "logits"
 _FIRST = "input_ids", "position_ids", "columns"
 _NUM_TRACED = 3  # tokens of the pass that is traced
-_CONVERTING = (
-    threading.Lock()
-)  # operations of torch and attentions of transformers are registered for the whole process
+CONVERTING = threading.Lock()  # operations of torch and attentions of transformers are registered for the whole process
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +88,11 @@ def convert(model: PreTrainedModel) -> Converted:
         unpack(model)
     tracing = Tracing()
     num_layers = model.config.get_text_config().num_hidden_layers
-    with _CONVERTING:
+    with CONVERTING:
         library = attention.define()
         try:
             with lock_of(model), _traced(model, tracing), torch.no_grad(), without_autocast():
-                graph = _translated(_pass_of(model, tracing), _example(num_layers))
+                graph = translated(_pass_of(model, tracing), _example(num_layers))
             widen(graph)
             _name(graph, tracing.layers, num_layers)
         except Exception as error:  # modelling code and translators may raise any error
@@ -104,7 +102,7 @@ def convert(model: PreTrainedModel) -> Converted:
     return Converted(graph, tuple(tracing.layers), model)
 
 
-def _translated(run: Callable[..., Any], example: tuple[torch.Tensor, ...]) -> ov.Model:
+def translated(run: Callable[..., Any], example: tuple[torch.Tensor, ...]) -> ov.Model:
     """Convert a function of tensors to a graph, in half the time of ``openvino.convert_model``.
 
     ``convert_model`` would trace twice, to compare, and script each of the model's modules. A scripted function would

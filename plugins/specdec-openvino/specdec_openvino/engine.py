@@ -58,7 +58,7 @@ class Compiled:
                 if number not in hidden:
                     graph.remove_result(result)
                 elif self.state_dtype != torch.float32:
-                    _narrow(result, openvino_type(self.state_dtype))
+                    narrow(result, openvino_type(self.state_dtype))
             self.model = core.compile_model(graph, options.device, options.properties(dtype))
         except (RuntimeError, MemoryError) as error:
             reason = "memory ran out; free some, or use backend='hf'" if is_out_of_memory(error) else _reason(error)
@@ -185,7 +185,7 @@ class Passes:
         self._generation = self._blocks.generation
 
 
-def _narrow(result: ov.Node, kind: ov.Type) -> None:
+def narrow(result: ov.Node, kind: ov.Type) -> None:
     """Give an output in the precision of arithmetic.
 
     The device computes all that leads to an output of float32 in float32, back to the last matrix: with other bits.

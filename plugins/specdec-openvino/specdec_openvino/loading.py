@@ -17,7 +17,8 @@ from specdec.machine.cache_folder import cache_folder
 from specdec.models.architecture import name_of, shapes_of
 from specdec.models.attention_switch import why_fixed
 from specdec.models.fingerprint import fingerprint_of
-from specdec.models.loading import ModelSource, is_gguf, load_pretrained, load_pretrained_tokenizer, must_be_cached
+from specdec.models.gguf_file import is_gguf
+from specdec.models.loading import ModelSource, load_pretrained, load_pretrained_tokenizer, must_be_cached
 from specdec.models.notes import notes_of
 from specdec_openvino.conversion import Converted, convert, refusal
 from specdec_openvino.engine import Graphs

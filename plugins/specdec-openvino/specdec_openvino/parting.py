@@ -35,13 +35,18 @@ def taken_out(converted: Converted, weights: Weights, **facts: Any) -> tuple[Con
         else:
             tied[name] = other
     described = Facts(converted.layers, converted.model.dtype, baked=baked, tied=tied, **facts)
-    graph, constants = _serialized(converted.graph)
+    graph, constants = serialized(converted.graph)
     if torch.finfo(converted.model.dtype).bits < torch.finfo(torch.float32).bits:
         graph = mark_decompressions(graph)
     return Conversion(described, graph, constants, own), {name: weights[name] for name in met}
 
 
-def _serialized(graph: ov.Model) -> tuple[bytes, bytes]:
+def serialized(graph: ov.Model) -> tuple[bytes, bytes]:
+    """Return OpenVINO's two files of a graph: itself, and its constants.
+
+    Raises:
+        ModelError: if the system's folder of temporary files has no room for them.
+    """
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "graph.xml")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-_FAMILIES = Path(__file__).parents[3] / "tests" / "support" / "families.py"
+_TESTS = Path(__file__).parents[3] / "tests"
 _REFUSED = {"gemma2", "llama4"}
 _MORE = {
     "granite": ("GraniteConfig", {}),
@@ -22,7 +22,12 @@ _MORE = {
 
 @cache
 def _families() -> ModuleType:
-    found = importlib.util.spec_from_file_location("specdec_families", _FAMILIES)
+    return _module("support/families.py")
+
+
+def _module(path: str) -> ModuleType:
+    """A module of specdec's own tests."""
+    found = importlib.util.spec_from_file_location(f"specdec_{Path(path).stem}", _TESTS / path)
     assert found is not None
     assert found.loader is not None
     loaded = importlib.util.module_from_spec(found)
@@ -58,6 +63,14 @@ def cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def families() -> ModuleType:
     """The module of specdec's own tests that makes tiny random models."""
     return _families()
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf() -> ModuleType:
+    """The module of specdec's own tests that writes tiny GGUF files."""
+    for library in ("gguf", "accelerate"):
+        pytest.importorskip(library, reason="a GGUF file is read with gguf and accelerate")
+    return _module("demo/tiny_gguf.py")
 
 
 @pytest.fixture(scope="session")

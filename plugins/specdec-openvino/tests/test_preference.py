@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from specdec_openvino import preference
+from specdec_openvino import loading, preference
 from specdec_openvino.backend import OpenVINOBackend
 from specdec_openvino.model import OpenVINOModel
 from transformers import PreTrainedModel
@@ -79,7 +79,7 @@ def test_what_torch_computes_otherwise_is_declined(folder: Path, monkeypatch: py
     assert "quantised" in declined(folder, quantization_config={"quant_method": "gptq"})
     (folder / "adapter_config.json").write_text("{}")
     assert "an adapter of another model" in declined(folder)
-    assert "GGUF" in OpenVINOBackend.declines(ModelSource(str(folder / "x.gguf"), "cpu"))
+    assert "the model is to be on cuda" in OpenVINOBackend.declines(ModelSource(str(folder / "x.gguf"), "cuda"))
     assert OpenVINOBackend.declines(ModelSource(str(folder), "cuda")) == "the model is to be on cuda"
     assert "no config.json" in OpenVINOBackend.declines(ModelSource(str(folder.parent / "nowhere"), "cpu"))
 
@@ -96,3 +96,29 @@ def test_torchs_devices_are_not_the_engines(folder: Path, monkeypatch: pytest.Mo
     source = ModelSource(str(folder), "cuda")
     with pytest.raises(ModelError, match=r"device='cuda' is torch's.*backend='openvino:device=…'"):
         OpenVINOBackend.read(source, Letters(), OpenVINOBackend.Options())
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_a_gguf_file_is_the_engines_and_converted_once(
+    architecture: str, tiny_gguf: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.gguf"
+    tiny_gguf.write(path, architecture)
+    result = Generator(str(path)).generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=())
+    assert result.notes[0] == (
+        "decoding with openvino; backend='hf' decodes with torch; the GGUF file's weights are dequantised to float32"
+    )
+    expected = Generator(str(path), backend="hf").generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=())
+    assert result.token_ids == expected.token_ids
+    monkeypatch.setattr(loading, "convert", lambda _: pytest.fail("it was converted before"))
+    again = Generator(str(path)).generate([3, 4, 5, 3, 4], max_new_tokens=8, eos_token_id=())
+    assert again.token_ids == expected.token_ids
+
+
+def test_a_gguf_file_is_rounded_by_the_engine(tiny_gguf: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("nncf")
+    path = tmp_path / "model.gguf"
+    tiny_gguf.write(path)
+    with pytest.warns(UserWarning, match="weights=int8"):
+        generator = Generator(str(path), backend="openvino:weights=int8")
+    assert not generator.generate([3, 4, 5], max_new_tokens=4, eos_token_id=()).lossless

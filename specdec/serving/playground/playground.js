@@ -32,7 +32,7 @@ class Column {
     this.began = null;
   }
 
-  // Take what a step brought.
+  // Add a step's tokens.
   add(choice, step) {
     const text = choice.text ?? choice.delta?.content ?? "";
     this.began ??= performance.now();
@@ -67,7 +67,7 @@ class Column {
     return this.steps.length ? this.numTokens / this.steps.length : 0;
   }
 
-  // Tokens a second behind the first step, which reads the prompt.
+  // Tokens a second after the first step, which reads the prompt.
   get speed() {
     const later = this.numTokens - (this.steps[0]?.tokens.length ?? 0);
     return this.ended > this.began ? (1000 * later) / (this.ended - this.began) : 0;
@@ -118,17 +118,17 @@ const isChosen = () => document.querySelector(".token.here") !== null;
 const quoted = (text) => `“${text.replaceAll("\n", "⏎")}”`;
 const named = (node) => node.by.join(" and ") || "the strategy";
 
-// Who proposed a token, and what was rejected in its place.
+// Which strategy proposed a token, and what was rejected in its place.
 function tell({ step, number, place }) {
   const path = step.nodes.flatMap((node, index) => (node.is_accepted ? [index] : []));
   const own = step.nodes[path[place + 1]];
   const others = step.nodes.filter((node) => node.parent === path[place] && !node.is_accepted);
-  const origin = own ? `proposed by ${named(own)}, and accepted` : "the model's own, behind what was accepted";
+  const origin = own ? `proposed by ${named(own)}, and accepted` : "the model's own, after the accepted tokens";
   const rejected = others.map((node) => `${quoted(node.text)} (${named(node)})`).join(", ");
-  const others_ = step.num_others ? ` ${step.num_others} further nodes were there for the strategy alone.` : "";
+  const others_ = step.num_others ? ` ${step.num_others} further nodes were not candidates.` : "";
   const token = step.tokens[place] ?? "";
-  return `${quoted(token)}, step ${number + 1}, which brought ${step.tokens.length} in ` +
-    `${(1000 * step.seconds).toFixed(0)} ms: ${origin}.${rejected ? ` Rejected in its place: ${rejected}.` : ""}${others_}`;
+  return `${quoted(token)}, step ${number + 1} (${step.tokens.length} ${step.tokens.length === 1 ? "token" : "tokens"} in ` +
+    `${(1000 * step.seconds).toFixed(0)} ms): ${origin}.${rejected ? ` Rejected in its place: ${rejected}.` : ""}${others_}`;
 }
 
 // The draft of a step: depth from left to right, siblings below one another.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from specdec.heads.base import Noise
 from specdec.heads.drafting import DraftedTrees
 from specdec.strategies.base import Request
 from specdec.tree import ROOT, DraftTree
@@ -64,13 +65,16 @@ class Candidates:
 
 
 def fetched(trees: DraftedTrees) -> list[Candidates]:
-    """Copy trees to the host in one transfer."""
-    numbers = torch.stack((trees.tokens.double(), trees.parents.double(), trees.log_probs.double()), 1).tolist()
-    return [Candidates([*map(int, tokens)], [*map(int, parents)], log_probs) for tokens, parents, log_probs in numbers]
+    """Return each request's candidates."""
+    numbers = trees.tokens.tolist(), trees.parents.tolist(), trees.log_probs.tolist()
+    return [Candidates(tokens, parents, log_probs) for tokens, parents, log_probs in zip(*numbers, strict=True)]
 
 
-class Noise:
+class DraftNoise:
     """The acceptance rule's noise at the next positions of each request that has any.
+
+    Added to the head's logits, it makes the head's own draw with the target's noise the most probable candidate
+    (Daliri, Musco and Suresh 2024, arXiv 2408.07978).
 
     Args:
         target_ids: (draft vocab,) the target's id of each draft id.
@@ -80,23 +84,20 @@ class Noise:
         self._requests, self._target_ids = requests, target_ids
         self._is_known = any(request.noise is not None for request in requests)
 
-    def added(self, logits: torch.Tensor, num_drafted: int) -> torch.Tensor:
-        """Return the logits, (requests, n, draft vocab), with the noise of the position after the drafted tokens.
-
-        Their softmax is most probable at the head's own draw with the target's noise (Daliri, Musco and Suresh 2024,
-        arXiv 2408.07978).
-        """
+    def at(self, num_drafted: int) -> Noise | None:
+        """Return the noise of the position after the drafted tokens; None if no request has any."""
         if not self._is_known:
-            return logits
-        return torch.stack(
-            [self._added(request, row, num_drafted) for request, row in zip(self._requests, logits, strict=True)]
-        )
+            return None
+        device = self._target_ids.device
+        scales = [1.0 if request.noise is None else 1.0 / request.temperature for request in self._requests]
+        rows = torch.stack([self._row(request, num_drafted) for request in self._requests])
+        return Noise(torch.tensor(scales, device=device)[:, None, None], rows[:, None])
 
-    def _added(self, request: Request, logits: torch.Tensor, num_drafted: int) -> torch.Tensor:
+    def _row(self, request: Request, num_drafted: int) -> torch.Tensor:
         if request.noise is None:
-            return logits
-        noise = request.noise(len(request.tokens) + num_drafted).to(logits.device, logits.dtype)
-        return logits / request.temperature + noise[self._target_ids]
+            return torch.zeros(len(self._target_ids), device=self._target_ids.device)
+        noise = request.noise(len(request.tokens) + num_drafted)
+        return noise.to(self._target_ids.device, torch.float32)[self._target_ids]
 
 
 def bin_of(probability: float) -> int:

@@ -5,22 +5,25 @@ path with the bonus token, and its draft begins at the last pair. Keys and value
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from specdec.errors import NumericsError
-from specdec.heads.drafting import PairCache, TreeGrowth, append, extend
-from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.base import HeadRunner
+from specdec.heads.drafting import PairCache, TreeGrowth, append
 from specdec.strategies.base import Answers, Drafter, Engine, Feedback, Hidden, Nodes, Request, Retained, Signal
-from specdec.strategies.eagle3.candidates import Candidates, Noise, bin_of, fetched, prior
+from specdec.strategies.eagle3.candidates import Candidates, DraftNoise, bin_of, fetched, prior
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
 from specdec.tree import Budget, DraftTree
 
+Pays = Callable[[Sequence[float]], bool]
+
 _WIDTH_IN_MERGES = 1  # nodes fed per level: the head's most probable path
 _DEEPEST = 2  # deeper candidates share the buckets of their probability
+_MOST_PAIRS = 8  # in a draft's first pass; earlier ones are cached without it, in a pass of their own
 _MOST_PENDING = 256  # pairs whose hidden states are held until the next draft
 
 
@@ -38,14 +41,15 @@ class Eagle3Engine(Engine):
     """The head, which drafts for all requests of a batch level by level.
 
     Args:
+        runner: runs the head.
         layers: the target's layers whose hidden states the head reads, as ``Hidden`` numbers them.
         learns: requests share acceptance rates in merges; False if the text depends on the drafts.
     """
 
-    def __init__(self, options: TreeOptions, head: Eagle3Head, layers: Sequence[int], learns: bool = True) -> None:
-        self.head, self._options, self._learns = head, options, learns
+    def __init__(self, options: TreeOptions, runner: HeadRunner, layers: Sequence[int], learns: bool = True) -> None:
+        self.head, self._runner, self._options, self._learns = runner.head, runner, options, learns
         self.states = Hidden(tuple(layers))
-        self._target_ids = head.target_ids
+        self._target_ids = self.head.target_ids
         self.forget()
 
     def forget(self) -> None:
@@ -66,44 +70,54 @@ class Eagle3Engine(Engine):
         self._draft(own, budgets, self._options.top_k, self._options.num_nodes)
         return [drafter.tree(budget) for drafter, budget in zip(own, budgets, strict=True)]
 
-    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> None:
+    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Pays) -> None:
         most = self._options.depth * self._options.top_k
-        self._draft(_own(drafters), budgets, _WIDTH_IN_MERGES, most)
-
-    @torch.inference_mode()
-    def catch_up(self, drafters: Sequence["Eagle3Drafter"]) -> None:
-        """Read the pending pairs of all requests in one pass, for drafts after the last of them."""
-        behind = [drafter for drafter in drafters if drafter.pending]
-        if not behind:
-            return
-        states, tokens = zip(*map(self._take_pending, behind), strict=True)
-        last = extend(self.head, [drafter.cache for drafter in behind], states, tokens)
-        for drafter, out in zip(behind, last, strict=True):
-            drafter.last = out
+        self._draft(_own(drafters), budgets, _WIDTH_IN_MERGES, most, pays)
 
     @torch.inference_mode()
     def store(self, drafter: "Eagle3Drafter") -> None:
         """Cache the keys and values of a request's pending pairs; nothing is drafted after the last of them."""
         if drafter.pending:
-            append(self.head, drafter.cache, *self._take_pending(drafter))
+            states, tokens = self._take_pending(drafter)
+            self._append(drafter, states, tokens)
 
-    def _take_pending(self, drafter: "Eagle3Drafter") -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the pending pairs of a request: states (n, layers * size), and the tokens after them (n,)."""
+    def _append(self, drafter: "Eagle3Drafter", states: torch.Tensor, tokens: Sequence[int]) -> None:
+        append(self.head, drafter.cache, states, torch.tensor(tokens, device=states.device))
+
+    def _take_pending(self, drafter: "Eagle3Drafter") -> tuple[torch.Tensor, Sequence[int]]:
+        """Return the pending pairs of a request: states (n, layers * size), and the tokens after them."""
         weight, stop = self.head.fc.weight, drafter.num_known
         states = torch.cat(drafter.pending).to(weight.device, weight.dtype)
-        drafter.pending = []
-        tokens = drafter.request.tokens[stop - len(states) + 1 : stop + 1]
-        return states, torch.tensor(tokens, device=weight.device)
+        drafter.pending, drafter.last = [], states[-1:].clone()
+        return states, drafter.request.tokens[stop - len(states) + 1 : stop + 1]
+
+    def _take_unread(self, drafter: "Eagle3Drafter") -> tuple[torch.Tensor, Sequence[int]]:
+        """Return the pairs that a draft begins with: the pending ones, or the last pair once more."""
+        if not drafter.pending:
+            assert drafter.last is not None, "a request that can draft has a last pair"
+            drafter.cache.truncate(len(drafter.cache) - 1)
+            return drafter.last, drafter.request.tokens[-1:]
+        states, tokens = self._take_pending(drafter)
+        if len(tokens) > _MOST_PAIRS:
+            self._append(drafter, states[:-1], tokens[:-1])
+            return states[-1:], tokens[-1:]
+        return states, tokens
 
     @torch.inference_mode()
     def _draft(
-        self, drafters: Sequence["Eagle3Drafter"], budgets: Sequence[Budget], width: int, num_nodes: int
+        self,
+        drafters: Sequence["Eagle3Drafter"],
+        budgets: Sequence[Budget],
+        width: int,
+        num_nodes: int,
+        pays: Pays = lambda _: True,
     ) -> None:
         """Draft for each request whose hidden states before the root are all known.
 
         Args:
             width: nodes fed per level.
             num_nodes: of each draft.
+            pays: as in ``prepare_drafts``.
         """
         depths = dict[Eagle3Drafter, int]()
         for drafter, budget in zip(drafters, budgets, strict=True):
@@ -111,19 +125,20 @@ class Eagle3Engine(Engine):
             depth = min(self._options.depth, budget.depth, budget.num_tokens - 1)
             if depth > 0 and budget.num_nodes > 0 and drafter.can_draft:
                 depths[drafter] = depth
-        if not depths:
+        if not depths or not pays([float(drafter in depths) for drafter in drafters]):
             return
         ready = list(depths)
-        self.catch_up(ready)
-        last = torch.stack([drafter.last for drafter in ready if drafter.last is not None])
-        num_children = min(self._options.top_k, self.head.config.draft_vocab_size)
-        noise = Noise([drafter.request for drafter in ready], self._target_ids)
+        noise = DraftNoise([drafter.request for drafter in ready], self._target_ids)
+        states, tokens = zip(*map(self._take_unread, ready), strict=True)
         caches = [drafter.cache for drafter in ready]
-        growth = TreeGrowth(self.head, caches, last, min(width, num_children), num_children, noise.added)
+        growth = TreeGrowth(self._runner, caches, states, tokens, min(width, self._runner.num_tokens), noise=noise.at)
         least = math.log(self._options.min_probability) if self._options.min_probability else -math.inf
-        for _ in range(max(depths.values()) - 1):
-            # Elsewhere the host would have to wait for the device.
-            if last.device.type == "cpu" and not bool((growth.next_log_probs >= least).any()):
+        for level in range(1, max(depths.values())):
+            reached = dict.fromkeys(drafters, 0.0)
+            for drafter, log_prob in zip(ready, growth.next_log_probs.tolist(), strict=True):
+                if log_prob >= least and depths[drafter] > level:
+                    reached[drafter] = math.exp(log_prob)
+            if not any(reached.values()) or not pays([*reached.values()]):
                 break
             growth.feed()
         for drafter, drafted in zip(ready, fetched(growth.best(num_nodes)), strict=True):
@@ -147,7 +162,7 @@ class Eagle3Drafter(Source):
         cache: keys and values of the pairs that were read.
         num_known: the number of positions, from the first, whose hidden states were received.
         pending: the hidden states, (n, layers * size) each, of the last of these positions, which aren't cached.
-        last: the head's output for the last pair; None while pairs are pending.
+        last: the hidden states, (1, layers * size), of the last pair that was cached; None before the first.
         drafted: the candidates of the step under way; None without a draft.
     """
 
@@ -188,7 +203,7 @@ class Eagle3Drafter(Source):
             self._engine.store(self)
             self._is_whole = False
         self.pending.append(states.flatten(1))
-        self.num_known, self.last = start + len(states), None
+        self.num_known = start + len(states)
         is_prompt = self.num_known < len(self.request.tokens) - 1
         if is_prompt or sum(map(len, self.pending)) > _MOST_PENDING:
             self._engine.store(self)
@@ -204,7 +219,7 @@ class Eagle3Drafter(Source):
         self._receive(root, states[: len(feedback.tokens)])
 
     def retain(self, start: int, stop: int) -> Retained | None:
-        self._engine.catch_up([self])
+        self._engine.store(self)
         if not self._is_whole or stop > len(self.cache):
             return None
         keys, values = self.cache.keys[start:stop].clone(), self.cache.values[start:stop].clone()

@@ -76,7 +76,12 @@ class Eagle3Proposer(Proposer):
                 "of an EAGLE-3 head that was trained for this model"
             )
         options = TreeOptions(self.top_k, self.depth, self.num_nodes, self.min_probability)
-        return Eagle3Engine(options, head, head.config.target_layers(host.num_layers), learns=host.is_keyed)
+        return Eagle3Engine(
+            options,
+            host.head_runner(head, self.top_k),
+            head.config.target_layers(host.num_layers),
+            learns=host.is_keyed,
+        )
 
     def _dtype(self, embeddings: torch.Tensor) -> torch.dtype:
         if self.dtype != "auto":

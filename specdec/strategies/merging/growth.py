@@ -159,15 +159,20 @@ class Growth:
 
     def learn(self, tokens: Sequence[int]) -> None:
         """Update the acceptance rates along the committed tokens, as far as the tree goes."""
-        children = {place: node for node, place in enumerate(zip(self.parents, self.tokens, strict=True))}
-        node: int | None = ROOT
-        for token in tokens:
-            if node is None:
-                return
+        for node, token in zip((ROOT, *self.path(tokens)), tokens, strict=False):
             for each, rate in self.candidates[node].items():
                 if self._is_allowed(node, each):  # what is refused is no wrong guess
                     rate.update(each == token)
-            node = children.get((node, token))
+
+    def path(self, tokens: Sequence[int]) -> list[int]:
+        """Return the nodes of the longest path from the root that has the first of these tokens."""
+        children = {place: node for node, place in enumerate(zip(self.parents, self.tokens, strict=True))}
+        path, node = list[int](), ROOT
+        for token in tokens:
+            if (child := children.get((node, token))) is None:
+                break
+            path.append(node := child)
+        return path
 
     def tree(self, num_nodes: int) -> DraftTree:
         """Return the tree of the first ``num_nodes`` nodes, the root included."""

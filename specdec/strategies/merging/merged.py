@@ -24,7 +24,7 @@ from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Si
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.drafter import MergedDrafter, Part
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
-from specdec.strategies.merging.pass_payoff import PassPayoff
+from specdec.strategies.merging.pass_pricing import PassPricing, SizedDrafts
 from specdec.strategies.merging.sizer import DraftSizer, SpeedupSizer
 from specdec.strategies.merging.source import Source
 from specdec.strategies.merging.tree_source import TreeSource
@@ -70,7 +70,7 @@ class MergedProposer(Proposer):
                 self.num_nodes,
                 host.takes_trees,
                 learns=host.is_keyed,
-                weighs_passes=host.is_keyed and self.clock,
+                loss_of_passes=self.loss if host.is_keyed and self.clock else math.inf,
             )
             failing.pop_all()
         return engine
@@ -86,8 +86,8 @@ class MergedEngine(Engine):
     """Grows the drafts of all requests to the size that pays for them together.
 
     If ``learns`` is False, each request begins with nothing learnt and is sized alone, for acceptance rules under which
-    the text depends on the drafts. If ``weighs_passes``, parts that draft by passes of a model are called only while
-    these save more time than they take.
+    the text depends on the drafts. ``loss_of_passes`` is the share of plain decoding's time that passes of parts with a
+    model may lose; if it is infinite, they always run.
     """
 
     def __init__(
@@ -97,10 +97,12 @@ class MergedEngine(Engine):
         num_nodes: int,
         takes_trees: bool,
         learns: bool = True,
-        weighs_passes: bool = False,
+        loss_of_passes: float = math.inf,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.parts, self._sizer, self._learns, self._weighs_passes = parts, sizer, learns, weighs_passes
-        self._payoffs = self._new_payoffs()
+        self.parts, self._sizer, self._learns = parts, sizer, learns
+        self._loss_of_passes, self._clock = loss_of_passes, clock
+        self._passes = self._new_passes()
         self.agreements = Agreements()
         self._failed: dict[int, Exception] = {}  # by part, why it takes no part any more
         self._num_nodes, self._takes_trees = num_nodes, takes_trees
@@ -134,33 +136,60 @@ class MergedEngine(Engine):
             return [drafter.skip(limit, is_plain) for drafter, limit in zip(merged, limits, strict=True)]
         for index, part in enumerate(self.parts):
             self._propose_trees(index, part, merged, budgets)
-        min_probability = self._sizer.min_probability(len(merged))
-        for index, payoff in self._payoffs.items():
-            if payoff.begin() or not self._weighs_passes:
-                began = perf_counter()
-                self._prepare_drafts(index, merged, limits)
-                payoff.add_pass(perf_counter() - began)
-        growths = [
-            drafter.begin(limit, min_probability, is_chain=not self._takes_trees)
-            for drafter, limit in zip(merged, limits, strict=True)
-        ]
-        return [drafter.tree(size) for drafter, size in zip(merged, self._sizer.sizes(growths), strict=True)]
+        for index, passes in self._passes.items():
+            if passes is None:
+                self._prepare_drafts(index, range(len(merged)), merged, limits, pays=lambda _: True)
+        drafts = self._grow(merged, limits)
+        for index, passes in self._passes.items():
+            if passes is not None:
+                drafts = self._improve(drafts, index, passes, merged, limits)
+        return [drafter.tree(size) for drafter, size in zip(merged, drafts.sizes, strict=True)]
 
-    def _new_payoffs(self) -> dict[int, PassPayoff]:
-        """Return a payoff for each part that drafts by passes of a model."""
-        names = {index: part.name for index, part in enumerate(self.parts) if _has_passes(part.engine)}
-        return {index: PassPayoff(name) for index, name in names.items()}
+    def _grow(self, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> SizedDrafts:
+        """Grow the trees of all requests, of the candidates that their parts have now, to the size that pays."""
+        least = self._sizer.min_probability(len(merged))
+        rows = zip(merged, budgets, strict=True)
+        growths = [drafter.begin(budget, least, is_chain=not self._takes_trees) for drafter, budget in rows]
+        sizes = self._sizer.sizes(growths)
+        return SizedDrafts(growths, sizes, self._sizer.cost)
 
-    def _prepare_drafts(self, index: int, merged: Sequence[MergedDrafter], budgets: Sequence[Budget]) -> None:
-        """Let a part run its passes for all requests; if it fails, it is left out of these from then on."""
-        rows = [
-            (own, budget)
-            for drafter, budget in zip(merged, budgets, strict=True)
-            if (own := drafter.parts[index]) is not None
-        ]
+    def _improve(
+        self,
+        drafts: SizedDrafts,
+        index: int,
+        passes: PassPricing,
+        merged: Sequence[MergedDrafter],
+        budgets: Sequence[Budget],
+    ) -> SizedDrafts:
+        """Let a part run those of its passes that pay; return the drafts with its candidates."""
+        rows = [row for row, drafter in enumerate(merged) if drafter.parts[index] is not None]
+        passes.begin(drafts, rows)
+        self._prepare_drafts(index, rows, merged, budgets, passes.pays)
+        if passes.has_run:
+            self._sizer.spend(passes.cost)
+            drafts = self._grow(merged, budgets)
+        passes.end(drafts)
+        return drafts
+
+    def _new_passes(self) -> dict[int, PassPricing | None]:
+        """Return the pricing of each part that drafts by passes of a model; None if they always run."""
+        parts = [index for index, part in enumerate(self.parts) if _has_passes(part.engine)]
+        is_weighed = math.isfinite(self._loss_of_passes)
+        return {index: PassPricing(self._loss_of_passes, self._clock) if is_weighed else None for index in parts}
+
+    def _prepare_drafts(
+        self,
+        index: int,
+        rows: Sequence[int],
+        merged: Sequence[MergedDrafter],
+        budgets: Sequence[Budget],
+        pays: Callable[[Sequence[float]], bool],
+    ) -> None:
+        """Let a part run its passes for some requests; if it fails, it is left out of all from then on."""
+        own = [(part, budgets[row]) for row in rows if (part := merged[row].parts[index]) is not None]
         try:
-            if rows:
-                self.parts[index].engine.prepare_drafts([own for own, _ in rows], [budget for _, budget in rows])
+            if own:
+                self.parts[index].engine.prepare_drafts([part for part, _ in own], [budget for _, budget in own], pays)
         except Exception as error:  # a third party's code
             for drafter in merged:
                 drafter.leave_out(index, error)
@@ -191,9 +220,7 @@ class MergedEngine(Engine):
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         if self._learns:
-            self._sizer.learn(record, outcomes)
-            for payoff in self._payoffs.values():
-                payoff.learn(record, outcomes)
+            self._learn(record, outcomes)
         for index, part in enumerate(self.parts):
             if index not in self._failed:
                 try:
@@ -201,12 +228,20 @@ class MergedEngine(Engine):
                 except Exception as error:  # a third party's code
                     self._failed[index] = error
 
+    def _learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
+        """Learn what nodes and passes cost and win; each from the step's time without the other's."""
+        weighed = [passes for passes in self._passes.values() if passes is not None]
+        searching = record.seconds.get("propose", 0.0) - sum(passes.seconds for passes in weighed)
+        for passes in weighed:
+            passes.learn(record, outcomes, self._sizer.cost)
+        self._sizer.learn(replace(record, seconds={**record.seconds, "propose": searching}), outcomes)
+
     def prepare(self, on_progress: Callable[[int, int], object], seconds: float) -> bool:
         return all(part.engine.prepare(on_progress, seconds) for part in self.parts)
 
     def forget(self) -> None:
         self.agreements.clear()
-        self._payoffs = self._new_payoffs()
+        self._passes = self._new_passes()
         self._sizer.forget()
         for part in self.parts:
             part.acceptance_rates.clear()

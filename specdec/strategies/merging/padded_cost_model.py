@@ -8,6 +8,9 @@ over that of the plain ones', since other programs only ever delay a step.
 Between the sizes that were seen, and down to a plain step, costs are linear, so a large draft that is expensive says
 little about a small one. Beyond the largest size c(T) has the shape. Numbers of rows without steps of their own go by
 the nearest that has some.
+
+A backend that pads passes to a few sizes may plan each size anew, so a pass of another size than the last one takes
+longer. Costs are learnt from passes of the last one's size, and the cost of a switch from plain steps right after one.
 """
 
 import math
@@ -16,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, repeat
+from statistics import median_low
 
 import numpy as np
 
@@ -31,6 +35,8 @@ _SURPRISE = 1.5  # plain steps: two steps are enough where both cost more
 _REFRESH = 48  # steps after which a plain one is due: contexts grow, and machines change
 _HIGHEST_COST = 100.0
 _MOST_SIZES = 4096  # of passes
+_SMALLEST_CHANGE = 0.02  # of a cost
+_MOST_SWITCHES = 7  # that count
 
 
 class PaddedCostModel(CostModel):
@@ -43,7 +49,8 @@ class PaddedCostModel(CostModel):
         self._costs, self._max_width = costs, max_width
         self._seconds = lru_cache(_MOST_SIZES)(costs.at)  # of a pass; each table asks for the same sizes
         self._rows: defaultdict[int, _Steps] = defaultdict(_Steps)
-        self._tables: dict[int, CostTable] = {}
+        self._tables: dict[tuple[int, float], CostTable] = {}
+        self._last_size = 0.0  # of a pass
 
     def rounds(self, growths: Sequence[Growth]) -> Iterable[Sequence[Growth]]:
         """Every row takes a node in every round."""
@@ -53,17 +60,21 @@ class PaddedCostModel(CostModel):
         return record.width
 
     def table(self, num_rows: int) -> CostTable:
-        if num_rows not in self._tables:
+        key = num_rows, self._last_size
+        if key not in self._tables:
+            steps = self._rows[num_rows]
             correction = self._correction(self._nearest(num_rows))
-            costs = [0.0, self._rows[num_rows].cost_of_nothing]
+            costs = [0.0, steps.cost_of_nothing]
             for width in range(2, self._max_width + 1):
                 predicted = self._predicted(num_rows, width)
                 cost = predicted * correction(width)
                 if self._costs.filled_to:  # so are the plain steps near: a ratio says too little
                     cost = max(cost, predicted)
                 costs.append(max(costs[-1], cost))
-            self._tables[num_rows] = CostTable.of(costs)
-        return self._tables[num_rows]
+            for width in range(1, self._max_width + 1):
+                costs[width] += steps.cost_of_switch if self._is_switch(num_rows, width) else 0.0
+            self._tables[key] = CostTable.of(costs)
+        return self._tables[key]
 
     def plain(self, num_rows: int) -> float:
         """Return the seconds of a plain step of ``num_rows`` rows, by c(T)."""
@@ -75,13 +86,22 @@ class PaddedCostModel(CostModel):
     def learn(self, num_rows: int, size: int, seconds: float, searching: float, is_plain: bool) -> None:
         if not self.learns:
             return
-        steps = self._rows[num_rows]
+        steps, is_switch = self._rows[num_rows], self._is_switch(num_rows, size)
         if is_plain:
-            steps.add_plain(seconds)
+            steps.add_plain(seconds, is_switch)
         else:
-            steps.add_drafted(self._filled(num_rows, size), seconds)
+            steps.add_drafted(self._filled(num_rows, size), seconds, is_switch)
         if steps.has_new_costs():
             self._tables.clear()  # those of other numbers of rows may go by this one's
+        self._last_size = self._size(num_rows, size)
+
+    def _is_switch(self, num_rows: int, width: int) -> bool:
+        """Return True if a step's pass would have another size than the last one."""
+        return self._last_size not in (0.0, self._size(num_rows, width))
+
+    def _size(self, num_rows: int, width: int) -> float:
+        """Return the size that a pass is padded to, 0 without padding; single nodes may be padded like two."""
+        return self._costs.filled(num_rows * max(2, width, self._costs.least_width)) if self._costs.filled_to else 0.0
 
     def _nearest(self, num_rows: int) -> int:
         """Return the nearest number of rows with costs of its own: rows come and go faster than costs are learnt.
@@ -133,6 +153,7 @@ class _Steps:
     Attributes:
         costs: costs of drafted steps by width, in plain steps. Steps without a draft aren't among them.
         cost_of_nothing: the cost of a step whose search found no draft.
+        cost_of_switch: what a step costs more if its pass has another size than the last one.
         needs_plain: True if drafted steps have no plain step near.
     """
 
@@ -145,20 +166,30 @@ class _Steps:
         self._before: deque[tuple[int, float]] = deque(maxlen=_NEAR)  # the last drafted steps, for the next plain one
         self._pairs: defaultdict[int, deque[_Pair]] = defaultdict(lambda: deque(maxlen=_MOST))  # by bits of the width
         self._known: dict[int, float] = {}  # costs by width
+        self.cost_of_switch = 0.0
+        self._switched = 0.0  # seconds of the last step, if it was a plain one with a switch
+        self._switches: deque[float] = deque(maxlen=_MOST_SWITCHES)  # what they cost
 
-    def add_plain(self, seconds: float) -> None:
-        """Add a step in which nothing was drafted."""
+    def add_plain(self, seconds: float, is_switch: bool = False) -> None:
+        """Add a step in which nothing was drafted; after one with a switch, another is needed."""
+        if is_switch:
+            self._switched, self.needs_plain = seconds, True
+            return
+        if self._switched:
+            self._switches.append(max(0.0, self._switched / max(seconds, 1e-12) - 1.0))
+            self._switched = 0.0
         if self._num_since_plain:
             self._plain.clear()
         self._plain.append(seconds)
         self._num_since_plain, self.needs_plain = 0, False
 
-    def add_drafted(self, width: int, seconds: float) -> None:
-        """Add a step with drafts; it counts once a plain step is near."""
-        self._num_since_plain += 1
-        self._before.append((width, seconds))
+    def add_drafted(self, width: int, seconds: float, is_switch: bool = False) -> None:
+        """Add a step with drafts; it counts once a plain step is near, and not after a switch."""
+        self._num_since_plain, self._switched = self._num_since_plain + 1, 0.0
+        if not is_switch:
+            self._before.append((width, seconds))
         if self._num_since_plain > _NEAR or not self._plain:
-            is_new = len(self._pairs[width.bit_length()]) < _FEWEST
+            is_new = not is_switch and len(self._pairs[width.bit_length()]) < _FEWEST
             self.needs_plain = is_new or self._num_since_plain >= _REFRESH
             return
         plain = min(self._plain)
@@ -174,12 +205,15 @@ class _Steps:
             recent = [pair for pair in pairs if pair.number > self._num_steps - _MEMORY]
             learnt |= _learnt(recent if len(recent) >= _FEWEST else [*pairs][-_FEWEST:])
         is_same = learnt.keys() == self._known.keys() and all(
-            abs(learnt[width] - known) <= 0.02 * known for width, known in self._known.items()
+            abs(learnt[width] - known) <= _SMALLEST_CHANGE * known for width, known in self._known.items()
         )
         if not is_same:
             self._known = learnt
             self.costs = {width: cost for width, cost in learnt.items() if width > 1}
             self.cost_of_nothing = learnt.get(1, 1.0)
+        switch = median_low(self._switches) if self._switches else 0.0
+        if abs(switch - self.cost_of_switch) > _SMALLEST_CHANGE:
+            self.cost_of_switch, is_same = switch, False
         return not is_same
 
 

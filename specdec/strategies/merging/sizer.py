@@ -38,6 +38,9 @@ class DraftSizer(ABC):
     is_plain: bool = False
     """True if a skipped step has no draft tokens at all, forced text included: drafted steps are compared with it."""
 
+    cost: float = 1.0
+    """Cost of the step under way, in plain steps, without that of passes of a head."""
+
     def skips(self, num_rows: int) -> bool:
         """Begin a step of ``num_rows`` requests; return True if at most forced text is drafted in it."""
         return False
@@ -48,7 +51,13 @@ class DraftSizer(ABC):
 
     @abstractmethod
     def sizes(self, growths: Sequence[Growth]) -> list[int]:
-        """Grow each request's tree, and return the number of its nodes that are verified, the root included."""
+        """Grow each request's tree, and return the number of its nodes that are verified, the root included.
+
+        Called again in the same step after passes of a head have added candidates.
+        """
+
+    def spend(self, cost: float) -> None:  # noqa: B027 - optional
+        """Called after passes of a head, with their cost in plain steps; it is part of the step under way."""
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:  # noqa: B027 - optional
         """Called after each step that included the sizer's requests; ``outcomes`` are theirs."""
@@ -73,7 +82,8 @@ class SpeedupSizer(DraftSizer):
         self.balance = _FIRST_BALANCE
         self._num_rows = 1  # of the steps that the balance counts
         self._num_others = 0  # rows of the last pass that had another strategy
-        self._charged = 0.0  # to the balance, for the step under way
+        self._spent = 0.0  # plain steps that passes of a head took, in the step under way
+        self._charged = 0.0  # to the balance, for that step
         self._began_with = 0.0  # the balance before it
         self._is_out = False  # the balance was used up and has not recovered
         self._is_skipped = False  # nothing is searched for in the step under way
@@ -86,7 +96,7 @@ class SpeedupSizer(DraftSizer):
             self.balance *= self._costs.plain(self._num_rows) / self._costs.plain(num_all)
             self._num_rows = num_all
         self.balance = min(_LARGEST_BALANCE, self.balance + self._loss)
-        self._charged, self._began_with = 0.0, self.balance
+        self.cost, self._spent, self._charged, self._began_with = 1.0, 0.0, 0.0, self.balance
         if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
@@ -119,10 +129,11 @@ class SpeedupSizer(DraftSizer):
 
     def sizes(self, growths: Sequence[Growth]) -> list[int]:
         """A further round pays while the sum of its probabilities exceeds the speed-up so far times its cost."""
-        num_rows = len(growths) + self._num_others
+        num_rows, spent = len(growths) + self._num_others, self._spent
+        self.balance += self._charged - spent  # of sizes before passes
         table = self._costs.table(num_rows)
         costs, marginal = table.costs, table.marginal
-        size, gained, best, speed, sizes = 1, 0.0, 1, 1.0 / costs[1], [1] * len(growths)
+        size, gained, best, speed, sizes = 1, 0.0, 1, 1.0 / (costs[1] + spent), [1] * len(growths)
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
@@ -133,12 +144,16 @@ class SpeedupSizer(DraftSizer):
                 if growth.next_probability:
                     growth.take()
             gained, size = gained + probability, size + 1
-            speed_up = (1.0 + gained) / costs[size]
+            speed_up = (1.0 + gained) / (costs[size] + spent)
             if self._num_trials or speed_up > speed * (_LEAST_GAIN if best == 1 else 1.0):
                 best, speed, sizes = size, speed_up, [len(growth) for growth in growths]
-        self._charged = costs[best] - 1.0
-        self.balance -= self._charged
+        self.cost = costs[best]
+        self._charged = self.cost - 1.0 + spent
+        self.balance -= self.cost - 1.0
         return sizes
+
+    def spend(self, cost: float) -> None:
+        self._spent += cost
 
     def _pays(self, size: int, probability: float, least: float, cost: float) -> bool:
         """Return True if a round pays and the balance has its cost, or if a trial has room for it."""
@@ -160,7 +175,7 @@ class SpeedupSizer(DraftSizer):
             self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
             if not self._is_skipped:  # the costs are those known now
                 costs = self._costs.table(num_rows).costs
-                self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
+                self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0 + self._spent)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)
         self.balance = max(least, min(_LARGEST_BALANCE, self.balance))
 

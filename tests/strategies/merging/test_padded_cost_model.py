@@ -8,6 +8,8 @@ from specdec import Generator, ToyModel
 from specdec.costs import Costs
 from specdec.record import StepRecord
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
+from specdec.strategies.merging.sizer import SpeedupSizer
+from tests.support.fixed_growth import FixedGrowth
 
 COSTS = Costs((1, 101), (2.0, 22.0), 2.0)  # each further node costs a tenth of the first
 
@@ -151,3 +153,34 @@ def test_a_pause_between_steps_is_part_of_neither(monkeypatch: pytest.MonkeyPatc
         now[0] += 100.0  # what a reader does with it
     assert len(records) > 2
     assert [record.total_seconds for record in records] == [0.0] * len(records)
+
+
+def test_a_pass_of_another_size_than_the_last_one_costs_a_switch_and_spoils_no_other_cost() -> None:
+    """A pass of up to six nodes takes a second, of up to twelve 1.3, and 0.4 more if the last one had another size."""
+    model, last, num_plain = PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.2), 1.0, filled_to=(1, 6, 12)), 12), 6, 0
+
+    def take(width: int) -> None:
+        nonlocal last
+        size = 12 if width > 6 else 6  # single nodes are padded as well
+        model.learn(1, width, (1.3 if size == 12 else 1.0) + (0.4 if size != last else 0.0), 0.0, width == 1)
+        last = size
+
+    for step in range(300):
+        num_plain += model.needs_plain(1)
+        take(1 if model.needs_plain(1) else 12 if step % 20 < 10 else 4)
+    assert num_plain < 30
+    for width, costs in ((4, {1: 1.0, 6: 1.0, 12: 1.7}), (12, {1: 1.4, 6: 1.4, 12: 1.3})):
+        take(width)
+        assert {size: model.table(1).costs[size] for size in costs} == pytest.approx(costs)
+
+
+def test_drafts_keep_the_size_of_the_last_pass_where_a_switch_costs_more_than_it_brings() -> None:
+    """Of two sizes, the larger brings a little more for its time, but not for that of a switch."""
+    sizes = list[int]()
+    for last in (6, 12):
+        sizer = SpeedupSizer(PaddedCostModel(Costs((1, 6, 12), (1.0, 1.0, 1.1), 1.0, filled_to=(1, 6, 12)), 12), 0.0)
+        for width, seconds, is_plain in ((12, 1.1, False), (1, 1.4, True), (1, 1.0, True), (last, 1.0, False)):
+            sizer._costs.learn(1, width, seconds, 0.0, is_plain)
+        sizer.balance = 4.0
+        sizes += sizer.sizes([FixedGrowth([0.9, 0.5, 0.4, 0.35, 0.3, *[0.12] * 6])])
+    assert sizes == [6, 12]

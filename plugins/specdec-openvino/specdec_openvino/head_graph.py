@@ -1,0 +1,177 @@
+"""The graph of a trained head's pass: attention to cached and own pairs, the layer, and the choice of the top-k.
+
+Rotation and embeddings are inputs, since the host looks them up in tables. All sizes but the head's own are dynamic.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import openvino as ov
+import torch
+from openvino import opset13 as ops
+from torch.nn.functional import linear
+
+from specdec.errors import in_one_line
+from specdec.heads.config import Eagle3Config
+from specdec.heads.eagle3 import Eagle3Head, Product, fused
+from specdec.models.gradients import without_autocast
+from specdec_openvino.conversion import CONVERTING, translated
+from specdec_openvino.engine import narrow
+from specdec_openvino.options import OpenVINOOptions, openvino_type
+from specdec_openvino.outside import bytes_of, put_in, take_out
+from specdec_openvino.parting import serialized
+from specdec_openvino.widening import mark_decompressions
+
+OUTPUTS = "next_features", "new_keys", "new_values", "draft_ids", "log_probs"
+
+
+class HeadGraph:
+    """A head's graph, compiled for a device.
+
+    Args:
+        head: its weights.
+        num_tokens: the number of tokens that a pass returns after each pair.
+
+    Raises:
+        HeadError: if the head can't be converted or compiled.
+    """
+
+    def __init__(self, head: Eagle3Head, num_tokens: int, options: OpenVINOOptions) -> None:
+        self.dtype = head.fc.weight.dtype
+        try:
+            graph, weights = _converted(head, num_tokens)
+            _, own = take_out(graph, weights)
+            described, constants = serialized(graph)
+            if self.dtype != torch.float32:
+                described = mark_decompressions(described)
+            # The graph's constants are in the memory of these two.
+            self._constants, self._weights = np.frombuffer(constants, np.uint8), {**weights, **own}
+            graph = (core := ov.Core()).read_model(described, ov.Tensor(self._constants))
+            put_in(graph, self._weights)
+            self.model = core.compile_model(graph, options.device, options.properties(self.dtype))
+        except Exception as error:  # translators and devices may raise any error
+            raise HeadError(in_one_line(error)) from error
+
+
+class HeadShape(NamedTuple):
+    """The sizes of a pass that the head doesn't determine.
+
+    Attributes:
+        requests, rows: padded pairs of each request.
+        wanted: pairs of each request whose continuation is returned.
+        slots: of the cache.
+        has_noise: the logits are changed before candidates are chosen.
+    """
+
+    requests: int
+    rows: int
+    wanted: int
+    slots: int
+    has_noise: bool
+
+    def inputs(self, config: Eagle3Config) -> dict[str, np.ndarray]:
+        """Return zeros for each input besides the cache, with which ``scale`` and ``noise`` change nothing.
+
+        Pairs have either the target's states or features; the other input is zero. ``bias`` is added to the scores of
+        the wanted pairs, for all slots and then for the pass's own rows.
+        """
+        pairs, rotation = (self.requests, self.rows), (self.requests, 1, self.rows, config.head_dim)
+        changed = self.requests if self.has_noise else 1
+        shapes = {
+            "embedded": (*pairs, config.hidden_size),
+            "states": (*pairs, config.num_states * config.target_hidden_size),
+            "features": (*pairs, config.hidden_size),
+            "cos": rotation,
+            "sin": rotation,
+            "bias": (self.requests, 1, self.wanted, self.slots + self.rows),
+            "noise": (changed, 1, config.draft_vocab_size if self.has_noise else 1),
+        }
+        return {
+            **{name: np.zeros(shape, np.float32) for name, shape in shapes.items()},
+            "scale": np.ones((changed, 1, 1), np.float32),
+            "wanted": np.zeros((self.requests, self.wanted), np.int64),
+        }
+
+
+_EXAMPLE = HeadShape(2, 3, 2, 5, has_noise=True)
+_DYNAMIC = {
+    "embedded": (0, 1),
+    "states": (0, 1),
+    "features": (0, 1),
+    "cos": (0, 2),
+    "sin": (0, 2),
+    "bias": (0, 2, 3),
+    "noise": (0, 2),
+    "scale": (0,),
+    "wanted": (0, 1),
+    "keys": (0, 2),
+    "values": (0, 2),
+}
+
+
+class HeadError(Exception):
+    """A head that OpenVINO doesn't run."""
+
+
+def _converted(head: Eagle3Head, num_tokens: int) -> tuple[ov.Model, dict[str, np.ndarray]]:
+    """Return a head's graph, and the bytes of the matrices that are constants in it."""
+    matrices = list[torch.Tensor]()
+
+    def prepare(matrix: torch.Tensor) -> Product:
+        matrices.append(matrix := matrix.detach())
+        return lambda rows: linear(rows, matrix.float())
+
+    with CONVERTING, torch.inference_mode(False), torch.no_grad(), without_autocast():
+        run = partial(_run, fused(head, prepare), num_tokens)
+        graph = translated(run, tuple(_example(head.config).values()))
+    _set_types(graph, head, openvino_type(head.fc.weight.dtype))
+    return graph, {str(number): bytes_of(matrix) for number, matrix in enumerate(matrices)}
+
+
+def _run(head: Eagle3Head, num_tokens: int, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The pass, as it is traced; its inputs are those of ``_EXAMPLE`` and the cache's."""
+    embedded, states, features, cos, sin, bias, noise, scale, wanted, keys, values = inputs
+    config = head.config
+    groups, size = config.num_attention_heads // config.num_key_value_heads, config.head_dim
+    found = head.enter_embedded(embedded, head.fuse(states) + features, cos, sin)
+    index = wanted[:, None, :, None].expand(-1, config.num_attention_heads, -1, size)
+    query = found.query.gather(2, index).unflatten(1, (-1, groups)).flatten(2, 3)  # groups as rows of one head
+    scores = torch.cat((query @ keys.transpose(-1, -2), query @ found.key.transpose(-1, -2)), -1) * size**-0.5
+    probs = (scores.unflatten(2, (groups, -1)) + bias[:, :, None]).softmax(-1).flatten(2, 3)
+    num_slots = keys.shape[2]
+    attended = probs[..., :num_slots] @ values + probs[..., num_slots:] @ found.value
+    attended = attended.unflatten(2, (groups, -1)).flatten(1, 2)
+    residual = found.residual.gather(1, wanted[..., None].expand(-1, -1, config.hidden_size))
+    out = head.leave(residual, attended)
+    logits = head.logits(out) * scale + noise
+    best, draft_ids = logits.topk(num_tokens)
+    log_probs = best - logits.logsumexp(-1, keepdim=True)
+    return head.next_features(out), found.key, found.value, draft_ids, log_probs
+
+
+def _example(config: Eagle3Config) -> dict[str, torch.Tensor]:
+    """Return the inputs of a pass by name, in order."""
+    cache = torch.zeros(_EXAMPLE.requests, config.num_key_value_heads, _EXAMPLE.slots, config.head_dim)
+    inputs = {name: torch.from_numpy(values) for name, values in _EXAMPLE.inputs(config).items()}
+    return {**inputs, "keys": cache, "values": cache.clone()}
+
+
+def _set_types(graph: ov.Model, head: Eagle3Head, of_cache: ov.Type) -> None:
+    """Name inputs and outputs; keys and values have the type of the cache, so that no pass converts all of them."""
+    for parameter, (name, example) in zip(graph.get_parameters(), _example(head.config).items(), strict=True):
+        parameter.output(0).get_tensor().set_names({name})
+        sizes = [-1 if place in _DYNAMIC[name] else size for place, size in enumerate(example.shape)]
+        parameter.set_partial_shape(ov.PartialShape(sizes))
+        parameter.set_element_type(ov.Type.i64 if name == "wanted" else ov.Type.f32)
+        if name in {"keys", "values"} and of_cache != ov.Type.f32:
+            targets = list(parameter.output(0).get_target_inputs())
+            parameter.set_element_type(of_cache)
+            wide = ops.convert(parameter, "f32")
+            for target in targets:
+                target.replace_source_output(wide.output(0))
+    for result, name in zip(graph.get_results(), OUTPUTS, strict=True):
+        result.input_value(0).get_tensor().set_names({name})
+        if name in {"new_keys", "new_values"} and of_cache != ov.Type.f32:
+            narrow(result, of_cache)
+    graph.validate_nodes_and_infer_types()

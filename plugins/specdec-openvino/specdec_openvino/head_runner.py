@@ -1,0 +1,134 @@
+"""A trained head's passes by OpenVINO."""
+
+import numpy as np
+import openvino as ov
+import torch
+from torch.nn.functional import embedding
+
+from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
+from specdec.heads.eagle3 import Eagle3Head
+from specdec_openvino.head_graph import HeadGraph, HeadShape
+from specdec_openvino.options import OpenVINOOptions, openvino_type
+
+_FEWEST_SLOTS = 256
+_ROWS = 4, 8
+_BYTES_OF_RAW = 2
+_HIDDEN = np.float32(-1e30)  # a score that softmax makes zero; not infinite, since a padded row sees nothing
+
+
+class OpenVINORunner(HeadRunner):
+    """Runs a head as a compiled graph.
+
+    A pass of another shape than the one before takes longer, and the first of a shape makes kernels, for milliseconds.
+    So the passes of a draft have one shape: rows are padded, and both states and features have rows, of which one has
+    zeros.
+
+    Raises:
+        HeadError: if the head can't be converted or compiled.
+    """
+
+    def __init__(self, head: Eagle3Head, num_tokens: int, options: OpenVINOOptions) -> None:
+        super().__init__(head, num_tokens)
+        graph = HeadGraph(head, self.num_tokens, options)
+        self._graph, self._request = graph, graph.model.create_infer_request()
+        self._target_ids = head.target_ids.numpy()
+        self._shape = HeadShape(0, 0, 0, 0, False)
+        self._inputs: dict[str, np.ndarray] = {}  # the request reads these arrays
+        self._cache: KeyValues | None = None  # bound to the request
+        self._slots: list[np.ndarray] = []
+        self._cos = self._sin = np.zeros((0, head.config.head_dim), np.float32)
+
+    def num_slots(self, count: int) -> int:
+        """Return the least of 256, 384, 512, 768, … that is enough."""
+        size = _FEWEST_SLOTS
+        while size < count:
+            size *= 2
+        return size * 3 // 4 if size > _FEWEST_SLOTS and size * 3 // 4 >= count else size
+
+    @torch.inference_mode()
+    def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
+        requests, count = pairs.tokens.shape
+        num_wanted = count if pairs.last is None else 1
+        self._bind(cache)
+        self._reshape(requests, count, num_wanted, has_noise=noise is not None)
+        self._fill(pairs)
+        if noise is not None:
+            self._inputs["scale"][...], self._inputs["noise"][...] = noise.scale.numpy(), noise.noise.numpy()
+        self._request.infer()
+        for slots, name in zip(self._slots, ("new_keys", "new_values"), strict=True):
+            new = self._output(name)[:, :, :count].view(slots.dtype)
+            for row, start in enumerate(pairs.starts.tolist()):
+                slots[row, :, start : start + count] = new[row]
+        draft_ids, log_probs, features = (
+            self._output(name)[:, :num_wanted] for name in ("draft_ids", "log_probs", "next_features")
+        )
+        tokens = self._target_ids.take(draft_ids, mode="clip")  # of logits that are NaN too
+        return Continuations(tokens, log_probs.copy(), torch.from_numpy(features.copy()))
+
+    def _reshape(self, requests: int, count: int, num_wanted: int, has_noise: bool) -> None:
+        """Give the request inputs of a shape that has room for a pass, if they have another one."""
+        rows = next((size for size in _ROWS if size >= count), -(-count // _ROWS[-1]) * _ROWS[-1])
+        num_slots = self._slots[0].shape[2]
+        shape = HeadShape(requests, rows, max(num_wanted, self._shape.wanted), num_slots, has_noise)
+        if shape == self._shape:
+            return
+        self._shape, self._inputs = shape, shape.inputs(self.head.config)
+        for name, values in self._inputs.items():
+            self._request.set_tensor(name, ov.Tensor(values, shared_memory=True))
+
+    def _fill(self, pairs: Pairs) -> None:
+        """Write a pass's pairs to the inputs. Rows after them hold what they held, and no pair attends to them."""
+        inputs, count = self._inputs, pairs.tokens.shape[1]
+        embedded = embedding(torch.from_numpy(pairs.tokens), self.head.embeddings)
+        inputs["embedded"][:, :count] = embedded.float().numpy()
+        given, other = ("states", "features") if pairs.fuses else ("features", "states")
+        inputs[given][:, :count] = pairs.features.float().numpy()
+        inputs[other][...] = 0
+        inputs["cos"][:, 0, :count], inputs["sin"][:, 0, :count] = self._rotation(pairs.positions)
+        inputs["wanted"][:, : pairs.wanted.shape[1]] = pairs.wanted
+        _show(inputs["bias"], pairs, self._shape.slots)
+
+    def _rotation(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines and sines, (requests, n, head_dim)."""
+        if (most := int(positions.max())) >= len(self._cos):
+            known = torch.arange(self.num_slots(most + 1))
+            self._cos, self._sin = (each[0, 0].numpy() for each in self.head.rotary.at(known[None], torch.float32))
+        return self._cos[positions], self._sin[positions]
+
+    def _bind(self, cache: KeyValues) -> None:
+        """Let the request read keys and values where they are."""
+        if cache is self._cache:
+            return
+        self._cache, self._slots = cache, [_raw(each) for each in cache]
+        kind = openvino_type(self._graph.dtype)
+        for name, slots in zip(("keys", "values"), self._slots, strict=True):
+            self._request.set_tensor(name, ov.Tensor(slots, ov.Shape(list(slots.shape)), kind))
+
+    def _output(self, name: str) -> np.ndarray:
+        """An output in the request's memory, which the next pass writes to."""
+        output: np.ndarray = self._request.get_tensor(name).data
+        return output
+
+
+def _raw(cache: torch.Tensor) -> np.ndarray:
+    """A cache's memory; of 16 bits as integers, since numpy has no bfloat16."""
+    return (cache if cache.itemsize > _BYTES_OF_RAW else cache.view(torch.int16)).numpy()
+
+
+def _show(bias: np.ndarray, pairs: Pairs, num_slots: int) -> None:
+    """Set the bias of each wanted pair for all slots and then the pass's rows.
+
+    The pass's own slots have no keys yet, so they are hidden among the slots.
+    """
+    count, wanted = pairs.tokens.shape[1], pairs.wanted
+    bias[...] = _HIDDEN
+    for row, start in enumerate(pairs.starts.tolist()):
+        of_row = bias[row, 0, : wanted.shape[1]]
+        earlier, own = of_row[:, :num_slots], of_row[:, num_slots : num_slots + count]
+        if pairs.visible is None:
+            earlier[:, :start] = 0
+            own[np.arange(count) <= wanted[row][:, None]] = 0
+        else:
+            earlier[pairs.visible[row]] = 0
+            own[...] = earlier[:, start : start + count]
+            earlier[:, start : start + count] = _HIDDEN

@@ -1,0 +1,140 @@
+"""A trained head's graph drafts what the reference drafts, and a head that OpenVINO can't run is run by torch."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from specdec_openvino.backend import OpenVINOBackend
+from specdec_openvino.head_graph import HeadError
+from specdec_openvino.head_runner import OpenVINORunner
+from specdec_openvino.options import OpenVINOOptions
+
+from specdec.heads.drafting import DraftedTrees, PairCache, append, grow
+from specdec.heads.torch_runner import TorchRunner
+from specdec.masks.dense import DenseCompiler
+
+BATCH, STEPS, ROUNDING = 3, 4, 0.15
+
+
+SUPPORT = Path(__file__).parents[3] / "tests" / "support"
+
+
+@pytest.fixture
+def heads(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of specdec's own tests with random heads and the reference."""
+    for name in ("eagle3_reference", "random_heads"):
+        found = importlib.util.spec_from_file_location(f"tests.support.{name}", SUPPORT / f"{name}.py")
+        assert found is not None
+        assert found.loader is not None
+        loaded = importlib.util.module_from_spec(found)
+        monkeypatch.setitem(sys.modules, found.name, loaded)
+        found.loader.exec_module(loaded)
+    return loaded
+
+
+def frozen(heads: ModuleType, seed: int) -> Any:
+    head, _ = heads.random_head(seed)
+    return head.requires_grad_(False)
+
+
+class Texts:
+    """Random pairs for requests of ragged lengths; a few are appended in each step."""
+
+    def __init__(self, head: Any, seed: int) -> None:
+        self._vocab, self._width = head.config.vocab_size, head.fc.in_features
+        self._draw = torch.Generator().manual_seed(seed)
+
+    def next(self, most: int) -> tuple[list[torch.Tensor], list[list[int]]]:
+        counts = torch.randint(1, most + 1, (BATCH,), generator=self._draw).tolist()
+        states = [torch.randn(count, self._width, generator=self._draw) for count in counts]
+        return states, [torch.randint(self._vocab, (count,), generator=self._draw).tolist() for count in counts]
+
+
+@pytest.mark.parametrize("seed", range(4))
+@torch.no_grad()
+def test_trees_and_keys_of_a_ragged_batch_are_those_of_the_reference(heads: ModuleType, seed: int) -> None:
+    """With full and reduced vocabularies, as trees and as paths, after drafts that were rejected."""
+    head = frozen(heads, seed)
+    runner, texts = OpenVINORunner(head, 4, OpenVINOOptions()), Texts(head, seed)
+    references = [heads.reference_of(head) for _ in range(BATCH)]
+    caches = [PairCache(head) for _ in range(BATCH)]
+    for step in range(STEPS):
+        states, tokens = texts.next(9 if step == 0 else 3)
+        width, depth, total = ((3, 3, 12), (1, 3, 4))[step % 2]
+        trees = grow(runner, caches, states, tokens, width, depth, total)
+        for row, reference in enumerate(references):
+            expected = reference.extend(states[row], torch.tensor(tokens[row]))
+            ids, parents, log_probs = reference.grow(expected, width, depth, total)
+            assert (trees.tokens[row].tolist(), trees.parents[row].tolist()) == (ids, parents)
+            torch.testing.assert_close(
+                torch.from_numpy(trees.log_probs[row]), torch.tensor(log_probs), rtol=1e-4, atol=1e-4
+            )
+            torch.testing.assert_close(caches[row].keys.transpose(0, 1), reference.k, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(caches[row].values.transpose(0, 1), reference.v, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_a_request_alone_drafts_the_same_after_more_slots_were_needed(heads: ModuleType) -> None:
+    head = frozen(heads, 3)
+    runner, texts, reference = OpenVINORunner(head, 3, OpenVINOOptions()), Texts(head, 3), heads.reference_of(head)
+    cache = PairCache(head)
+    for step in range(STEPS):
+        states, tokens = texts.next(3)
+        if step == 2:  # more than the slots that were reserved
+            many = torch.randn(300, head.fc.in_features)
+            append(head, cache, many, torch.arange(300) % head.config.vocab_size)
+            reference.extend(many, torch.arange(300) % head.config.vocab_size)
+        tree = grow(runner, [cache], states[:1], tokens[:1], 3, 2, 9)
+        expected = reference.grow(reference.extend(states[0], torch.tensor(tokens[0])), 3, 2, 9)
+        assert (tree.tokens[0].tolist(), tree.parents[0].tolist()) == expected[:2]
+
+
+@torch.no_grad()
+def test_log_probabilities_in_bfloat16_are_within_rounding(heads: ModuleType) -> None:
+    head = frozen(heads, 2)
+    narrow, texts = frozen(heads, 2).to(torch.bfloat16), Texts(head, 7)
+    narrow.embeddings = narrow.embeddings.to(torch.bfloat16)
+    runner = OpenVINORunner(narrow, head.config.draft_vocab_size, OpenVINOOptions())
+    caches = [PairCache(narrow) for _ in range(BATCH)]
+    states, tokens = texts.next(8)
+    trees = grow(runner, caches, [each.bfloat16() for each in states], tokens, runner.num_tokens, 0, 100)
+    for row in range(BATCH):
+        reference = heads.reference_of(head)
+        ids, _, log_probs = reference.grow(
+            reference.extend(states[row], torch.tensor(tokens[row])), runner.num_tokens, 0, runner.num_tokens
+        )
+        expected = dict(zip(ids, log_probs, strict=True))
+        found = dict(zip(trees.tokens[row].tolist(), trees.log_probs[row].tolist(), strict=True))
+        assert found.keys() == expected.keys()
+        assert max(abs(found[token] - expected[token]) for token in found) < ROUNDING
+
+
+@torch.no_grad()
+def test_a_head_of_nan_gives_tokens_of_the_vocabulary(heads: ModuleType) -> None:
+    head = frozen(heads, 2)
+    head.norm.weight.fill_(float("nan"))
+    texts = Texts(head, 1)
+    trees = draft(OpenVINORunner(head, 4, OpenVINOOptions()), texts)
+    assert set(trees.tokens.flatten().tolist()) <= set(head.target_ids.tolist())
+    assert not torch.from_numpy(trees.log_probs).isfinite().any()
+
+
+def draft(runner: Any, texts: Texts) -> DraftedTrees:
+    return grow(runner, [PairCache(runner.head) for _ in range(BATCH)], *texts.next(3), 2, 2, 6)
+
+
+@torch.no_grad()
+def test_a_head_that_openvino_does_not_run_is_run_by_torch(heads: ModuleType, make: Any) -> None:
+    backend = OpenVINOBackend.load(make("llama"), DenseCompiler())
+    head, _ = heads.random_head(2)  # its weights have gradients, so no graph has them as constants
+    with pytest.raises(HeadError):
+        OpenVINORunner(head, 4, OpenVINOOptions())
+    runners = backend.head_runner(head, 4), backend.head_runner(frozen(heads, 2), 4)
+    assert [type(runner) for runner in runners] == [TorchRunner, OpenVINORunner]
+    drafts = [draft(runner, Texts(head, 1)).tokens.tolist() for runner in runners]
+    assert drafts[0] == drafts[1]
+    backend.close()

@@ -1,0 +1,106 @@
+"""The contract of a head's passes.
+
+A pass feeds a few pairs of a feature and a token for each of several requests, and returns the most probable tokens
+after them. It is one call of the engine that runs the head, including the choice of the top-k. The results are the
+same in every engine, up to rounding.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from specdec.heads.eagle3 import Eagle3Head
+
+
+class Noise(NamedTuple):
+    """What is added to logits before candidates are chosen: ``logits * scale + noise``.
+
+    Attributes:
+        scale: (requests, 1, 1), in float32.
+        noise: (requests, 1, draft vocab), in float32.
+    """
+
+    scale: torch.Tensor
+    noise: torch.Tensor
+
+
+class KeyValues(NamedTuple):
+    """The keys and values of several requests, (requests, key-value heads, slots, head_dim); keys are rotated."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """The pairs of a pass: n of each request, in consecutive slots.
+
+    Attributes:
+        tokens: (requests, n) target ids.
+        positions: (requests, n), below the number of slots.
+        starts: (requests,) the slot of each request's first pair. Slots after its last pair may be overwritten.
+        features: (requests, n, hidden).
+        fuses: the features are the target's states instead, (requests, n, num_states * target hidden), and the pass
+            maps them to features.
+        last: (requests,) the pair of each request whose continuation is wanted; None for all pairs.
+        visible: (requests, n, slots), True for slots, the pass's own included, that a pair attends to. None if a pair
+            attends to all slots up to its own. Not used with ``last``.
+    """
+
+    tokens: np.ndarray
+    positions: np.ndarray
+    starts: np.ndarray
+    features: torch.Tensor
+    fuses: bool = False
+    last: np.ndarray | None = None
+    visible: np.ndarray | None = None
+
+    @property
+    def wanted(self) -> np.ndarray:
+        """(requests, m) the pairs whose continuation is wanted."""
+        if self.last is not None:
+            return self.last[:, None]
+        return np.broadcast_to(np.arange(self.tokens.shape[1]), self.tokens.shape)
+
+
+class Continuations(NamedTuple):
+    """The most probable tokens after the m pairs of each request whose continuation is wanted.
+
+    Attributes:
+        tokens: (requests, m, k) target ids, the most probable first.
+        log_probs: (requests, m, k), in float32.
+        features: (requests, m, hidden), of the pairs that a token after these pairs begins; on the runner's device.
+    """
+
+    tokens: np.ndarray
+    log_probs: np.ndarray
+    features: torch.Tensor
+
+
+class HeadRunner(ABC):
+    """Runs a head's passes.
+
+    Args:
+        head: its weights.
+        num_tokens: k, the number of tokens that a pass returns after each pair; at most the draft vocabulary.
+    """
+
+    def __init__(self, head: Eagle3Head, num_tokens: int) -> None:
+        self.head, self.num_tokens = head, min(num_tokens, head.config.draft_vocab_size)
+
+    def num_slots(self, count: int) -> int:
+        """Return the number of slots to reserve where ``count`` are needed."""
+        return -(-count // 128) * 128
+
+    @abstractmethod
+    def run(self, pairs: Pairs, cache: KeyValues, noise: Noise | None = None) -> Continuations:
+        """Run a pass, and write the pairs' keys and values to their slots.
+
+        Args:
+            pairs: the pairs to feed.
+            cache: the keys and values of earlier pairs; finite in all slots.
+            noise: None for the head's own probabilities.
+        """

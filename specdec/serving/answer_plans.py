@@ -1,0 +1,175 @@
+"""What a request's answers may contain, and how their text is read."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from specdec.constraints.base import Vocabulary
+from specdec.constraints.grammar import Grammar
+from specdec.constraints.grammar_constraint import GrammarConstraint
+from specdec.constraints.matcher import library_special_tokens
+from specdec.errors import RequestError
+from specdec.requests.special_tokens import special_tokens
+from specdec.serving.answers import Piece
+from specdec.serving.schemas import ChatBody, Sampling
+from specdec.serving.structured_outputs import content_constraint, refusal
+from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest
+from specdec.serving.tool_parsers.selection import answer_format
+from specdec.serving.tools import tool_choice
+
+_FREE = AnswerRequest()
+_NUM_END_TOKENS = 256  # at the end of a prompt, where reasoning may have been opened
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """What the answers to a request may contain.
+
+    Attributes:
+        constraint: on the whole text; None for any text.
+        parts: its parts, by the fields of the request that define them.
+        format: how the text is divided; None for text that isn't.
+        request: what the format is asked for.
+        shows_special: True if special tokens must be in the text, where they divide it.
+        dropped: matches the special tokens that are in the text, and aren't part of the answer.
+    """
+
+    constraint: GrammarConstraint | None = None
+    parts: Sequence[tuple[str, GrammarConstraint]] = ()
+    format: AnswerFormat | None = None
+    request: AnswerRequest = _FREE
+    shows_special: bool = False
+    dropped: re.Pattern[str] | None = None
+
+    def parser(self) -> AnswerParser:
+        """Return a parser of one answer."""
+        parser = _Undivided() if self.format is None else self.format.parser(self.request)
+        return parser if self.dropped is None else _WithoutSpecial(parser, self.dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the body of a request asks of its answers.
+
+    Attributes:
+        request: without the end of the prompt.
+        parts: the constraints in it, by the fields of the body that define them.
+    """
+
+    request: AnswerRequest
+    parts: Sequence[tuple[str, GrammarConstraint]]
+
+    @classmethod
+    def of_chat(cls, body: ChatBody) -> Self:
+        """Return what a chat request asks of its answers.
+
+        Raises:
+            ApiError: for tools or a constraint that are invalid or can't be enforced.
+        """
+        content, param = content_constraint(body)
+        choice = tool_choice(body.tools or (), body.tool_choice)
+        is_single = body.parallel_tool_calls is False or choice.is_named
+        request = AnswerRequest(
+            content=content,
+            functions=choice.functions,
+            requires_call=choice.is_required,
+            allows_several=not is_single,
+        )
+        arguments = [(param, each.arguments) for param, each in zip(choice.params, choice.functions, strict=True)]
+        return cls(request, arguments if content is None else [(param, content), *arguments])
+
+
+class AnswerPlanner:
+    """Plans the answers of a model.
+
+    Args:
+        tokenizer: used by no other thread.
+        vocabulary: the one that constraints are compiled for.
+        tool_parser: the name of the answers' format; None for the one of the chat template.
+
+    Raises:
+        RequestError: for an unknown name.
+    """
+
+    def __init__(self, tokenizer: Any, vocabulary: Vocabulary, tool_parser: str | None) -> None:
+        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self._format = answer_format(tokenizer, tool_parser)
+        self._special = special_tokens(tokenizer)
+
+    def completion(self, body: Sampling) -> AnswerPlan:
+        """Return the plan of a completion.
+
+        Raises:
+            ApiError: for a constraint that can't be enforced.
+        """
+        constraint, param = content_constraint(body)
+        return AnswerPlan() if constraint is None else AnswerPlan(constraint, [(param, constraint)])
+
+    def chat(self, wanted: "Wanted", prompt: Sequence[int], is_continuation: bool, shows_special: bool) -> AnswerPlan:
+        """Return the plan of a chat answer.
+
+        Args:
+            prompt: the token ids of the conversation.
+            is_continuation: True if the answer continues the last message.
+            shows_special: True if special tokens are wanted as part of the answer.
+
+        Raises:
+            ApiError: for a constraint that can't be enforced.
+        """
+        request = replace(
+            wanted.request,
+            prompt_end=str(self._tokenizer.decode([*prompt[-_NUM_END_TOKENS:]])),
+            is_continuation=is_continuation,
+        )
+        if not (request.requires_call or self._format.has_free_calls):
+            request = replace(request, functions=())
+        return self._plan(request, wanted.parts, shows_special)
+
+    def _plan(
+        self, request: AnswerRequest, parts: Sequence[tuple[str, GrammarConstraint]], shows_special: bool
+    ) -> AnswerPlan:
+        markers = "".join(self._format.markers(request))
+        needs_special = any(text in markers for text in self._special)
+        dropped = [text for text in self._special if text and text not in markers]
+        return AnswerPlan(
+            constraint=None if request.is_free else self._constraint(request, parts),
+            parts=parts,
+            format=self._format,
+            request=request,
+            shows_special=needs_special or shows_special,
+            dropped=re.compile("|".join(map(re.escape, dropped))) if needs_special and not shows_special else None,
+        )
+
+    def _constraint(self, request: AnswerRequest, parts: Sequence[tuple[str, GrammarConstraint]]) -> GrammarConstraint:
+        arguments = {f"arguments_{number}": each.arguments for number, each in enumerate(request.functions)}
+        content = request.content
+        try:
+            rules = self._format.grammar(request, library_special_tokens(self._vocabulary))
+            has_content = content is not None and not request.requires_call
+            return Grammar(rules, parts={**arguments, "content": content} if has_content else arguments)
+        except RequestError as error:
+            raise refusal(error, parts[0][0]) from None
+
+
+class _Undivided(AnswerParser):
+    def feed(self, text: str) -> list[Piece]:
+        return [Piece(content=text)] if text else []
+
+    def finish(self) -> list[Piece]:
+        return []
+
+
+class _WithoutSpecial(AnswerParser):
+    def __init__(self, inner: AnswerParser, dropped: re.Pattern[str]) -> None:
+        self._inner, self._dropped = inner, dropped
+
+    def feed(self, text: str) -> list[Piece]:
+        pieces = self._inner.feed(self._dropped.sub("", text))
+        self.num_calls, self.is_complete = self._inner.num_calls, self._inner.is_complete
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        pieces = self._inner.finish()
+        self.num_calls, self.is_complete = self._inner.num_calls, self._inner.is_complete
+        return pieces

@@ -1,0 +1,1 @@
+"""How models write their answers: reasoning, content and tool calls, by the format of their chat template."""

@@ -1,0 +1,93 @@
+"""The contract of answer formats: how a model writes reasoning, content and tool calls.
+
+A format has two sides that agree: a grammar, which constrains the text, and a parser, which reads it. Where a request
+has tools, the text is constrained from the first character of a call on, so that each call has the name of one of the
+tools, and arguments that are valid under its schema.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specdec.constraints.grammar_constraint import GrammarConstraint
+from specdec.serving.answers import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that an answer may call; ``arguments`` constrains the JSON text of its arguments."""
+
+    name: str
+    arguments: GrammarConstraint
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """What a request asks of an answer.
+
+    Attributes:
+        prompt_end: the end of the prompt's text, special tokens included.
+        content: the constraint on the content; None for any text.
+        functions: the functions that may be called; empty if none may.
+        requires_call: True if the answer must be one or more calls.
+        allows_several: True if the answer may have more than one call.
+        is_continuation: True if the answer continues a message of the assistant's.
+    """
+
+    prompt_end: str = ""
+    content: GrammarConstraint | None = None
+    functions: Sequence[Function] = ()
+    requires_call: bool = False
+    allows_several: bool = True
+    is_continuation: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """True if any text may be written."""
+        return self.content is None and not self.functions
+
+
+class AnswerParser(ABC):
+    """Reads one answer. The pieces of a text are the same however it is divided, except for where they are cut.
+
+    Attributes:
+        num_calls: calls so far.
+        is_complete: False within a call.
+    """
+
+    num_calls: int = 0
+    is_complete: bool = True
+
+    @abstractmethod
+    def feed(self, text: str) -> list[Piece]:
+        """Return the pieces that more text completes."""
+
+    @abstractmethod
+    def finish(self) -> list[Piece]:
+        """Return the pieces that were held back; called after the last text."""
+
+
+class AnswerFormat(ABC):
+    """How a model writes its answers."""
+
+    @property
+    @abstractmethod
+    def has_free_calls(self) -> bool:
+        """True if calls may follow free text; False for a format that has calls only where they are required."""
+
+    @abstractmethod
+    def markers(self, request: AnswerRequest) -> Sequence[str]:
+        """Return the texts that divide a request's answers; special tokens among them must be in the text."""
+
+    @abstractmethod
+    def grammar(self, request: AnswerRequest, special: Mapping[str, int]) -> str:
+        """Return the rules of a request's answers in Lark; its content is ``@content``, arguments are ``@arguments_N``.
+
+        Args:
+            request: one that isn't free.
+            special: the ids of the tokens that no text in a grammar matches, by text.
+        """
+
+    @abstractmethod
+    def parser(self, request: AnswerRequest) -> AnswerParser:
+        """Return a parser of one answer to a request."""

@@ -1,0 +1,186 @@
+"""The price of a head's passes in a merge: each level of its draft is asked for only where it pays.
+
+A pass pays if the tokens that it is expected to win are worth more than its time:
+
+    room × probability × tokens won per unit of these > speed-up × cost of the pass
+
+- room: the probability that no candidate of the other sources comes next. Their tree is grown first.
+- probability: the head's own, that the text follows the path that the pass continues.
+- tokens won: accepted tokens beyond the other sources' tree, less what the nodes added to that tree cost.
+- speed-up: tokens per plain step's time, of recent steps.
+- cost: time of the pass over that of a plain step, in recent steps.
+
+What is unknown is assumed in favour of the pass. A balance bounds the loss, compared with drafts of the other sources
+alone: each step adds ``loss`` plain steps, passes take out their cost, and each token won adds the time that it takes
+otherwise. If no pass has run for some time, what was learnt is forgotten, so passes are tried again.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median_low
+from time import perf_counter
+
+from specdec.record import Outcome, StepRecord
+from specdec.strategies.merging.growth import Growth
+from specdec.tree import ROOT
+
+_FIRST_BALANCE, _LARGEST_BALANCE, _LARGEST_DEBT = 2.0, 16.0, 8.0  # plain steps
+_PRIOR_WON, _PRIOR_WEIGHT = 0.7, 4.0  # tokens won per unit of probability; the weight is in such units
+_MEMORY = 0.98  # weight of earlier steps with passes after each new one
+_MEMORY_OF_SPEED = 0.95  # a token is worth the time that tokens take nearby
+_MOST, _FEWEST = 7, 2  # passes whose times count, and that are needed
+_PAUSE, _LONGEST_PAUSE = 32, 512  # steps without passes before a trial; each trial doubles the next pause
+_PROVEN = 16  # steps with passes after a trial: the next pause is short again
+
+
+@dataclass(frozen=True, slots=True)
+class SizedDrafts:
+    """Grown trees, of which the first ``sizes`` nodes pay.
+
+    Attributes:
+        growths: of each request.
+        sizes: nodes of each tree that pays, the root included.
+        cost: of a step with these trees, in plain steps.
+    """
+
+    growths: Sequence[Growth]
+    sizes: Sequence[int]
+    cost: float
+
+    def room(self, row: int) -> float:
+        """Return the probability that the next token of a request is none of its tree's."""
+        growth = self.growths[row]
+        covered = [growth.probabilities[node] for node in range(1, self.sizes[row]) if growth.parents[node] == ROOT]
+        return max(0.0, 1.0 - sum(covered))
+
+    def num_accepted(self, outcomes: Sequence[Outcome]) -> int:
+        """Return the number of draft tokens that these trees would have got accepted."""
+        rows = zip(self.growths, self.sizes, outcomes, strict=False)
+        return sum(node < size for growth, size, outcome in rows for node in growth.path(outcome.tokens))
+
+
+class PassPricing:
+    """Decides before each pass of a part whether it runs.
+
+    Args:
+        loss: share of plain decoding's time that passes may lose.
+        clock: returns seconds.
+
+    Attributes:
+        cost: expected cost of the passes of the step under way, in plain steps.
+        seconds: their time.
+    """
+
+    def __init__(self, loss: float, clock: Callable[[], float] = perf_counter) -> None:
+        self._loss, self._clock = loss, clock
+        self._balance = _FIRST_BALANCE
+        self._tokens = self._time = 0.0  # of a row, in recent steps: the time is in plain steps
+        self._costs = deque[float](maxlen=_MOST), deque[float](maxlen=_MOST)  # of first passes, of further ones
+        self._num_idle, self._pause = 0, _PAUSE
+        self._forget()
+        self._begin_step()
+
+    def _forget(self) -> None:
+        """Forget what passes win, and what they cost but for the last one: then a single pass tells whether it fell."""
+        self._won, self._probability = _PRIOR_WON * _PRIOR_WEIGHT, _PRIOR_WEIGHT
+        for costs in self._costs:
+            last = [*costs][-1:]
+            costs.clear()
+            costs.extend(last)
+        self._num_proven = 0
+
+    def _begin_step(self) -> None:
+        self._began = list[float]()  # each pass of the step under way, and the end of the last one
+        self._expected = 0.0  # room times probability, of all these passes
+        self._has_guessed = False  # one of these passes has an unknown cost
+        self.cost = self.seconds = 0.0
+
+    def begin(self, drafts: SizedDrafts, rows: Sequence[int]) -> None:
+        """Begin a step with the drafts of the other sources; ``rows`` are those that the part drafts for."""
+        self._begin_step()
+        self._before = self._after = drafts
+        self._rooms = [drafts.room(row) for row in rows]
+        self._balance = min(_LARGEST_BALANCE, self._balance + self._loss)
+        self._num_idle += 1
+        if self._num_idle > self._pause and self._balance >= 0.0:
+            self._num_idle, self._pause = 0, min(_LONGEST_PAUSE, 2 * self._pause)
+            self._forget()
+
+    def pays(self, probabilities: Sequence[float]) -> bool:
+        """Room × probability × tokens won per unit of these > speed-up × cost of the pass, and the balance has it.
+
+        Call it before each pass; a pass for which it returns True runs.
+
+        Args:
+            probabilities: for each request, that its text follows the path that the pass continues.
+        """
+        cost = self._cost(len(self._began))
+        if cost is None and self._has_guessed:
+            return False
+        expected = sum(room * each for room, each in zip(self._rooms, probabilities, strict=True))
+        expected /= len(self._before.sizes)
+        price = cost or 0.0
+        is_worth = expected * self._won / self._probability > self._speed_up * price
+        if not is_worth or self.cost + price > self._balance:
+            return False
+        self._has_guessed |= cost is None
+        self._began.append(self._clock())
+        self._expected += expected
+        self.cost += price
+        return True
+
+    def _cost(self, level: int) -> float | None:
+        """Return the cost of a pass in plain steps; None if too few were seen."""
+        costs = self._costs[min(level, 1)]
+        return median_low(costs) if len(costs) >= _FEWEST else None
+
+    @property
+    def has_run(self) -> bool:
+        """True if a pass has run in the step under way."""
+        return bool(self._began)
+
+    def end(self, drafts: SizedDrafts) -> None:
+        """End the passes of the step under way; ``drafts`` are those with the part's candidates."""
+        self._after = drafts
+        if self._began:
+            self._began.append(self._clock())
+            self.seconds = self._began[-1] - self._began[0]
+
+    @property
+    def _speed_up(self) -> float:
+        return self._tokens / self._time if self._time else 1.0
+
+    def learn(self, record: StepRecord, outcomes: Sequence[Outcome], cost: float) -> None:
+        """Called after each step.
+
+        Args:
+            outcomes: of the merge's requests, in the order of the drafts.
+            cost: of the step without the passes, in plain steps.
+        """
+        is_own = record.num_rows == len(outcomes)  # else the time is others' as well
+        plain = (record.total_seconds - self.seconds) / cost
+        if record.kind == "step" and record.is_warm and is_own and plain > 0.0:
+            costs = [(end - start) / plain for start, end in pairwise(self._began)]
+            num_tokens = sum(len(outcome.tokens) for outcome in outcomes)
+            self._tokens = _MEMORY_OF_SPEED * self._tokens + num_tokens / len(outcomes)
+            self._time = _MEMORY_OF_SPEED * self._time + cost + self.cost
+            if costs:
+                self._learn(costs, outcomes)
+        self._begin_step()
+
+    def _learn(self, costs: Sequence[float], outcomes: Sequence[Outcome]) -> None:
+        """Learn from passes of these costs, in plain steps."""
+        won = (self._after.num_accepted(outcomes) - self._before.num_accepted(outcomes)) / len(outcomes)
+        won -= self._speed_up * (self._after.cost - self._before.cost)
+        self._won = _MEMORY * self._won + won
+        self._probability = _MEMORY * self._probability + self._expected
+        for level, cost in enumerate(costs):
+            self._costs[min(level, 1)].append(cost)
+        taken = sum(self._cost(level) or 0.0 for level in range(len(costs)))  # medians, since a machine may be busy
+        balance = self._balance + won / self._speed_up - taken
+        self._balance = max(-_LARGEST_DEBT, min(_LARGEST_BALANCE, balance))
+        self._num_idle, self._num_proven = 0, self._num_proven + 1
+        if self._num_proven >= _PROVEN:
+            self._pause = _PAUSE

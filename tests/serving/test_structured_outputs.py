@@ -1,0 +1,211 @@
+"""Constrained content on the server: the generator's texts under the same constraint, and errors with their place."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import BaseModel, Field
+
+from specdec import Generator
+from specdec.constraints import Choice, Grammar, JsonObject, JsonSchema, Regex, matcher
+from tests.serving.serving import Served, serving
+from tests.support.chat_models import chat_tokenizer, random_model
+
+pytest.importorskip("llguidance")
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 5}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+ASKED: dict[str, Any] = {"model": "demo", "max_tokens": 60, "temperature": 1, "seed": 5}
+CHAT = {**ASKED, "messages": [{"role": "user", "content": "Who?"}]}
+WANTED: list[tuple[dict[str, Any], Any]] = [
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": SCHEMA}}}, JsonSchema(SCHEMA)),
+    ({"response_format": {"type": "json_object"}}, JsonObject()),
+    ({"structured_outputs": {"json": SCHEMA}}, JsonSchema(SCHEMA)),
+    ({"structured_outputs": {"json": json.dumps(SCHEMA)}}, JsonSchema(SCHEMA)),
+    ({"structured_outputs": {"regex": "[a-c]{3}x?"}}, Regex("[a-c]{3}x?")),
+    ({"structured_outputs": {"choice": ["left", "right"]}}, Choice(["left", "right"])),
+    ({"structured_outputs": {"grammar": 'start: "a" /[0-9]{3}/'}}, Grammar('start: "a" /[0-9]{3}/')),
+    ({"structured_outputs": {"grammar": 'root ::= "a" [0-9]'}}, Regex("a[0-9]")),
+    ({"structured_outputs": {"json_object": True}}, JsonObject()),
+    ({"guided_json": SCHEMA}, JsonSchema(SCHEMA)),
+    ({"guided_regex": "[a-c]{3}x?"}, Regex("[a-c]{3}x?")),
+    ({"guided_choice": ["left", "right"]}, Choice(["left", "right"])),
+    ({"guided_grammar": 'start: "a" /[0-9]{3}/'}, Grammar('start: "a" /[0-9]{3}/')),
+]
+
+
+@pytest.fixture(scope="module", params=["plain", "thinking"])
+def chatting(request: pytest.FixtureRequest) -> Iterator[Served]:
+    end = "{# <think></think> #}" if request.param == "thinking" else ""
+    tokenizer = chat_tokenizer(end, added=("<think>", "</think>"))
+    with serving(Generator(random_model(tokenizer), tokenizer, proposer="auto")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def alone() -> Generator:
+    tokenizer = chat_tokenizer("", added=("<think>", "</think>"))
+    return Generator(random_model(tokenizer), tokenizer, proposer="autoregressive")
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"), WANTED, ids=lambda each: json.dumps(each)[:45] if isinstance(each, dict) else ""
+)
+def test_completions_are_the_generators_own_texts(served: Served, fields: dict[str, Any], constraint: Any) -> None:
+    body = {**ASKED, "prompt": "# heapq", **fields}
+    answer = served.post("/v1/completions", body).json()["choices"][0]
+    reference = Generator(served.generator.model, served.generator.tokenizer, proposer="autoregressive")
+    expected = reference.generate("# heapq", constraint=constraint, max_new_tokens=60, temperature=1.0, seed=5)
+    assert answer["text"] == expected.text
+    assert answer["finish_reason"] == expected.finish_reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"), WANTED[:7], ids=lambda each: json.dumps(each)[:45] if isinstance(each, dict) else ""
+)
+def test_chat_answers_meet_the_constraint(chatting: Served, fields: dict[str, Any], constraint: Any) -> None:
+    # A thinking model may reason first, and does so if the opening tag is likely.
+    (think,) = chatting.generator.tokenizer("<think>", add_special_tokens=False)["input_ids"]
+    thinks = "think" in chatting.generator.tokenizer.chat_template
+    bias = {str(think): 30} if thinks else {}
+    answer = chatting.post("/v1/chat/completions", {**CHAT, **fields, "logit_bias": bias, "max_tokens": 250}).json()
+    message, reason = answer["choices"][0]["message"], answer["choices"][0]["finish_reason"]
+    assert bool(message.get("reasoning_content")) == thinks
+    if reason == "stop":
+        assert constraint.parse(message["content"]) is not None
+        if isinstance(constraint, JsonSchema):
+            jsonschema.validate(json.loads(message["content"]), SCHEMA)
+        elif not isinstance(constraint, JsonObject):
+            state = constraint.start(served_vocabulary(chatting))
+            for token in chatting.generator.tokenizer(message["content"], add_special_tokens=False)["input_ids"]:
+                state = state.advance(token)
+            assert state.is_accepting
+    else:
+        assert isinstance(constraint, JsonObject)
+
+
+def served_vocabulary(served: Served) -> Any:
+    return served.server._compiler.vocabulary
+
+
+def test_a_schema_constrained_answer_is_the_same_streamed(chatting: Served) -> None:
+    body = {**CHAT, **WANTED[0][0]}
+    whole = chatting.post("/v1/chat/completions", body).json()["choices"][0]["message"]
+    parts = [part.choices[0].delta for part in chatting.openai().chat.completions.create(**body, stream=True)]
+    assert "".join(part.content or "" for part in parts) == (whole["content"] or "")
+    reasoning = "".join(getattr(part, "reasoning_content", None) or "" for part in parts)
+    assert reasoning == whole.get("reasoning_content", "")
+
+
+class Person(BaseModel, extra="forbid"):
+    name: str = Field(max_length=6)
+    age: int = Field(ge=0, le=120)
+
+
+def test_openais_client_parses_a_model(served: Served) -> None:
+    tokenizer = chat_tokenizer("")
+    with serving(Generator(random_model(tokenizer), tokenizer, proposer="auto")) as running:
+        answer = running.openai().chat.completions.parse(
+            model="demo", messages=[{"role": "user", "content": "Who?"}], response_format=Person, max_tokens=80, seed=1
+        )
+    assert isinstance(answer.choices[0].message.parsed, Person)
+
+
+def test_an_answer_that_is_cut_has_its_first_part(chatting: Served) -> None:
+    body = {**CHAT, **WANTED[0][0], "max_tokens": 6, "logit_bias": {}}
+    answer = chatting.post("/v1/chat/completions", body).json()["choices"][0]
+    assert answer["finish_reason"] == "length"
+    assert '{"name": "'.startswith(answer["message"]["content"][:10])
+
+
+UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+PLACE = "refused at #/properties/a: the keyword 'uniqueItems'"
+REFUSED: list[tuple[dict[str, Any], str, str]] = [
+    ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema is needed"),
+    ({"response_format": {"type": "json_object", "json_schema": {"name": "a"}}}, "response_format", "no other type"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": UNIQUE}}},
+        "response_format.json_schema.schema", PLACE,
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": UNIQUE, "strict": True}}},
+        "response_format.json_schema.schema", PLACE,
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": 3}}}},
+        "response_format.json_schema.schema", "#: type is a string or a list",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "kind": 1}}},
+        "response_format.json_schema.kind", "Unrecognized",
+    ),
+    ({"structured_outputs": {}}, "structured_outputs", "give one of"),
+    ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "give one of"),
+    ({"structured_outputs": {"regex": "(?=a)"}}, "structured_outputs.regex", "look-around"),
+    ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex", "empty text alone"),
+    ({"structured_outputs": {"grammar": 'start: "a" x'}}, "structured_outputs.grammar", 'unknown name: "x"'),
+    ({"structured_outputs": {"grammar": 'root ::= "a" | )'}}, "structured_outputs.grammar", "GBNF"),
+    ({"structured_outputs": {"grammar": "x" * 300_000}}, "structured_outputs.grammar", "at most 262,144"),
+    ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "isn't JSON"),
+    ({"guided_json": UNIQUE}, "guided_json", PLACE),
+    ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "both given"),
+    ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex", "both given"),
+    ({"guided_regex": "a", "min_tokens": 2}, "min_tokens", "leave one out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "param", "reason"), REFUSED, ids=lambda each: json.dumps(each)[:60])
+def test_what_cannot_be_enforced_is_refused_with_its_place(
+    served: Served, fields: dict[str, Any], param: str, reason: str
+) -> None:
+    answer = served.post("/v1/completions", {**ASKED, "prompt": "x", **fields})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == param
+    assert reason in error["message"]
+    assert len(error["message"]) < 600
+
+
+def test_a_schema_that_is_not_strict_is_any_object_if_it_must(served: Served) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": UNIQUE, "strict": False}}
+    body = {**ASKED, "prompt": "# heapq", "max_tokens": 20}
+    texts = [
+        served.post("/v1/completions", {**body, "response_format": each}).json()["choices"][0]["text"]
+        for each in (wanted, {"type": "json_object"})
+    ]
+    assert texts[0] == texts[1]
+    assert texts[0].startswith("{")
+
+
+def test_other_requests_are_answered_while_a_constraint_is_compiled(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matcher, "MOST_SECONDS", 0.0)
+    slow = served.post("/v1/completions", {**ASKED, "prompt": "x", "guided_regex": "(a|b){90}c"})
+    assert slow.status_code == 400
+    assert "takes longer than" in slow.json()["error"]["message"]
+    monkeypatch.undo()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        again = served.post("/v1/completions", {**ASKED, "prompt": "x", "guided_regex": "(a|b){4}c"})
+        if again.status_code == 200:
+            break
+    assert len(again.json()["choices"][0]["text"]) == 5
+
+
+def test_compiled_constraints_are_kept_by_content_up_to_a_number(served: Served) -> None:
+    compiler = served.server._compiler
+    for number in range(70):
+        body = {**ASKED, "prompt": "x", "guided_regex": f"a{number % 66}"}
+        assert served.post("/v1/completions", body).json()["choices"][0]["text"] == f"a{number % 66}"
+    assert len(compiler._compiled) == 64
+    state = compiler._compiled[Regex("a3")].state
+    served.post("/v1/completions", {**ASKED, "prompt": "x", "guided_regex": "a3"})
+    assert compiler._compiled[Regex("a3")].state is state
