@@ -46,6 +46,24 @@ class RequestHandle(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log-probabilities of consecutive tokens of a prompt in the model's own distribution, before any setting applies.
+
+    The tensors are on the CPU.
+
+    Attributes:
+        start: the first token's place in the prompt, 1 at least: nothing precedes the prompt's first token.
+        logprobs: of the tokens, ``(tokens,)``, float64.
+        top_ids, top_logprobs: the top tokens at each place, ``(tokens, k)``, most likely first.
+    """
+
+    start: int
+    logprobs: torch.Tensor
+    top_ids: torch.Tensor
+    top_logprobs: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of a step for one request.
 
@@ -60,6 +78,7 @@ class Outcome:
         scores: of each committed token, ``(vocab,)`` on the CPU, after processors and before temperature and
             truncation; empty unless the settings ask for scores.
         logits: the raw logits likewise.
+        prompt_logprobs: of the part of the prompt that the step read; None unless the settings ask for them.
     """
 
     request: RequestHandle = field(repr=False)
@@ -73,6 +92,7 @@ class Outcome:
     error: Exception | None = None
     scores: tuple[torch.Tensor | None, ...] = ()
     logits: tuple[torch.Tensor, ...] = ()
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,8 @@ class Settings(BaseModel):
         constraint: the texts that are allowed, such as ``JsonSchema(Person)`` from ``specdec.constraints``.
         keeps_scores: records of steps have the scores that decided each token.
         keeps_logits: records of steps have the model's raw logits.
+        prompt_logprobs: records of steps have the log-probability of each token of the prompt, and this many top tokens
+            at its position. The whole prompt is computed then, without cached prefixes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -129,6 +131,7 @@ class Settings(BaseModel):
     constraint: SerializeAsAny[Constraint] | None = None
     keeps_scores: bool = False
     keeps_logits: bool = False
+    prompt_logprobs: int | None = Field(default=None, ge=0)
 
     @field_validator("eos_token_id", "stop", "logits_processor", "stopping_criteria", mode="before")
     @classmethod

@@ -32,7 +32,9 @@ def begin(request: RequestState, target: Target, contexts: Contexts) -> None:
 
 
 def _may_reuse(request: RequestState) -> bool:
-    """Return False if the text depends on drafts, and these on signals about the whole prompt."""
+    """Return False if the whole prompt must be read: for its log-probabilities, or for drafts that decide the text."""
+    if request.settings.prompt_logprobs is not None:
+        return False
     return request.plan.verifier.is_keyed or not request.plan.strategy.about_prompts
 
 

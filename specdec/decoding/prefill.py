@@ -26,7 +26,7 @@ def tree_of_chunk(chunk: Sequence[int], request: RequestState) -> DraftTree:
     """A part of a prompt as a tree: a chain of SUPPORT nodes, all of which are committed."""
     tree = DraftTree(chunk[0])
     tree.add_chain(ROOT, chunk[1:], Role.SUPPORT)
-    tree.wanted = range(len(chunk)) if reads_logits_of_prompts(request.plan.strategy.about_prompts) else (ROOT,)
+    tree.wanted = range(len(chunk)) if reads_logits_of_prompts(request.plan) else (ROOT,)
     return tree
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import partial
 
+from specdec.decoding.plan import RequestPlan
 from specdec.decoding.request_state import RequestState
 from specdec.sampling.distributions import NodeDistributions
 from specdec.strategies.base import Answers, Feedback, Hidden, HiddenAnswers, Nodes, Signal, TopK, TopLogits, What
@@ -19,9 +20,10 @@ def wanted(tree: DraftTree, signals: Iterable[Signal]) -> list[int]:
     return [ROOT, *tree.nodes_with(roles)]
 
 
-def reads_logits_of_prompts(signals: Iterable[Signal]) -> bool:
-    """Return True if any signal needs the logits at a prompt's tokens."""
-    return any(nodes is Nodes.PROMPT and not isinstance(what, Hidden) for nodes, what in signals)
+def reads_logits_of_prompts(plan: RequestPlan) -> bool:
+    """Return True if the settings, or any signal of the strategy, need the logits at a prompt's tokens."""
+    signals = plan.strategy.about_prompts
+    return plan.settings.prompt_logprobs is not None or any(not isinstance(what, Hidden) for _, what in signals)
 
 
 def select(nodes: Nodes, tree: DraftTree, path: Sequence[int]) -> Sequence[int]:

@@ -15,10 +15,11 @@ from specdec.decoding.lifecycle import leave
 from specdec.decoding.phases import timed
 from specdec.decoding.plan import Strategy
 from specdec.decoding.prefill import prompt_signals, tree_of_chunk
+from specdec.decoding.prompt_logprobs import prompt_logprobs
 from specdec.decoding.proposals import allowed_part, budget, checked, propose_all
 from specdec.decoding.request_state import RequestState
 from specdec.decoding.signals import feedback_of, reads_logits_of_prompts, wanted
-from specdec.record import Outcome, StepRecord
+from specdec.record import Outcome, PromptLogprobs, StepRecord
 from specdec.sampling.distributions import NO_TOKEN, NodeDistributions
 from specdec.target import CacheRow, PassOutput, PlannedPass, Target
 from specdec.tree import ROOT, DraftTree, Role
@@ -76,6 +77,7 @@ class RequestTurn:
     has_fallen_back: bool = False
     scores: tuple[torch.Tensor | None, ...] = ()
     logits: tuple[torch.Tensor, ...] = ()
+    prompt_logprobs: PromptLogprobs | None = None
 
     @property
     def row(self) -> CacheRow:
@@ -153,7 +155,7 @@ def compile_pass(batch: Batch, turns: Sequence[RequestTurn]) -> PlannedPass:
             layers |= strategy.tree_layers
             if turn.read is not None:
                 trunks[turn.row] = turn.read.tokens
-                wanted_trunks |= {turn.row} if reads_logits_of_prompts(strategy.about_prompts) else set()
+                wanted_trunks |= {turn.row} if reads_logits_of_prompts(turn.request.plan) else set()
     return batch.target.compile(trees, trunks, sorted(layers), wanted_trunks)
 
 
@@ -217,6 +219,9 @@ def _reads_logits(request: RequestState) -> bool:
 def commit(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> None:
     """Append each verdict's tokens to its request, and keep the keys and values of chunks and accepted paths."""
     for turn in turns:
+        if turn.read is not None:
+            stop, of_prompt = turn.start + len(turn.read), output.rows[turn.row].of_trunk()
+            turn.prompt_logprobs = prompt_logprobs(turn.request, turn.start, stop, of_prompt)
         if turn.target is not None and not turn.request.is_finished:
             _commit(turn, turn.target, batch.flags_ties)
     batch.target.keep(output.planned, {turn.row: turn.kept.path for turn in turns})
@@ -294,7 +299,13 @@ def record_of(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput | N
 def _outcome(turn: RequestTurn) -> Outcome:
     request = turn.request
     if turn.is_chunk:
-        return Outcome(request, is_chunk=True, finish_reason=request.finish_reason, error=request.error)
+        return Outcome(
+            request,
+            is_chunk=True,
+            finish_reason=request.finish_reason,
+            error=request.error,
+            prompt_logprobs=turn.prompt_logprobs,
+        )
     return Outcome(
         request=request,
         tree=turn.tree,
@@ -306,6 +317,7 @@ def _outcome(turn: RequestTurn) -> Outcome:
         error=request.error,
         scores=turn.scores,
         logits=turn.logits,
+        prompt_logprobs=turn.prompt_logprobs,
     )
 
 

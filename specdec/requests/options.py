@@ -46,6 +46,7 @@ class RequestOptions(TypedDict, total=False):
     constraint: Constraint | None
     keeps_scores: bool
     keeps_logits: bool
+    prompt_logprobs: int | None
 
     do_sample: bool | None
     stop_strings: str | Sequence[str] | None

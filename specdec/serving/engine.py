@@ -12,16 +12,16 @@ import queue
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.decoding.result import Result
 from specdec.errors import RequestError, SpecdecError, in_one_line
 from specdec.generator import Generator
-from specdec.record import Outcome, RequestHandle, StepRecord
+from specdec.record import Outcome, PromptLogprobs, RequestHandle, StepRecord
 from specdec.runtime.open_batch import OpenBatch
 from specdec.serving.errors import ApiError
-from specdec.serving.logprobs import TokenLogprob, logprobs_of
+from specdec.serving.logprobs import TokenLogprob, logprobs_of, prompt_logprobs_of
 from specdec.serving.requests import Call
 from specdec.serving.step_events import StepReport, report_of
 from specdec.serving.token_texts import TokenTexts
@@ -53,13 +53,20 @@ class Progress:
     figures: Figures | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Text:
-    """One text of a job while it is decoded."""
+    """One text of a job while it is decoded.
+
+    Attributes:
+        prompt: the log-probabilities of its prompt so far.
+        is_echoed: True once the prompt was reported, or if it isn't to be.
+    """
 
     job: "Job"
     index: int
     figures: Figures
+    is_echoed: bool
+    prompt: list[PromptLogprobs] = field(default_factory=list)
 
 
 class Job:
@@ -237,7 +244,7 @@ class Engine:
             self._send([(job, refusal)])
         for index, handle in enumerate(handles):
             if isinstance(handle, Handle):
-                self._texts[handle] = Text(job, index, Figures())
+                self._texts[handle] = Text(job, index, Figures(), is_echoed=not call.echoes)
                 if refusal is not None:
                     batch.cancel(handle)
 
@@ -248,6 +255,7 @@ class Engine:
             has_ended = outcome.finish_reason is not None
             text = self._texts.pop(outcome.request) if has_ended else self._texts[outcome.request]
             text.figures.note(outcome)
+            text.prompt += [] if outcome.prompt_logprobs is None else [outcome.prompt_logprobs]
             if has_ended or not outcome.is_chunk:
                 events.append((text.job, self._progress(batch, record, outcome, text)))
         self._send(events)
@@ -265,15 +273,31 @@ class Engine:
             if isinstance(error, RequestError):  # a constraint that exceeds a limit at some token
                 return ApiError(400, str(error), code="invalid_value")
             return ApiError(500, str(error), code="decoding_failed")
-        return Progress(
+        num_before = len(call.echoes[text.index].text) if call.echoes else 0
+        progress = Progress(
             index=text.index,
             text=chunk.text,
             token_ids=chunk.token_ids,
-            logprobs=logprobs_of(outcome, self._texts_of, call.num_logprobs),
+            logprobs=logprobs_of(outcome, self._texts_of, call.num_logprobs, num_before),
             step=report_of(record, outcome, self._texts_of) if call.reports_steps else None,
             result=chunk.result,
             figures=text.figures if chunk.result is not None else None,
         )
+        return progress if text.is_echoed else self._with_echo(progress, text)
+
+    def _with_echo(self, progress: Progress, text: Text) -> Progress | Exception:
+        """Return a text's first progress with its prompt in front, or with the prompt alone."""
+        if not progress.token_ids:  # figures of a part of the prompt would be wrong
+            return ApiError(503, "the request was cancelled before its prompt was read", code="timeout")
+        call, text.is_echoed = text.job.call, True
+        echo, entries = call.echoes[text.index], tuple[TokenLogprob, ...]()
+        if call.num_logprobs is not None:
+            entries = prompt_logprobs_of(text.prompt, call.prompts[text.index], self._texts_of, echo)
+        if call.has_completion:
+            return replace(progress, text=echo.text + progress.text, logprobs=(*entries, *progress.logprobs))
+        assert progress.result is not None, "one token is decoded"
+        result = replace(progress.result, finish_reason="length")
+        return replace(progress, text=echo.text, token_ids=(), logprobs=entries, result=result)
 
     def _fail(self, error: ApiError) -> None:
         jobs = {text.job for text in self._texts.values()}

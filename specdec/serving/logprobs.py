@@ -1,12 +1,14 @@
-"""Log-probabilities of emitted tokens in the model's own distribution, before any setting is applied."""
+"""Log-probabilities of emitted tokens and of prompts in the model's own distribution, before any setting is applied."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from specdec.decoding.request_state import RequestState
-from specdec.record import Outcome
+from specdec.record import Outcome, PromptLogprobs
 from specdec.sampling.topk import topk
+from specdec.serving.echo import Echo
 from specdec.serving.token_texts import TokenTexts
 
 
@@ -16,20 +18,27 @@ class TokenLogprob:
 
     Attributes:
         text: the token's text; a replacement character for a part of a character.
+        logprob: None for a prompt's first token, which nothing precedes.
         coded: its UTF-8 bytes; None if the tokenizer doesn't provide those of a part of a character.
-        offset: for an emitted token, the index of the answer's character at which its text starts.
+        offset: the index of the answer's character at which the token's text starts; 0 for a top token.
     """
 
     token: int
     text: str
-    logprob: float
+    logprob: float | None
     top: tuple["TokenLogprob", ...] = ()
     coded: bytes | None = None
     offset: int = 0
 
 
-def logprobs_of(outcome: Outcome, texts: TokenTexts, num_top: int | None) -> tuple[TokenLogprob, ...]:
-    """Return the log-probabilities of a step's emitted tokens; empty if ``num_top`` is None."""
+def logprobs_of(
+    outcome: Outcome, texts: TokenTexts, num_top: int | None, num_before: int = 0
+) -> tuple[TokenLogprob, ...]:
+    """Return the log-probabilities of a step's emitted tokens; empty if ``num_top`` is None.
+
+    Args:
+        num_before: characters of the answer before its first new token.
+    """
     if num_top is None:
         return ()
     request = outcome.request
@@ -38,9 +47,26 @@ def logprobs_of(outcome: Outcome, texts: TokenTexts, num_top: int | None) -> tup
     decoder = request.decoder
     offsets = decoder.offsets[len(decoder.offsets) - len(outcome.tokens) :]
     return tuple(
-        _logprob_of(token, logits, texts, num_top, offset)
+        _logprob_of(token, logits, texts, num_top, num_before + offset)
         for token, logits, offset in zip(outcome.tokens, outcome.logits, offsets, strict=True)
     )
+
+
+def prompt_logprobs_of(
+    parts: Sequence[PromptLogprobs], tokens: Sequence[int], texts: TokenTexts, echo: Echo
+) -> tuple[TokenLogprob, ...]:
+    """Return the log-probabilities of a prompt's tokens.
+
+    Args:
+        parts: of all tokens but the first, in order.
+        tokens: the prompt.
+    """
+    entries = [_token(tokens[0], None, texts, (), echo.offsets[0])]
+    for part in parts:
+        numbers = part.logprobs.tolist(), part.top_ids.tolist(), part.top_logprobs.tolist()
+        for position, (logprob, ids, values) in enumerate(zip(*numbers, strict=True), part.start):
+            entries.append(_token(tokens[position], logprob, texts, _tops(ids, values, texts), echo.offsets[position]))
+    return tuple(entries)
 
 
 def _logprob_of(token: int, logits: torch.Tensor, texts: TokenTexts, num_top: int, offset: int) -> TokenLogprob:
@@ -48,6 +74,15 @@ def _logprob_of(token: int, logits: torch.Tensor, texts: TokenTexts, num_top: in
     top: tuple[TokenLogprob, ...] = ()
     if num_top:
         values, ids = topk(logprobs, num_top)
-        pairs = zip(ids.tolist(), values.tolist(), strict=True)
-        top = tuple(TokenLogprob(other, texts.of(other), value, (), texts.bytes_of(other)) for other, value in pairs)
-    return TokenLogprob(token, texts.of(token), float(logprobs[token]), top, texts.bytes_of(token), offset)
+        top = _tops(ids.tolist(), values.tolist(), texts)
+    return _token(token, float(logprobs[token]), texts, top, offset)
+
+
+def _tops(ids: list[int], logprobs: list[float], texts: TokenTexts) -> tuple[TokenLogprob, ...]:
+    return tuple(_token(other, value, texts, (), 0) for other, value in zip(ids, logprobs, strict=True))
+
+
+def _token(
+    token: int, logprob: float | None, texts: TokenTexts, top: tuple[TokenLogprob, ...], offset: int
+) -> TokenLogprob:
+    return TokenLogprob(token, texts.of(token), logprob, top, texts.bytes_of(token), offset)

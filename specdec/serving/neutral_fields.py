@@ -18,7 +18,6 @@ _SHARED: Mapping[str, tuple[object, ...]] = {
     "dry_multiplier": (0,),
     "early_stopping": (False,),
     "ebnf": ("",),
-    "echo": (False,),
     "grammar": ("",),
     "guided_choice": (),
     "guided_decoding_backend": (),
@@ -64,6 +63,7 @@ _CHAT: Mapping[str, tuple[object, ...]] = {
     "add_special_tokens": (False,),  # the template writes them
     "audio": (),
     "chat_template": ("",),
+    "echo": (False,),
     "function_call": ("none", "auto"),  # the older names of tool_choice and tools
     "functions": ([],),
     "include_reasoning": (True,),

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from specdec.constraints.base import Vocabulary
@@ -13,6 +13,7 @@ from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
 from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner, Wanted
 from specdec.serving.chat_template import NOT_THE_TEMPLATES, template_field, template_options
+from specdec.serving.echo import Echo
 from specdec.serving.errors import ApiError
 from specdec.serving.options import ServerOptions
 from specdec.serving.schemas import ChatBody, CompletionBody, Sampling
@@ -39,6 +40,9 @@ class Call:
         num_logprobs: top tokens to report with each token; None for no log-probabilities.
         reports_steps: report each step's draft as well.
         plan: what the answers may contain; its constraint isn't among the settings until it is compiled.
+        echoes: of each prompt, to be reported in front of its text; empty if prompts aren't reported.
+        has_completion: False if the prompts alone are reported. One token is decoded all the same: the pass over the
+            prompt decides it at no cost.
     """
 
     prompts: Sequence[list[int]]
@@ -51,6 +55,8 @@ class Call:
     num_logprobs: int | None
     reports_steps: bool
     plan: AnswerPlan
+    echoes: Sequence[Echo] = ()
+    has_completion: bool = True
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -105,9 +111,17 @@ class RequestParser:
     def completion(self, body: CompletionBody) -> Call:
         """Return the call of a checked completion body; raises ApiError if it is refused."""
         prompts = [self._encoded(prompt, "prompt") for prompt in body.prompt]
-        most = body.max_tokens or _COMPLETION_TOKENS
-        plan = self._planner.completion(body)
-        return self._call(body, prompts, (most, "max_tokens" if body.max_tokens else "prompt"), body.logprobs, plan)
+        most = _COMPLETION_TOKENS if body.max_tokens is None else max(1, body.max_tokens)
+        length = most, "max_tokens" if body.max_tokens else "prompt"
+        call = self._call(body, prompts, length, body.logprobs, self._planner.completion(body))
+        if not body.echo:
+            return call
+        skips = body.skip_special_tokens is not False
+        pairs = zip(body.prompt, prompts, strict=True)
+        echoes = [Echo.of(prompt, ids, self._tokenizer, skips) for prompt, ids in pairs]
+        repeated = [echo for echo in echoes for _ in range(call.num_samples)]
+        settings = {**call.settings, "prompt_logprobs": body.logprobs}
+        return replace(call, settings=settings, echoes=repeated, has_completion=body.max_tokens != 0)
 
     def chat(self, body: ChatBody) -> Call:
         """Return the call of a checked chat body; raises ApiError if it is refused."""
@@ -147,6 +161,9 @@ class RequestParser:
     def _check_completion(self, body: CompletionBody) -> None:
         if body.best_of not in (None, body.n or 1):
             raise ApiError(400, "best_of must equal n: specdec ranks no texts.", "best_of", "unsupported_value")
+        if body.max_tokens == 0 and not body.echo:
+            message = "max_tokens=0 asks for an empty answer: give 1 or more, or echo: true for the prompt alone."
+            raise ApiError(400, message, "max_tokens", "invalid_value")
         most = self._most_prompt_tokens()  # before each id is looked at
         longest = max((len(prompt) for prompt in body.prompt if isinstance(prompt, list)), default=0)
         if longest > most:

@@ -186,7 +186,7 @@ class CompletionResponse(ResponseBuilder):
         return {
             "tokens": [each.text for each in logprobs],
             "token_logprobs": [_finite(each.logprob) for each in logprobs],
-            "top_logprobs": [_by_text(each) for each in logprobs],
+            "top_logprobs": [None if each.logprob is None else _by_text(each) for each in logprobs],
             "text_offset": [each.offset for each in logprobs],
         }
 
@@ -205,9 +205,9 @@ def _entry(found: TokenLogprob) -> dict[str, Any]:
     return {"token": found.text, "logprob": _finite(found.logprob), "bytes": coded}
 
 
-def _by_text(emitted: TokenLogprob) -> dict[str, float]:
+def _by_text(emitted: TokenLogprob) -> dict[str, float | None]:
     """Return the top tokens and the emitted one by text; if another token has the same text, by id."""
-    found: dict[str, float] = {}
+    found: dict[str, float | None] = {}
     others = () if emitted.token in {other.token for other in emitted.top} else (emitted,)
     for other in (*emitted.top, *others):
         name = f"token_id:{other.token}" if other.text in found else other.text
@@ -215,6 +215,8 @@ def _by_text(emitted: TokenLogprob) -> dict[str, float]:
     return found
 
 
-def _finite(logprob: float) -> float:
+def _finite(logprob: float | None) -> float | None:
     """Return a log-probability as a finite number for JSON; like OpenAI, -9999 for minus infinity."""
-    return max(logprob, -9999.0)
+    if logprob is None:
+        return None
+    return logprob if logprob > -9999.0 else -9999.0  # also for NaN

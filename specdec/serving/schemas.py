@@ -181,6 +181,8 @@ class CompletionBody(Sampling):
             ]
         }
     )
+    max_tokens: int | None = Field(default=None, ge=0, lt=_MOST_TOKENS, description="0 only with echo")
+    echo: bool | None = Field(default=None, description="begin the answer with the prompt, and its log-probabilities")
     logprobs: int | None = Field(default=None, ge=0, le=20)
     best_of: int | None = Field(default=None, ge=1, lt=_MOST_TOKENS)
 

@@ -107,7 +107,7 @@ def test_what_clients_send_with_every_chat_changes_nothing(chatting: Served, fie
 @pytest.mark.parametrize(
     ("path", "name", "value"),
     [
-        ("completions", "echo", True),
+        ("chat/completions", "echo", True),
         ("completions", "suffix", "end"),
         ("completions", "use_beam_search", True),
         ("completions", "length_penalty", 1.2),

@@ -1,0 +1,45 @@
+"""Log-probabilities of a prompt's tokens, computed while the prompt is read."""
+
+import torch
+
+from specdec.backends.output import OutputRow
+from specdec.decoding.request_state import RequestState
+from specdec.record import PromptLogprobs
+from specdec.sampling.topk import topk
+
+_BLOCK = 64  # tokens: the logits of a whole chunk in float64 would be a copy of hundreds of megabytes
+
+
+def prompt_logprobs(request: RequestState, start: int, stop: int, output: OutputRow) -> PromptLogprobs | None:
+    """Return the log-probabilities of the tokens that follow positions ``start`` to ``stop`` of a prompt.
+
+    Args:
+        output: of the nodes at these positions, by their distance from ``start``.
+
+    Returns:
+        None if the settings ask for none.
+    """
+    num_top = request.settings.prompt_logprobs
+    if num_top is None:
+        return None
+    blocks = [
+        _of_block(
+            torch.stack([output.logits(position - start) for position in range(first, min(first + _BLOCK, stop))]),
+            request.tokens[first + 1 : min(first + _BLOCK, stop) + 1],
+            num_top,
+        )
+        for first in range(start, stop, _BLOCK)
+    ]
+    logprobs, top_ids, top_logprobs = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    return PromptLogprobs(start + 1, logprobs, top_ids, top_logprobs)
+
+
+def _of_block(logits: torch.Tensor, tokens: list[int], num_top: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the tokens' log-probabilities, ``(tokens,)``, and the top ids and theirs, ``(tokens, num_top)``."""
+    normalizer = logits.double().logsumexp(-1, keepdim=True)
+    own = logits.gather(-1, torch.tensor(tokens, device=logits.device)[:, None])
+    if num_top:
+        top, ids = topk(logits, num_top)
+    else:
+        top, ids = own[:, :0], torch.empty(len(tokens), 0, dtype=torch.long)
+    return (own - normalizer)[:, 0].cpu(), ids.cpu(), (top - normalizer).cpu()
