@@ -18,6 +18,7 @@ from specdec.serving.connections import Watched
 from specdec.serving.errors import ApiError
 from specdec.serving.event_stream import Json
 from specdec.serving.middleware import Gate
+from specdec.serving.responses_api.body import ResponsesBody
 from specdec.serving.schemas import ChatBody, CompletionBody
 from specdec.serving.server import Server
 
@@ -115,6 +116,10 @@ def _add_models(app: FastAPI, server: Server) -> None:
     @app.post("/v1/completions", responses=_REFUSED)
     async def completions(body: CompletionBody, request: Request) -> Response:
         return await server.completion(request)
+
+    @app.post("/v1/responses", responses=_REFUSED)
+    async def responses(body: ResponsesBody, request: Request) -> Response:
+        return await server.responses(request)
 
     @_get(app, "/v1/models")
     async def models() -> Response:

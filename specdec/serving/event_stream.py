@@ -57,18 +57,24 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """A response of server-sent events; the last event is ``[DONE]``, as in OpenAI's API.
+    """A response of server-sent events, as in OpenAI's API: they have names, or the last one is ``[DONE]``.
 
     Args:
         events: the events of each list are sent together.
         close: called at the end, also if the client disconnects.
+        has_names: each event's "type" is its name, and the last one ends the stream.
     """
 
-    def __init__(self, events: AsyncIterator[list[Mapping[str, Any]]], close: Callable[[], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        events: AsyncIterator[list[Mapping[str, Any]]],
+        close: Callable[[], Awaitable[object]],
+        has_names: bool = False,
+    ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self.headers["Content-Type"] = "text/event-stream; charset=utf-8"
         del self.headers["Content-Length"]
-        self._events, self._close = events, close
+        self._events, self._close, self._has_names = events, close, has_names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -80,9 +86,13 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> None:
         await sent(send, {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for events in self._events:
-            body = b"".join(b"data: " + as_json(event) + b"\n\n" for event in events)
+            body = b"".join(self._name(event) + b"data: " + as_json(event) + b"\n\n" for event in events)
             await sent(send, {"type": "http.response.body", "body": body, "more_body": True})
-        await sent(send, {"type": "http.response.body", "body": b"data: [DONE]\n\n", "more_body": False})
+        last = b"" if self._has_names else b"data: [DONE]\n\n"
+        await sent(send, {"type": "http.response.body", "body": last, "more_body": False})
+
+    def _name(self, event: Mapping[str, Any]) -> bytes:
+        return f"event: {event['type']}\n".encode() if self._has_names else b""
 
 
 async def sent(send: Send, message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Response bodies in the format of OpenAI's API reference, for completions and for chat."""
+"""Response bodies in the format of OpenAI's API reference: what all have in common, completions, and chat."""
 
 import time
 import uuid
@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from specdec.serving.answers import Answer, CallPiece, Piece
 from specdec.serving.engine import Progress
+from specdec.serving.errors import ApiError
 from specdec.serving.logprobs import TokenLogprob
 from specdec.serving.requests import Call
 from specdec.serving.usage import Figures
@@ -21,14 +22,13 @@ class ResponseBuilder(ABC):
     If it ``keeps_texts``, the whole answer is available at the end.
     """
 
-    prefix: ClassVar[str]
-    whole: ClassVar[str]  # the "object" field of an answer
-    part: ClassVar[str]  # … and of a part of a streamed one
+    prefix: ClassVar[str]  # of ids
+    names_events: ClassVar[bool] = False  # the events of a stream have names
 
     def __init__(self, call: Call, name: str, fingerprint: str, keeps_texts: bool) -> None:
         self._call, self._keeps_texts = call, keeps_texts
         self._head = {
-            "id": f"{self.prefix}-{uuid.uuid4().hex}",
+            "id": f"{self.prefix}{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": name,
             "system_fingerprint": fingerprint,
@@ -81,26 +81,47 @@ class ResponseBuilder(ABC):
             },
         }
 
+    def finish_reason(self, index: int) -> str:
+        """Return why a text has ended."""
+        parser, reason = self._parsers[index], _FINISHED[self._finish[index] or "length"]
+        return "tool_calls" if reason == "stop" and parser.num_calls and parser.is_complete else reason
+
+    @abstractmethod
     def answer(self) -> dict[str, Any]:
         """Return the whole answer."""
+
+    def beginning(self) -> list[dict[str, Any]]:
+        """Return the events of a streamed answer before the first text."""
+        return []
+
+    @abstractmethod
+    def chunks(self, progress: Progress, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
+        """Return a step's events of a streamed answer; called after ``note``, which has returned the pieces."""
+
+    def end(self) -> dict[str, Any]:
+        """Return the event with the usage, if it is requested."""
+        return {"usage": self.usage()}
+
+    def failure(self, error: ApiError) -> list[dict[str, Any]]:
+        """Return the last events of a streamed answer that fails."""
+        return [error.body]
+
+
+class ChoicesResponse(ResponseBuilder):
+    """Responses with a choice for each text."""
+
+    whole: ClassVar[str]  # the "object" field of an answer
+    part: ClassVar[str]  # … and of a part of a streamed one
+
+    def answer(self) -> dict[str, Any]:
         choices = [
             {"index": index, **self._whole_choice(answer, logprobs), "finish_reason": self.finish_reason(index)}
             for index, (answer, logprobs) in enumerate(zip(self._answers, self._logprobs, strict=True))
         ]
         return {**self._head, "object": self.whole, "choices": choices, "usage": self.usage()}
 
-    def beginning(self) -> list[dict[str, Any]]:
-        """Return the parts before the first text."""
-        return []
-
-    def finish_reason(self, index: int) -> str:
-        """Return why a text has ended."""
-        parser, reason = self._parsers[index], _FINISHED[self._finish[index] or "length"]
-        return "tool_calls" if reason == "stop" and parser.num_calls and parser.is_complete else reason
-
     def chunks(self, progress: Progress, pieces: Sequence[Piece]) -> list[dict[str, Any]]:
-        """Return a step's parts of a streamed answer: one for each piece, and one at least."""
-        parts = []
+        parts = []  # one for each piece, and one at least
         for number, piece in enumerate(pieces or [Piece()]):
             is_last = progress.result is not None and number >= len(pieces) - 1
             reason = self.finish_reason(progress.index) if is_last else None
@@ -110,7 +131,6 @@ class ResponseBuilder(ABC):
         return parts
 
     def end(self) -> dict[str, Any]:
-        """Return the part with the usage."""
         return self._chunk([]) | {"usage": self.usage()}
 
     def _chunk(self, choices: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -125,10 +145,10 @@ class ResponseBuilder(ABC):
         """Return a choice of a part, without its index and finish reason."""
 
 
-class ChatResponse(ResponseBuilder):
+class ChatResponse(ChoicesResponse):
     """Responses of /v1/chat/completions."""
 
-    prefix, whole, part = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    prefix, whole, part = "chatcmpl-", "chat.completion", "chat.completion.chunk"
 
     def beginning(self) -> list[dict[str, Any]]:
         return [
@@ -165,14 +185,13 @@ class ChatResponse(ResponseBuilder):
     def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self._call.num_logprobs is None:
             return None
-        content = [_entry(each) | {"top_logprobs": [_entry(other) for other in each.top]} for each in logprobs]
-        return {"content": content, "refusal": None}
+        return {"content": [*map(logprob_entry, logprobs)], "refusal": None}
 
 
-class CompletionResponse(ResponseBuilder):
+class CompletionResponse(ChoicesResponse):
     """Responses of /v1/completions."""
 
-    prefix, whole, part = "cmpl", "text_completion", "text_completion"
+    prefix, whole, part = "cmpl-", "text_completion", "text_completion"
 
     def _whole_choice(self, answer: Answer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         return {"text": answer.content, "logprobs": self._told(logprobs)}
@@ -199,8 +218,12 @@ def _call_delta(call: CallPiece) -> dict[str, Any]:
     return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
+def logprob_entry(found: TokenLogprob) -> dict[str, Any]:
+    """Return a token and its top tokens as chat completions report them."""
+    return _entry(found) | {"top_logprobs": [*map(_entry, found.top)]}
+
+
 def _entry(found: TokenLogprob) -> dict[str, Any]:
-    """Return a token as chat completions report it."""
     coded = None if found.coded is None else [*found.coded]
     return {"token": found.text, "logprob": _finite(found.logprob), "bytes": coded}
 

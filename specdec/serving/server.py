@@ -6,7 +6,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 from starlette.responses import Response
@@ -26,13 +27,35 @@ from specdec.serving.metrics import Metrics, Stopwatch
 from specdec.serving.options import ServerOptions
 from specdec.serving.requests import Call, RequestParser
 from specdec.serving.responses import ChatResponse, CompletionResponse, ResponseBuilder
-from specdec.serving.schemas import ChatBody, CompletionBody, StreamOptions
+from specdec.serving.responses_api.as_chat import parse_responses, renamed
+from specdec.serving.responses_api.response import ResponsesResponse
+from specdec.serving.schemas import ChatBody, CompletionBody, Sampling, StreamOptions
 from specdec.serving.strategy_aliases import StrategyAliases
 
 _GONE = 499  # nginx's status for a client that has closed the connection; only for the log
-Body = TypeVar("Body", ChatBody, CompletionBody)
+Body = TypeVar("Body", bound=Sampling)
 Step = Sequence[tuple[Progress, Sequence[Piece]]]  # with the pieces of each answer that the step completes
 Parts = AsyncGenerator[Step, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[Body]):
+    """What one of OpenAI's paths does with a request.
+
+    Attributes:
+        parse: the body's content to a checked object.
+        make: the body to a call, by a parser of its lane.
+        builder: the class of the response, or what makes it, for a body.
+    """
+
+    parse: Callable[[bytes], Body]
+    make: Callable[[RequestParser, Body], Call]
+    builder: Callable[[Body], Callable[[Call, str, str, bool], ResponseBuilder]]
+
+
+CHAT = Endpoint(partial(parse, kind=ChatBody), RequestParser.chat, lambda _: ChatResponse)
+COMPLETION = Endpoint(partial(parse, kind=CompletionBody), RequestParser.completion, lambda _: CompletionResponse)
+RESPONSES = Endpoint(parse_responses, RequestParser.chat, lambda body: partial(ResponsesResponse, body.origin))
 
 
 class Server:
@@ -87,11 +110,18 @@ class Server:
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation; raises ApiError if it is refused or fails before its first token."""
-        return await self._answer(request, ChatBody, RequestParser.chat, ChatResponse)
+        return await self._answer(request, CHAT)
 
     async def completion(self, request: Request) -> Response:
         """Complete prompts; raises as ``chat`` does."""
-        return await self._answer(request, CompletionBody, RequestParser.completion, CompletionResponse)
+        return await self._answer(request, COMPLETION)
+
+    async def responses(self, request: Request) -> Response:
+        """Answer a conversation by OpenAI's newer API; raises as ``chat`` does."""
+        try:
+            return await self._answer(request, RESPONSES)
+        except ApiError as error:
+            raise renamed(error) from None
 
     def model(self) -> dict[str, Any]:
         """Return the model's entry in /v1/models."""
@@ -105,22 +135,17 @@ class Server:
             "has_chat_template": self._has_chat_template,
         }
 
-    async def _answer(
-        self,
-        request: Request,
-        kind: type[Body],
-        make: Callable[[RequestParser, Body], Call],
-        shape: type[ResponseBuilder],
-    ) -> Response:
+    async def _answer(self, request: Request, endpoint: Endpoint[Body]) -> Response:
         try:
-            body, call, place = await self._taken_up(request, kind, make)
+            body, call, place = await self._taken_up(request, endpoint)
         except ClientGone:
             return Response(status_code=_GONE)
         log_fields = request.state.log_fields
         log_fields |= {"prompt_tokens": call.num_prompt_tokens, "texts": len(call.prompts), "strategy": call.strategy}
         if self.options.logs_prompts:
             log_fields["body"] = body.model_dump(exclude_none=True)
-        answer = shape(call, self.options.name, self._fingerprint, not body.stream or self.options.logs_prompts)
+        keeps_texts = not body.stream or self.options.logs_prompts
+        answer = endpoint.builder(body)(call, self.options.name, self._fingerprint, keeps_texts)
         running = self._running(Job(call, place.leave), answer, request)
         try:
             if not body.stream:
@@ -134,11 +159,10 @@ class Server:
             if isinstance(error, ClientGone):
                 return Response(status_code=_GONE)
             raise
-        return EventStream(_streamed(first, running.parts, answer, body.stream_options), running.close)
+        events = _streamed(first, running.parts, answer, body.stream_options)
+        return EventStream(events, running.close, answer.names_events)
 
-    async def _taken_up(
-        self, request: Request, kind: type[Body], make: Callable[[RequestParser, Body], Call]
-    ) -> tuple[Body, Call, Place]:
+    async def _taken_up(self, request: Request, endpoint: Endpoint[Body]) -> tuple[Body, Call, Place]:
         """Return a request's body, call and place, which is released if the request is refused.
 
         Raises:
@@ -147,11 +171,11 @@ class Server:
         """
         check_content_type(request.headers.get("content-type"), request.headers.get("content-encoding"))
         content = await request.body()
-        body = await while_connected(request.receive, self._lanes.run(len(content), lambda _: parse(content, kind)))
+        body = await while_connected(request.receive, self._lanes.run(len(content), lambda _: endpoint.parse(content)))
         self._parser.check(body)
         place = self.admission.enter(body.num_texts)
         try:
-            encoding = self._lanes.run(len(content), lambda parser: make(parser, body))
+            encoding = self._lanes.run(len(content), lambda parser: endpoint.make(parser, body))
             call = await while_connected(request.receive, encoding)
             constraint = await while_connected(request.receive, self._compiler.compiled(call.plan))
             if constraint is not None:
@@ -232,7 +256,7 @@ async def _streamed(
         if options.include_usage:
             yield [answer.end()]
     except ApiError as error:
-        yield [error.body]
+        yield [*answer.failure(error)]
 
 
 def _was_cancelled(progress: Progress) -> bool:

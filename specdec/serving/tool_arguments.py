@@ -37,10 +37,18 @@ def _function(function: Any, place: str) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise _refusal(place, "give an object with a name and arguments")
     arguments = function.get("arguments")
-    return {**function, "arguments": {} if arguments in ("", None) else _arguments(arguments, f"{place}.arguments")}
+    return {**function, "arguments": {} if arguments in ("", None) else parsed_arguments(arguments, f"{place}.arguments")}
 
 
-def _arguments(arguments: Any, place: str) -> dict[str, Any]:
+def parsed_arguments(arguments: Any, place: str) -> dict[str, Any]:
+    """Return the arguments of a call as a mapping.
+
+    Args:
+        place: of the arguments in the request, for errors.
+
+    Raises:
+        ApiError: if they aren't a JSON object, or its text.
+    """
     if isinstance(arguments, str):
         try:
             check_count(arguments.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,1 @@
+"""OpenAI's /v1/responses without memory: each request has the whole conversation."""

@@ -1,0 +1,119 @@
+"""A request of /v1/responses as a request of /v1/chat/completions, which the server answers."""
+
+from typing import Any
+
+from pydantic import PrivateAttr, ValidationError
+
+from specdec.serving.body_parsing import parse_object
+from specdec.serving.errors import ApiError, of_validation
+from specdec.serving.neutral_fields import CHAT_FIELDS, without_neutral_fields
+from specdec.serving.responses_api.body import ResponsesBody, TextFormat, without_unsupported
+from specdec.serving.responses_api.conversation import messages_of
+from specdec.serving.schemas import ChatBody
+
+_SAME = "model", "stream", "temperature", "top_p", "parallel_tool_calls", "top_logprobs"
+# What an error names in a chat's body, and what it is here; the first that fits.
+_NAMES = (
+    ("response_format.json_schema", "text.format"), ("response_format", "text.format"), ("messages", "input"),
+    ("max_completion_tokens", "max_output_tokens"), ("reasoning_effort", "reasoning.effort"),
+    ("verbosity", "text.verbosity"), (".function", ""),
+)  # fmt: skip
+
+
+class ResponsesChat(ChatBody):
+    """A request of /v1/responses as a chat's."""
+
+    _origin: ResponsesBody | None = PrivateAttr(default=None)
+
+    @property
+    def origin(self) -> ResponsesBody:
+        """The request as it was."""
+        assert self._origin is not None, "it is set by parse_responses"
+        return self._origin
+
+
+def parse_responses(content: bytes) -> ResponsesChat:
+    """Parse the body of a request.
+
+    Raises:
+        ApiError: if it can't be parsed, or has an invalid or unsupported field.
+    """
+    fields = without_unsupported(parse_object(content))
+    try:
+        body = ResponsesBody.model_validate(fields)
+    except ValidationError as error:
+        raise _of_pydantic(error) from None
+    try:
+        chat = _chat(body)
+    except ApiError as error:
+        raise renamed(error) from None
+    chat._origin = body
+    return chat
+
+
+def renamed(error: ApiError) -> ApiError:
+    """Return an error about a chat's body with the names of a response's fields."""
+    message, param = str(error), error.param
+    if param is None or error.code == "unknown_parameter":  # the request has that name
+        return error
+    for theirs, own in _NAMES:
+        if theirs in param:
+            param_here = param.replace(theirs, own)
+            return ApiError(error.status, message.replace(param, param_here), param_here, error.code, error.headers)
+    return error
+
+
+def _chat(body: ResponsesBody) -> ResponsesChat:
+    """Return a request as a chat's."""
+    fields = body.others | {name: getattr(body, name) for name in _SAME}
+    fields |= {
+        "messages": messages_of(body.instructions, body.input),
+        "max_completion_tokens": body.max_output_tokens,
+        "tools": None if body.tools is None else [_tool(tool, index) for index, tool in enumerate(body.tools)],
+        "tool_choice": _tool_choice(body.tool_choice),
+        "logprobs": True if body.wants_logprobs else None,
+        "response_format": _response_format(None if body.text is None else body.text.format),
+        "verbosity": None if body.text is None else body.text.verbosity,
+        "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
+    }
+    if body.top_logprobs and not body.wants_logprobs:
+        message = 'top_logprobs needs include: ["message.output_text.logprobs"].'
+        raise ApiError(400, message, "top_logprobs", "invalid_value")
+    try:
+        return ResponsesChat.model_validate(without_neutral_fields(fields, CHAT_FIELDS, ChatBody.model_fields))
+    except ValidationError as error:
+        raise _of_pydantic(error) from None
+
+
+def _of_pydantic(error: ValidationError) -> ApiError:
+    return of_validation(error.errors(include_url=False, include_context=False, include_input=False))
+
+
+def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
+    kind = tool.get("type")
+    if kind != "function":
+        message = f"Invalid value for 'tools[{index}].type': {str(kind)[:64]!r} isn't supported: give functions."
+        raise ApiError(400, message, f"tools[{index}].type", "unsupported_value")
+    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
+
+
+def _tool_choice(choice: Any) -> Any:
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return _named(choice)
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools" and isinstance(choice.get("tools"), list):
+        tools = [_named(tool) if isinstance(tool, dict) else tool for tool in choice["tools"]]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
+    return choice
+
+
+def _named(choice: dict[str, Any]) -> dict[str, Any]:
+    return {"type": choice.get("type"), "function": {"name": choice.get("name")}}
+
+
+def _response_format(text: TextFormat | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    if text.type != "json_schema":
+        return {"type": text.type}
+    fields = text.model_dump(by_alias=True, exclude_none=True)
+    return {"type": fields.pop("type"), "json_schema": fields}

@@ -1,0 +1,120 @@
+"""A response's input as the messages of a chat."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec.serving.errors import ApiError
+from specdec.serving.tool_arguments import parsed_arguments
+
+_ROLES = "user", "assistant", "system", "developer"
+_TEXT_PARTS = {"input_text": "text", "output_text": "text", "refusal": "refusal"}
+Message = dict[str, Any]
+
+
+def messages_of(instructions: str | None, given: str | Sequence[Any]) -> list[Message]:
+    """Return the messages of a conversation; ``instructions`` are its first one.
+
+    The parts of one turn of the assistant, its reasoning, text and calls, become one message.
+
+    Raises:
+        ApiError: with the item at fault.
+    """
+    if not isinstance(given, str | list) or not given:
+        raise _refusal("input", "give text or a list of items, neither of them empty")
+    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
+    conversation = _Conversation()
+    if instructions is not None:
+        conversation.messages.append({"role": "system", "content": instructions})
+    for index, item in enumerate(items):
+        conversation.add(item, f"input[{index}]")
+    return conversation.messages
+
+
+class _Conversation:
+    """The messages so far."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._turn: Message | None = None  # the assistant's, while its items follow one another
+        self._names: dict[str, str] = {}  # of functions, by the call's id
+
+    def add(self, item: Any, place: str) -> None:
+        """Add an item."""
+        if not isinstance(item, Mapping):
+            raise _refusal(place, "give an object")
+        match item.get("type", "message"):
+            case "message":
+                self._add_message(item, place)
+            case "function_call":
+                self._add_call(item, place)
+            case "function_call_output":
+                self._add_output(item, place)
+            case "reasoning":
+                reasoning = _text_of(item.get("content") or item.get("summary") or "", f"{place}.content")
+                turn = self._assistant()
+                turn["reasoning_content"] = turn.get("reasoning_content", "") + reasoning
+            case "item_reference":
+                raise _refusal(f"{place}.type", "this server stores no items: send the item itself")
+            case kind:
+                known = "message, function_call, function_call_output or reasoning"
+                raise _refusal(f"{place}.type", f"{str(kind)[:64]!r} isn't supported: give {known}")
+
+    def _add_message(self, item: Mapping[str, Any], place: str) -> None:
+        role, content = item.get("role"), _text_of(item.get("content"), f"{place}.content")
+        if role not in _ROLES:
+            raise _refusal(f"{place}.role", f"give one of {', '.join(_ROLES)}")
+        if role != "assistant":
+            self._turn = None
+            self.messages.append({"role": role, "content": content})
+            return
+        turn = self._assistant()
+        if "tool_calls" in turn or turn["content"]:
+            turn = self._assistant(is_new=True)
+        turn["content"] = content
+
+    def _add_call(self, item: Mapping[str, Any], place: str) -> None:
+        call_id, name, arguments = (_string(item, key, place) for key in ("call_id", "name", "arguments"))
+        self._names[call_id] = name
+        function = {"name": name, "arguments": parsed_arguments(arguments or "{}", f"{place}.arguments")}
+        calls = self._assistant().setdefault("tool_calls", [])
+        calls.append({"id": call_id, "type": "function", "function": function})
+
+    def _add_output(self, item: Mapping[str, Any], place: str) -> None:
+        call_id, content = _string(item, "call_id", place), _text_of(item.get("output"), f"{place}.output")
+        self._turn = None
+        name = {"name": self._names[call_id]} if call_id in self._names else {}
+        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content, **name})
+
+    def _assistant(self, is_new: bool = False) -> Message:
+        """Return the assistant's message that is being put together."""
+        if self._turn is None or is_new:
+            self._turn = {"role": "assistant", "content": ""}
+            self.messages.append(self._turn)
+        return self._turn
+
+
+def _text_of(content: Any, place: str) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise _refusal(place, "give text, or a list of parts")
+    return "".join(_text_of_part(part, f"{place}[{index}]") for index, part in enumerate(content))
+
+
+def _text_of_part(part: Any, place: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    name = "text" if kind in ("reasoning_text", "summary_text") else _TEXT_PARTS.get(str(kind))
+    if name is None or not isinstance(part.get(name), str):
+        raise _refusal(place, "give a part of type input_text or output_text: this model reads text alone")
+    return str(part[name])
+
+
+def _string(item: Mapping[str, Any], key: str, place: str) -> str:
+    value = item.get(key)
+    if not isinstance(value, str):
+        raise _refusal(f"{place}.{key}", "give a string")
+    return value
+
+
+def _refusal(place: str, message: str) -> ApiError:
+    return ApiError(400, f"Invalid value for '{place}': {message}.", place, "invalid_value")
