@@ -1,6 +1,7 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`. `make real-model` fetches SmolLM2,
 # `make openvino` installs that plug-in and tests it,
 # `make distributed` runs the tests with several processes that `make test` leaves out,
+# `make clients` installs other projects' clients of the server and tests them,
 # `make head` trains SmolLM2's draft head in three hours,
 # `make docs` builds the documentation in build/site and tests it.
 # On Linux without a GPU, `make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu` downloads torch's smaller CPU build.
@@ -15,7 +16,7 @@ WRITES_DOCS := $(VENV)/writes-docs
 INSTALL := $(PYTHON) .ci/install.py $(BIN)/python
 VLLM := build/environments/vllm/bin/python
 
-.PHONY: demo test lint docs benchmark real-model head openvino vllm-check distributed clean
+.PHONY: demo test lint docs benchmark real-model head openvino vllm-check distributed clients clean
 
 demo: $(SHOWS)
 	@$(BIN)/specdec demo
@@ -26,6 +27,10 @@ test: $(INSTALLED)
 
 distributed: $(INSTALLED)
 	$(BIN)/python -m pytest tests/distributed -m "processes or not processes" -n auto
+
+clients: $(INSTALLED)
+	$(BIN)/python -m tests.serving.clients.environments
+	$(BIN)/python -m pytest tests/serving/clients
 
 openvino: $(HAS_OPENVINO)
 	$(BIN)/python -m pytest plugins/specdec-openvino

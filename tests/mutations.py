@@ -24,6 +24,7 @@ SPLIT = "tests/masks/test_split.py"
 SIGNALS = "tests/laws/test_signal_laws.py"
 ROWS = "tests/laws/test_backend_laws.py"
 SCHEDULER = "tests/decoding/test_scheduler.py"
+PROMPTS = "tests/decoding/test_prompt_logprobs.py"
 CONSTRAINTS = "tests/laws/test_constraint_laws.py"
 HEADS = "tests/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
 MOST_SECONDS = 1800
@@ -355,6 +356,23 @@ MUTATIONS = (
         "specdec/heads/drafting.py",
         (("self._visible[self._rows, parents]", "self._visible[self._rows, (parents + 1) % self.width]"),),
         (HEADS,),
+    ),
+    Mutation(
+        "log-probabilities of a prompt's tokens one place too early",
+        "specdec/decoding/prompt_logprobs.py",
+        (
+            (
+                "request.tokens[first + 1 : min(first + _BLOCK, stop) + 1]",
+                "request.tokens[first : min(first + _BLOCK, stop)]",
+            ),
+        ),
+        (PROMPTS,),
+    ),
+    Mutation(
+        "a prompt that is scored although its prefix is cached",
+        "specdec/decoding/lifecycle.py",
+        (("if request.settings.prompt_logprobs is not None:", "if False:"),),
+        (PROMPTS,),
     ),
 )  # fmt: skip
 

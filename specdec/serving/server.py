@@ -19,9 +19,10 @@ from specdec.serving.admission import Admission, Place
 from specdec.serving.answers import Piece
 from specdec.serving.body_parsing import check_content_type, parse
 from specdec.serving.compilation import ConstraintCompiler
-from specdec.serving.engine import Engine, Job, Progress
+from specdec.serving.engine import Engine
 from specdec.serving.errors import ApiError
 from specdec.serving.event_stream import ClientGone, EventStream, Json, while_connected
+from specdec.serving.jobs import Job, Progress
 from specdec.serving.lanes import Lanes
 from specdec.serving.metrics import Metrics, Stopwatch
 from specdec.serving.options import ServerOptions

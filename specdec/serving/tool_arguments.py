@@ -37,7 +37,8 @@ def _function(function: Any, place: str) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise _refusal(place, "give an object with a name and arguments")
     arguments = function.get("arguments")
-    return {**function, "arguments": {} if arguments in ("", None) else parsed_arguments(arguments, f"{place}.arguments")}
+    parsed = {} if arguments in ("", None) else parsed_arguments(arguments, f"{place}.arguments")
+    return {**function, "arguments": parsed}
 
 
 def parsed_arguments(arguments: Any, place: str) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from specdec import Generator, demo
 from specdec.backends.cache import RaggedLayer
 from specdec.serving import event_stream as connection
 from specdec.serving.admission import Admission
-from specdec.serving.engine import Engine, Job, Progress
+from specdec.serving.engine import Engine
 from specdec.serving.errors import ApiError
 from specdec.serving.event_stream import ClientGone, EventStream
+from specdec.serving.jobs import Job, Progress
 from specdec.serving.logprobs import TokenLogprob
 from specdec.serving.requests import Call, RequestParser
 from specdec.serving.responses import _by_text

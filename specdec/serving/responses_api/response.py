@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from specdec.serving.answers import Piece
-from specdec.serving.engine import Progress
 from specdec.serving.errors import ApiError
+from specdec.serving.jobs import Progress
 from specdec.serving.requests import Call
 from specdec.serving.responses import ResponseBuilder, logprob_entry
 from specdec.serving.responses_api.body import ResponsesBody
