@@ -11,7 +11,13 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
 from tests.serving.serving import Served, serving
-from tests.support.scripted_model import asks_for_weather, called, says_what_it_is_told, scripted_chat
+from tests.support.scripted_model import (
+    REASONING_TEMPLATE,
+    asks_for_weather,
+    called,
+    says_what_it_is_told,
+    scripted_chat,
+)
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 WEATHER: Any = {
@@ -230,6 +236,34 @@ def test_text_before_a_call_and_two_calls_are_items_of_their_own() -> None:
         own = [event for event in events if event.get("output_index") == index]
         assert own[0]["type"] == "response.output_item.added"
         assert own[-1] == {**own[-1], "type": "response.output_item.done", "item": item}
+
+
+def test_reasoning_is_an_item_that_can_be_passed_back() -> None:
+    def reply(conversation: str) -> str:
+        return "<think>let me see</think>done" if "<think>let me see</think>" not in conversation else "seen"
+
+    with serving(scripted_chat(reply, REASONING_TEMPLATE)) as thinking:
+        body: dict[str, Any] = {"model": "demo", "input": [{"role": "user", "content": "?"}], "temperature": 0}
+        events = events_of(thinking, body)
+        whole = thinking.post("/v1/responses", body).json()
+        Response.model_validate(whole)
+        items = [*body["input"], *whole["output"], {"role": "user", "content": "and?"}]
+        again = thinking.post("/v1/responses", {**body, "input": items}).json()
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    num_deltas, num_reasoning = kinds.count("output_text.delta"), kinds.count("reasoning_text.delta")
+    assert kinds == [
+        "created", "in_progress",
+        "output_item.added", "content_part.added", *["reasoning_text.delta"] * num_reasoning,
+        "reasoning_text.done", "content_part.done", "output_item.done",
+        "output_item.added", "content_part.added", *["output_text.delta"] * num_deltas,
+        "output_text.done", "content_part.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    assert without_ids(events[-1]["response"]["output"]) == without_ids(whole["output"])
+    reasoning, message = whole["output"]
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "let me see"}]
+    assert message["content"][0]["text"] == "done"
+    assert 0 < whole["usage"]["output_tokens_details"]["reasoning_tokens"] < whole["usage"]["output_tokens"]
+    assert again["output"][-1]["content"][0]["text"] == "seen"
 
 
 def test_log_probabilities_are_those_of_a_chat(chatting: Served, plain: dict[str, Any]) -> None:

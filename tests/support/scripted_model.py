@@ -16,6 +16,10 @@ TEMPLATE = (
     '<tool_call>{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}</tool_call>'
     "{% endfor %}{{ '\n' }}{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
+REASONING_TEMPLATE = TEMPLATE.replace(
+    "{{ message.content }}",
+    "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}{{ message.content }}",
+)
 _BEGIN = "assistant:"
 _REST = 1e-9  # probability of each other token, for a mask that refuses the script's
 Reply = Callable[[str], str]  # conversation -> answer
@@ -41,10 +45,10 @@ def asks_for_weather(conversation: str) -> str:
     return f"Paris has {results[0]} degrees, Rome has {results[1]}."
 
 
-def scripted_chat(reply: Reply) -> Generator:
+def scripted_chat(reply: Reply, template: str = TEMPLATE) -> Generator:
     """Return a generator of a model that answers each conversation with ``reply``."""
     tokenizer = copy.deepcopy(trained())
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = template
     size, end = len(tokenizer), tokenizer.convert_tokens_to_ids(END)
 
     @lru_cache(4096)

@@ -50,9 +50,7 @@ class _Conversation:
             case "function_call_output":
                 self._add_output(item, place)
             case "reasoning":
-                reasoning = _text_of(item.get("content") or item.get("summary") or "", f"{place}.content")
-                turn = self._assistant()
-                turn["reasoning_content"] = turn.get("reasoning_content", "") + reasoning
+                self._add_reasoning(item, place)
             case "item_reference":
                 raise _refusal(f"{place}.type", "this server stores no items: send the item itself")
             case kind:
@@ -71,6 +69,12 @@ class _Conversation:
         if "tool_calls" in turn or turn["content"]:
             turn = self._assistant(is_new=True)
         turn["content"] = content
+
+    def _add_reasoning(self, item: Mapping[str, Any], place: str) -> None:
+        name = "content" if item.get("content") else "summary"
+        if reasoning := _text_of(item.get(name) or "", f"{place}.{name}"):
+            turn = self._assistant()
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + reasoning
 
     def _add_call(self, item: Mapping[str, Any], place: str) -> None:
         call_id, name, arguments = (_string(item, key, place) for key in ("call_id", "name", "arguments"))
