@@ -53,7 +53,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),
-    ({"echo": True}, "echo"),
+    ({"echo": 1}, "echo"),
     ({"best_of": 3}, "best_of"),
     ({"suffix": "x"}, "suffix"),
     ({"colour": 1}, "colour"),
@@ -158,7 +158,8 @@ def test_other_paths_and_methods_have_openais_shape(served: Served) -> None:
     for answer, status in (
         (httpx.get(f"{served.url}/v1/nothing"), 404),
         (httpx.get(f"{served.url}/v1/completions"), 405),
-        (served.post("/v1/responses", {}), 404),
+        (served.post("/v1/embeddings", {}), 404),
+        (httpx.get(f"{served.url}/v1/responses/resp_1"), 404),
         (served.post("/v1/completions", {**GOOD, "model": "other"}), 404),
     ):
         assert answer.status_code == status

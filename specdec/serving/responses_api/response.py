@@ -33,7 +33,8 @@ class ResponsesResponse(ResponseBuilder):
         if pieces and all(piece.reasoning for piece in pieces):
             self._num_reasoning_tokens += len(progress.token_ids)
         if progress.result is not None:
-            events += self._output.end(is_complete=self.finish_reason(0) != "length")
+            is_whole = self.finish_reason(0) != "length" and self._parsers[0].is_complete
+            events += self._output.end(is_complete=is_whole)
         if self._body.stream:
             self._events.append(events)
         return pieces
