@@ -14,6 +14,7 @@ from specdec import Generator, demo
 from specdec.backends.cache import RaggedLayer
 from specdec.serving import event_stream as connection
 from specdec.serving.admission import Admission
+from specdec.serving.answer_plans import AnswerPlan
 from specdec.serving.engine import Engine
 from specdec.serving.errors import ApiError
 from specdec.serving.event_stream import ClientGone, EventStream
@@ -99,7 +100,7 @@ def test_a_text_that_fails_ends_its_siblings(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def call(num_texts: int) -> Call:
-    return Call([[1]] * num_texts, 1, {}, [0] * num_texts, "off", None, None, None, False)
+    return Call([[1]] * num_texts, 1, {}, [0] * num_texts, "off", None, None, None, False, AnswerPlan())
 
 
 def test_a_place_is_free_once_decoding_is_over_whoever_reads() -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+from pydantic import BaseModel
 
 from specdec import Generator, demo
 from tests.serving.clients.environments import FOLDER, command
@@ -38,6 +40,38 @@ def run(client: str, *arguments: str, script: Path | None = None) -> Any:
     done = subprocess.run(whole, capture_output=True, encoding="utf-8", timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+class GetWeather(BaseModel):
+    """Degrees in a city."""
+
+    city: str
+
+
+def test_openais_python(scripted: Served) -> None:
+    """In this environment; the rest of it is in ``test_openai_client.py`` and ``test_responses_api.py``."""
+    client, said = scripted.openai(), f"Say: {json.dumps(ADA)}"
+    parsed = client.chat.completions.parse(
+        model="demo", messages=[{"role": "user", "content": said}], response_format=Person, temperature=0
+    )
+    assert parsed.choices[0].message.parsed == Person(**ADA)
+    tool: Any = openai.pydantic_function_tool(GetWeather, name="get_weather")
+    messages: Any = [{"role": "user", "content": "What is the weather?"}]
+    for _ in range(2):
+        choice = client.chat.completions.parse(model="demo", messages=messages, tools=[tool], temperature=0).choices[0]
+        assert choice.finish_reason == "tool_calls"
+        (call,) = choice.message.tool_calls or ()
+        asked = call.function.parsed_arguments
+        assert isinstance(asked, GetWeather)
+        result = {"role": "tool", "tool_call_id": call.id, "content": {"Paris": "21", "Rome": "25"}[asked.city]}
+        messages += [choice.message.to_dict(), result]
+    last = client.chat.completions.create(model="demo", messages=messages, tools=[tool], temperature=0).choices[0]
+    assert (last.message.content, last.finish_reason) == (WEATHER, "stop")
 
 
 def test_openais_javascript(scripted: Served, tmp_path: Path) -> None:
