@@ -42,7 +42,7 @@ class _Conversation:
         """Add an item."""
         if not isinstance(item, Mapping):
             raise _refusal(place, "give an object")
-        match item.get("type", "message"):
+        match item.get("type") or "message":
             case "message":
                 self._add_message(item, place)
             case "function_call":
