@@ -1,6 +1,7 @@
 """Facts from a model's configuration: positions, kinds of attention, and known reasons against it."""
 
 import inspect
+import math
 from typing import Any, Literal
 
 import torch
@@ -77,6 +78,8 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...], takes_states: boo
     if any(map(_drops_out, model.modules())):
         raise ModelError(f"{name} is in training mode, in which dropout changes its logits: call model.eval()")
     attention = attention_kinds(config, name, takes_states)
+    if takes_states and state_kinds(config) and (fault := _why_no_states(model)):
+        raise ModelError(f"{name} is unsupported: {fault}; use another model")
     cache_argument(model)  # refuses a model that has none
     head = model.get_output_embeddings()
     if head is None:
@@ -96,6 +99,17 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...], takes_states: boo
         widths=widths,
         num_layers=config.num_hidden_layers,
     )
+
+
+def _why_no_states(model: PreTrainedModel) -> str:
+    """Return why the states of a model can't be kept, or ""."""
+    limits = [tuple(module.time_step_limit) for module in model.modules() if hasattr(module, "time_step_limit")]
+    if any(limit != (0.0, math.inf) for limit in limits):
+        return (
+            "its code limits the time steps of its recurrence in passes over several tokens, but not in those over one "
+            "token, so drafts would change the text"
+        )
+    return _UNUSABLE_STATES.get(model.config.get_text_config().model_type, "")
 
 
 def _num_outputs(head: torch.nn.Module) -> int:
@@ -152,9 +166,7 @@ def attention_kinds(config: Any, name: str, takes_states: bool = False) -> dict[
     if not kinds:
         is_windowed = sizes["sliding"] is not None and getattr(config, "use_sliding_window", True)
         kinds = {"sliding_attention" if is_windowed else "full_attention"}
-    if takes_states and state_kinds(config):
-        if fault := _UNUSABLE_STATES.get(config.model_type):
-            raise ModelError(f"{name} is unsupported: {fault}; use another model")
+    if takes_states:
         kinds = {STATES.get(kind, kind) for kind in kinds} - {""}
     foreign = sorted(kinds - {"full_attention", *_WINDOWED})
     if foreign:

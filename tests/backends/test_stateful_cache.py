@@ -46,7 +46,7 @@ def test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks(name: str) 
     model = made(name)
     backend = loaded(model)
     assert not backend.shapes.takes_trees
-    for seed in range(2):
+    for seed in range(2 if name in ONE_OF_EACH_KIND else 1):
         check_backend(backend, lambda text: families.plain_logits(model, text)[-1], tolerance=TOLERANCE, seed=seed)
 
 
@@ -54,17 +54,18 @@ def test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks(name: str) 
 def test_every_strategys_text_is_that_of_transformers(name: str) -> None:
     model, prompts = made(name), texts(3)
     generator = Generator(model, proposer="prompt_lookup", max_batch_size=2)
+    strategies = STRATEGIES if name in ONE_OF_EACH_KIND else STRATEGIES[:1]
     greedy = [
         model.generate(
-            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=24, do_sample=False
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=16, do_sample=False
         )[0, len(prompt) :].tolist()
         for prompt in prompts
     ]
-    sampled = [decode_model(model, prompt, 24, 5, eos=()) for prompt in prompts]
+    sampled = [decode_model(model, prompt, 16, 5, eos=()) for prompt in prompts]
     num_accepted = 0
-    for strategy in STRATEGIES:
+    for strategy in strategies:
         for temperature, expected in ((0.0, greedy), (1.0, sampled)):
-            settings = {"max_new_tokens": 24, "eos_token_id": (), "temperature": temperature, "seed": 5}
+            settings = {"max_new_tokens": 16, "eos_token_id": (), "temperature": temperature, "seed": 5}
             results = generator.generate(prompts, proposer=strategy, **settings)
             assert [list(result.token_ids) for result in results] == expected
             num_accepted += sum(sum(result.stats.accepted_lengths) for result in results)
@@ -74,7 +75,7 @@ def test_every_strategys_text_is_that_of_transformers(name: str) -> None:
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
 def test_text_with_kept_contexts_is_the_text_from_scratch(name: str) -> None:
     kept, fresh = (Generator(made(name), proposer="autoregressive") for _ in range(2))
-    assert conversations(kept, fresh, families.VOCAB, 6) > 20
+    assert conversations(kept, fresh, families.VOCAB, 3) > 10
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND)

@@ -90,7 +90,7 @@ DELTA = {
     "linear_key_head_dim": 8, "linear_value_head_dim": 8,
 }  # fmt: skip
 CONVOLUTION = {"layer_types": ["conv", "full_attention"]}
-TWO_LAYERS = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2}
+TWO_LAYERS = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": None}
 
 # name -> (configuration class, its arguments): layers with states of the whole text, decoded with chains
 STATES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -107,15 +107,6 @@ STATES: dict[str, tuple[str, dict[str, Any]]] = {
         {**SMALL, **MAMBA2, "layer_types": DELTA["layer_types"], "num_local_experts": 4, "num_experts_per_tok": 2},
     ),
     "falcon_h1": ("FalconH1Config", {**SMALL, **MAMBA2, "head_dim": 8, "mamba_d_ssm": 64}),
-    "nemotron_h": (
-        "NemotronHConfig",
-        {
-            **SMALL,
-            **NEMOTRON,
-            "chunk_size": 8,
-            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
-        },
-    ),
     "mamba2": (
         "Mamba2Config",
         {**TWO_LAYERS, "state_size": 16, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
@@ -135,6 +126,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         "MiniMaxConfig",
         {**SMALL, "head_dim": 8, "layer_types": DELTA["layer_types"]},
         "needs a cache of transformers' own",
+    ),
+    "nemotron_h": (
+        "NemotronHConfig",
+        {**SMALL, **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
+        "its code limits the time steps of its recurrence in passes over several tokens, but not in those over one",
     ),
     "deepseek_v32": (
         "DeepseekV32Config",
