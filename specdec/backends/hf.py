@@ -1,4 +1,4 @@
-"""Any attention-based causal language model of transformers, driven through its public forward, cache and masks."""
+"""Causal language models of transformers, driven through their public forward, cache and masks."""
 
 import inspect
 import os
