@@ -116,6 +116,13 @@ class StatefulCache(RaggedCache):
         self._rows[row] = self._rows[-1]
         self._rows.pop()
 
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the slots in use before the pass; there may be no layer with attention to ask."""
+        return max(self.placement.starts)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return max(self.placement.starts) + query_length, 0
+
     def bytes_for(self, capacities: Sequence[int], anew: bool = False) -> int:
         num_rows = len(capacities or self.lengths)
         return super().bytes_for(capacities, anew) + num_rows * _MOST_CHECKPOINTS * self._checkpoint_bytes

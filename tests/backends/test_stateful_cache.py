@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from specdec import Generator, ModelError
+from specdec import DraftModelProposer, Generator, ModelError, custom_generate
 from specdec.backends.hf import HFBackend
 from specdec.backends.stateful_cache import MOST_PENDING, StatefulCache
 from specdec.backends.static import StaticBackend
@@ -111,14 +111,25 @@ def test_rejected_drafts_cost_at_most_the_pending_tokens(name: str) -> None:
 
 
 def test_a_draft_model_may_have_states() -> None:
-    from specdec import DraftModelProposer
-
     target, drafter = families.make(*families.TREES["llama"]), made("qwen3_next")
     for model, draft in ((target, drafter), (drafter, target), (drafter, drafter)):
         generator = Generator(model, proposer=DraftModelProposer(model=draft, num_tokens=4))
         for prompt in texts(2):
             expected = decode_model(model, prompt, 20, None, eos=())
             assert list(generator.generate(prompt, max_new_tokens=20, eos_token_id=()).token_ids) == expected
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "mamba2"])
+def test_custom_generate_and_early_exit_give_the_same_text(name: str) -> None:
+    model, prompt = made(name), texts(1)[0]
+    ids = torch.tensor([prompt])
+    settings = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(ids, **settings)
+    drafted = model.generate(ids, **settings, custom_generate=custom_generate(proposer="prompt_lookup"))
+    assert torch.equal(drafted, expected)
+    early = Generator(model, proposer="draft_model:layers=1")  # whose only layer has no attention
+    result = early.generate(prompt, max_new_tokens=12, eos_token_id=())
+    assert list(result.token_ids) == expected[0, len(prompt) :].tolist()
 
 
 def test_what_does_not_keep_states_refuses_such_models() -> None:
