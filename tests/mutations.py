@@ -23,6 +23,8 @@ EXACT = "tests/masks/test_exact.py"
 SPLIT = "tests/masks/test_split.py"
 SIGNALS = "tests/laws/test_signal_laws.py"
 ROWS = "tests/laws/test_backend_laws.py"
+STATES = "tests/backends/test_stateful_cache.py"
+KEPT = "test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks"
 SCHEDULER = "tests/decoding/test_scheduler.py"
 PROMPTS = "tests/decoding/test_prompt_logprobs.py"
 CONSTRAINTS = "tests/laws/test_constraint_laws.py"
@@ -373,6 +375,42 @@ MUTATIONS = (
         "specdec/decoding/lifecycle.py",
         (("if request.settings.prompt_logprobs is not None:", "if False:"),),
         (PROMPTS,),
+    ),
+    Mutation(
+        "a pass changes its checkpoint",
+        "specdec/backends/states.py",
+        (("None if state.recurrent is None else state.recurrent.clone()", "state.recurrent"),),
+        (f"{STATES}::{KEPT}[mamba2]",),
+    ),
+    Mutation(
+        "pending tokens read twice",
+        "specdec/backends/stateful_cache.py",
+        (("fed = [*own.tokens[begin:], *tokens]", "fed = [*own.tokens[max(0, begin - 1) :], *tokens]"),),
+        (f"{STATES}::{KEPT}[qwen3_next]",),
+    ),
+    Mutation(
+        "a convolution's state off by one token",
+        "specdec/backends/states.py",
+        (("self.inputs.shape[-1] - num_tokens]", "self.inputs.shape[-1] - max(0, num_tokens - 1)]"),),
+        (f"{STATES}::{KEPT}[lfm2]",),
+    ),
+    Mutation(
+        "the states of another row",
+        "specdec/backends/stateful_cache.py",
+        (("self._rows[row] = self._rows[-1]\n", "pass\n"),),
+        (f"{STATES}::{KEPT}[lfm2]",),
+    ),
+    Mutation(
+        "a checkpoint after a rejected draft",
+        "specdec/backends/states.py",
+        (("if dropped and not is_cuttable:", "if False:"),),
+        (f"{STATES}::{KEPT}[qwen3_next]",),
+    ),
+    Mutation(
+        "a prefix cut between checkpoints",
+        "specdec/backends/stateful_cache.py",
+        (("if checkpoint.length <= length]", "if checkpoint.length <= length + 2]"),),
+        (f"{STATES}::{KEPT}[qwen3_next]",),
     ),
 )  # fmt: skip
 

@@ -71,7 +71,7 @@ class Backend(ABC):
         costs: the costs of passes, if they are known without measuring.
         is_warm: False while the backend is still warming up for passes like the last one.
         runs_layers: True if passes call the model's own layers, whose weights may then be packed.
-        holds_prefixes: True if the backend defines ``hold`` and ``put``.
+        holds_prefixes: True if the backend supports ``hold`` and ``put``.
         is_preferred: True if ``backend="auto"`` offers it each model that is given by name, before torch loads it.
     """
 
@@ -79,9 +79,9 @@ class Backend(ABC):
     version: ClassVar[str] = ""
     runs_layers: ClassVar[bool] = False
     copies_weights: ClassVar[bool] = False
-    holds_prefixes: ClassVar[bool] = False
     is_preferred: ClassVar[bool] = False
 
+    holds_prefixes: bool = False
     options: BackendOptions = NO_OPTIONS
     lossy: str = ""
     shapes: Shapes

@@ -1,6 +1,6 @@
 """Preallocated keys and values for transformers models: a buffer per layer, rows of different lengths side by side."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -142,6 +142,20 @@ class RaggedCache(Cache):  # type: ignore[misc]  # as above
             slots = torch.tensor([start + node for node in moved], device=held[0].keys.device)
             for layer in held:
                 layer.gather(row, slots, self.lengths[row] - len(moved))
+
+    def stretches(self, row: int, tokens: Sequence[int], num_certain: int) -> Iterator[tuple[int, Sequence[int]]]:
+        """Place the passes over a row and a chain, one after another; yields each pass's start slot and tokens.
+
+        Args:
+            tokens: the chain; it follows the row's committed tokens.
+            num_certain: of the chain, the first ones that will be committed whatever the logits are.
+        """
+        self.place(row, [self.lengths[row]], len(tokens))
+        yield self.lengths[row], tokens
+
+    def rollback(self, row: int, length: int) -> None:
+        """Drop a row's tokens after the first ``length``; their slots are hidden by masks, and overwritten later."""
+        self.lengths[row] = length
 
     def open(self, capacity: int) -> None:
         """Open the next row; its memory is allocated when the next forward writes."""

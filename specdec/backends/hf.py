@@ -1,10 +1,11 @@
-"""Any attention-based causal language model of transformers, driven through its public forward, cache and masks."""
+"""Causal language models of transformers, driven through their public forward, cache and masks."""
 
 import inspect
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, ClassVar, Self
 
 import torch
@@ -17,14 +18,16 @@ from specdec.backends.hidden_states import HiddenStates
 from specdec.backends.output import Output
 from specdec.backends.recording import Inputs
 from specdec.backends.replay import Replay
+from specdec.backends.stateful_cache import StatefulCache
 from specdec.errors import ModelError
 from specdec.layout import Compiler, Layout
 from specdec.machine.forks import refuse_fork
-from specdec.models.architecture import cache_argument, name_of, shapes_of
+from specdec.models.architecture import cache_argument, name_of, shapes_of, state_kinds
 from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.fused_attention import without_cudnn
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import lock_of
+from specdec.tree import DraftTree, Role
 from specdec.weights.layers import is_sharded
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
@@ -47,6 +50,7 @@ class HFBackend(Backend):
         compiler: the compiler of the layouts.
         reason: why the model supports chains only, or "".
         no_chains: why this backend refuses models that support chains only, or "" if it doesn't.
+        keeps_states: True if this backend keeps recurrent and convolutional states; otherwise it refuses such models.
         no_exact: why this backend has no exact numerics, or "" if the examination decides.
         widths: padding widths in ascending order. Wider passes are not padded; an empty tuple disables padding.
         is_alone: False if other processes run the same passes at the same time, as for sharded models; the examination
@@ -54,8 +58,9 @@ class HFBackend(Backend):
     """
 
     runs_layers: ClassVar[bool] = True
-    holds_prefixes: ClassVar[bool] = True
+    holds_prefixes: bool = True
     no_chains: ClassVar[str] = ""
+    keeps_states: ClassVar[bool] = True
     no_exact: ClassVar[str] = ""
     widths: ClassVar[tuple[int, ...]] = ()
     is_alone: ClassVar[bool] = True
@@ -65,7 +70,7 @@ class HFBackend(Backend):
         self.model, self.compiler = model, compiler
         self._config = config
         self._parameters = inspect.signature(model.forward).parameters
-        self.shapes = replace(shapes_of(model, self.widths), chunk=PREFILL_CHUNK)
+        self.shapes = replace(shapes_of(model, self.widths, self.keeps_states), chunk=PREFILL_CHUNK)
         self._cache_argument = cache_argument(model)
         self._cache = self._make_cache(config.num_hidden_layers)
         self._first = 0  # row of the last pass
@@ -75,6 +80,11 @@ class HFBackend(Backend):
         self._hidden_states = HiddenStates(model)
         self._has_fused_attention = grouped.is_for(config) and not why_fixed(model)
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
+        if kinds := state_kinds(config):
+            self.reason = (
+                f"the states of its layers of kind {' and '.join(kinds)} follow one text, not a tree's branches"
+            )
+            self.holds_prefixes = False
         grouped.register()
         compiler.register()
 
@@ -83,7 +93,10 @@ class HFBackend(Backend):
         self._replay = Replay(self.model)
 
     def _make_cache(self, num_layers: int) -> RaggedCache:
-        return RaggedCache(num_layers)
+        if not state_kinds(self._config):
+            return RaggedCache(num_layers)
+        num_states = getattr(self._config, "number_of_conv_states", 1)
+        return StatefulCache(self._config.layer_types[:num_layers], num_states)
 
     @classmethod
     def accepts(cls, model: object) -> bool:
@@ -153,19 +166,37 @@ class HFBackend(Backend):
     def _pass_over_chains(self, layout: Layout) -> Output:
         """Run chains row by row under the model's own causal mask, so slots and positions agree."""
         rows, states = [], list[list[torch.Tensor]]()
-        for row, (length, num_nodes) in enumerate(zip(layout.lengths, layout.num_nodes, strict=True)):
-            self._cache.place(layout.first + row, [length], num_nodes)
-            nodes = slice(row, row + 1), slice(0, num_nodes)
+        for row, num_nodes in enumerate(layout.num_nodes):
             with self._attention(sees_all=False):
-                logits, *own = self._run(layout.input_ids[nodes], layout.positions[nodes], None, None, layout.hidden)
-            padding = 0, 0, 0, layout.width - num_nodes
-            rows.append(torch.nn.functional.pad(logits[0], padding)[list(layout.columns)])
-            states.append([torch.nn.functional.pad(state[0], padding) for state in own])
+                logits, own = self._chain(layout, row)
+            rows.append(torch.nn.functional.pad(logits, (0, 0, 0, len(layout.columns) - len(logits))))
+            states.append([torch.nn.functional.pad(state, (0, 0, 0, layout.width - num_nodes)) for state in own])
         self.is_warm = True
         hidden = {
             layer: torch.stack(each) for layer, each in zip(layout.hidden, zip(*states, strict=True), strict=True)
         }
         return Output(torch.stack(rows), layout.columns, hidden)
+
+    def _chain(self, layout: Layout, row: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Run one row's chain, after tokens that its cache wants again.
+
+        Returns:
+            The logits of the wanted nodes, ``(columns, vocab)``, and each layer's states, ``(nodes, size)``.
+        """
+        length, num_nodes, device = layout.lengths[row], layout.num_nodes[row], self.shapes.device
+        tokens = layout.trees[row].tokens if layout.trees else layout.input_ids[row, :num_nodes].tolist()
+        certain = _num_certain(layout.trees[row]) if layout.trees else 0
+        wanted = [length + column for column in layout.columns if column < num_nodes]
+        logits, states = list[torch.Tensor](), list[list[torch.Tensor]]()
+        for start, fed in self._cache.stretches(layout.first + row, tokens, certain):
+            positions = torch.arange(start, start + len(fed), device=device)[None]
+            places = [position - start for position in wanted if start <= position < start + len(fed)]
+            columns = torch.tensor(places or [len(fed) - 1], device=device)
+            found, *own = self._run(torch.tensor([fed], device=device), positions, None, columns, layout.hidden)
+            logits.append(found[0, : len(places)])
+            states.append([state[0] for state in own])
+        hidden = [torch.cat(each)[-num_nodes:] for each in zip(*states, strict=True)]
+        return torch.cat(logits), hidden
 
     def _run(
         self,
@@ -213,7 +244,7 @@ class HFBackend(Backend):
                 self._cache.keep(row, path)
 
     def rollback(self, row: int, length: int) -> None:
-        self._cache.lengths[row] = length  # later slots are hidden by masks, and overwritten
+        self._cache.rollback(row, length)
 
     def release(self, row: int) -> None:
         with without_gradients(self._is_inference):
@@ -245,3 +276,9 @@ class HFBackend(Backend):
     @property
     def row_bytes(self) -> int:
         return self._cache.row_bytes
+
+
+def _num_certain(tree: DraftTree) -> int:
+    """Return the number of a chain's first nodes that are committed text, not drafts."""
+    num_support = sum(1 for _ in takewhile(lambda role: not role & Role.CANDIDATE, tree.roles[1:]))
+    return num_support + 1 if num_support else 0

@@ -117,6 +117,7 @@ class StaticBackend(HFBackend):
     """A transformers model driven with fixed shapes; refuses models and masks that don't allow them."""
 
     no_chains: ClassVar[str] = "the static backend has no chains of varying length"
+    keeps_states: ClassVar[bool] = False
     no_exact: ClassVar[str] = "the static backend has dense masks only"  # exact attention's shapes follow the text
     widths: ClassVar[tuple[int, ...]] = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 

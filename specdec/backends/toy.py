@@ -4,7 +4,6 @@ Nodes read their contexts through the layout's masks, as attention does, so a wr
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -55,7 +54,7 @@ class ToyModel:
 class ToyBackend(Backend):
     """Looks up the distribution after each node's visible context; every pass costs the same."""
 
-    holds_prefixes: ClassVar[bool] = True
+    holds_prefixes: bool = True
 
     costs: Costs = Costs(sizes=(1, 2), seconds=(1.0, 1.0), plain=1.0)
 

@@ -52,7 +52,7 @@ class DistributedBackend(Backend):
 
     Options = DistributedOptions
     runs_layers: ClassVar[bool] = True
-    holds_prefixes: ClassVar[bool] = True
+    holds_prefixes: bool = True
 
     def __init__(self, ranks: Ranks, part: RankWorker, key: int) -> None:
         self._ranks, self._worker, self._key = ranks, part, key

@@ -32,6 +32,7 @@ class RankBackend(HFBackend):
     """A rank's own model, examined by all ranks at the same time."""
 
     is_alone: ClassVar[bool] = False
+    keeps_states: ClassVar[bool] = False
 
     def findings(self) -> dict[str, Hashable]:
         """The findings on which all ranks must agree, by name."""

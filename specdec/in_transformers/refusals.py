@@ -69,7 +69,7 @@ def check_inputs(inputs: Mapping[str, Any], reads_images: bool) -> None:
     if given:
         raise RequestError(f"custom_generate supports text only, but {' and '.join(given)} input was given: {_LEAVE}")
     for name, value in ((name, value) for name, value in inputs.items() if value is not None):
-        if name in CACHE_ARGUMENTS and value.get_seq_length():
+        if name in CACHE_ARGUMENTS and _is_filled(value):
             raise RequestError(
                 f"{name} of an earlier call was given, which specdec can't read: give the whole text instead"
             )
@@ -104,3 +104,9 @@ def check_processors(processors: Sequence[Any]) -> None:
     for processor in processors:
         if isinstance(processor, UnbatchedClassifierFreeGuidanceLogitsProcessor):
             raise RequestError(f"guidance_scale runs the model itself ({type(processor).__name__}): {_LEAVE}")
+
+
+def _is_filled(cache: Any) -> bool:
+    """Return True if a cache has read tokens; one without attention layers doesn't know how many."""
+    is_linear = getattr(cache, "is_linear", [])
+    return bool(cache.has_previous_state() if is_linear and all(is_linear) else cache.get_seq_length())

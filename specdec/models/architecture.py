@@ -1,6 +1,7 @@
 """Facts from a model's configuration: positions, kinds of attention, and known reasons against it."""
 
 import inspect
+import math
 from typing import Any, Literal
 
 import torch
@@ -30,6 +31,21 @@ _FOREIGN = {
     "window_attention": "attention within separate windows in both directions, which isn't causal",
 }
 _FOREIGN["hybrid_sliding"] = _FOREIGN["hybrid"]
+# Kinds of layers with a state, and the kind of attention beside it in the same layer.
+STATES = {"conv": "", "linear_attention": "", "hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
+RECURRENT = STATES.keys() - {"conv"}
+_FROM_NOTHING = (
+    "in a pass over several tokens its selective scan starts from an empty state instead of the cached one, so a draft "
+    "can't be verified in one pass"
+)
+_UNUSABLE_STATES = {
+    "falcon_mamba": _FROM_NOTHING,
+    "jamba": _FROM_NOTHING,
+    "mamba": _FROM_NOTHING,
+    "zamba": _FROM_NOTHING,
+    "recurrent_gemma": "its recurrent state is in its layers, not in the cache, so a rejected draft can't be removed",
+    "minimax": "its recurrent state needs a cache of transformers' own, from which a rejected draft can't be removed",
+}
 # transformers has renamed it in 5.24; models whose code is in a hub's repository keep the older name.
 CACHE_ARGUMENTS = "cache", "past_key_values"
 
@@ -47,8 +63,11 @@ def cache_argument(model: PreTrainedModel) -> str:
     raise ModelError(f"{name_of(model)} has a forward without a key-value cache: use another model")
 
 
-def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
+def shapes_of(model: PreTrainedModel, widths: tuple[int, ...], takes_states: bool = False) -> Shapes:
     """Return the shapes from a model's configuration, assuming that it supports trees.
+
+    Args:
+        takes_states: the backend keeps recurrent and convolutional states.
 
     Raises:
         ModelError: for a model that can't be driven, with the reason.
@@ -58,7 +77,9 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
         raise ModelError(f"{name} is an encoder-decoder model; specdec drives decoder-only models")
     if any(map(_drops_out, model.modules())):
         raise ModelError(f"{name} is in training mode, in which dropout changes its logits: call model.eval()")
-    attention = attention_kinds(config, name)
+    attention = attention_kinds(config, name, takes_states)
+    if takes_states and state_kinds(config) and (fault := _why_no_states(model)):
+        raise ModelError(f"{name} is unsupported: {fault}; use another model")
     cache_argument(model)  # refuses a model that has none
     head = model.get_output_embeddings()
     if head is None:
@@ -78,6 +99,17 @@ def shapes_of(model: PreTrainedModel, widths: tuple[int, ...]) -> Shapes:
         widths=widths,
         num_layers=config.num_hidden_layers,
     )
+
+
+def _why_no_states(model: PreTrainedModel) -> str:
+    """Return why the states of a model can't be kept, or ""."""
+    limits = [tuple(module.time_step_limit) for module in model.modules() if hasattr(module, "time_step_limit")]
+    if any(limit != (0.0, math.inf) for limit in limits):
+        return (
+            "its code limits the time steps of its recurrence in passes over several tokens, but not in those over one "
+            "token, so drafts would change the text"
+        )
+    return _UNUSABLE_STATES.get(model.config.get_text_config().model_type, "")
 
 
 def _num_outputs(head: torch.nn.Module) -> int:
@@ -110,10 +142,18 @@ def position_limit(config: Any) -> int | None:
     return min(limits, default=None)
 
 
-def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
+def state_kinds(config: Any) -> list[str]:
+    """Return the kinds of layer in a text configuration that have recurrent or convolutional states."""
+    return sorted(STATES.keys() & set(getattr(config, "layer_types", None) or ()))
+
+
+def attention_kinds(config: Any, name: str, takes_states: bool = False) -> dict[str, Window | None]:
     """Return the kinds of attention layer in a text configuration, each with its window or None.
 
     Layers without state that see one token at a time, such as Nemotron-H's experts, aren't listed.
+
+    Args:
+        takes_states: leave out layers with recurrent and convolutional states as well.
 
     Raises:
         ModelError: for layers with another state than keys and values.
@@ -126,12 +166,13 @@ def attention_kinds(config: Any, name: str) -> dict[str, Window | None]:
     if not kinds:
         is_windowed = sizes["sliding"] is not None and getattr(config, "use_sliding_window", True)
         kinds = {"sliding_attention" if is_windowed else "full_attention"}
+    if takes_states:
+        kinds = {STATES.get(kind, kind) for kind in kinds} - {""}
     foreign = sorted(kinds - {"full_attention", *_WINDOWED})
     if foreign:
         reasons = "; ".join(f"{kind} ({_FOREIGN.get(kind, 'unknown to specdec')})" for kind in foreign)
-        raise ModelError(
-            f"{name} is unsupported because of its layers of kind {reasons}: use a model with attention layers only"
-        )
+        remedy = "a model with attention layers only" if set(foreign) - STATES.keys() else "backend='hf'"
+        raise ModelError(f"{name} is unsupported because of its layers of kind {reasons}: use {remedy}")
     windows: dict[str, Window | None] = {"full_attention": None} if "full_attention" in kinds else {}
     for kind in sorted(kinds - {"full_attention"}):
         size = sizes[_WINDOWED[kind]]

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from specdec.errors import ModelError, plural
-from specdec.models.architecture import attention_kinds, name_of
+from specdec.models.architecture import attention_kinds, name_of, state_kinds
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,13 @@ class TargetStates:
         if not all(0 <= layer < len(layers) for layer in layer_ids):
             raise ModelError(f"{name_of(model)} has {len(layers)} layers: {list(layer_ids)} can't be read")
         self.model, self.layer_ids = model, list(layer_ids)
-        kinds = attention_kinds(model.config.get_text_config(), name_of(model))
+        config = model.config.get_text_config()
+        if kinds_with_states := state_kinds(config):
+            raise ModelError(
+                f"{name_of(model)} has layers of kind {' and '.join(kinds_with_states)}, whose states follow one text: "
+                "heads can't be trained for it"
+            )
+        kinds = attention_kinds(config, name_of(model))
         self.window = min((window.size for window in kinds.values() if window), default=None)
 
     @torch.no_grad()

@@ -84,34 +84,58 @@ TREES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }  # fmt: skip
 
+MAMBA2 = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+DELTA = {
+    "layer_types": ["linear_attention", "full_attention"], "linear_num_value_heads": 4, "linear_num_key_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+}  # fmt: skip
+CONVOLUTION = {"layer_types": ["conv", "full_attention"]}
+TWO_LAYERS = {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": None}
+
+# name -> (configuration class, its arguments): layers with states of the whole text, decoded with chains
+STATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": ("Lfm2Config", {**SMALL, **CONVOLUTION}),
+    "lfm2_moe": ("Lfm2MoeConfig", {**SMALL, **EXPERTS, **CONVOLUTION, "num_dense_layers": 1}),
+    "lfm3": ("Lfm3Config", {**SMALL, **CONVOLUTION}),
+    "qwen3_next": ("Qwen3NextConfig", {**SMALL, **EXPERTS, **DELTA, "head_dim": 8, "linear_num_key_heads": 2}),
+    "qwen3_5": ("Qwen3_5TextConfig", {**SMALL, **DELTA, "head_dim": 8, "linear_num_key_heads": 2}),
+    "qwen3_5_moe": ("Qwen3_5MoeTextConfig", {**SMALL, **EXPERTS, **DELTA, "head_dim": 8}),
+    "olmo_hybrid": ("OlmoHybridConfig", {**SMALL, **DELTA}),
+    "bamba": ("BambaConfig", {**SMALL, **MAMBA2, "attn_layer_indices": [1]}),
+    "granitemoehybrid": (
+        "GraniteMoeHybridConfig",
+        {**SMALL, **MAMBA2, "layer_types": DELTA["layer_types"], "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "falcon_h1": ("FalconH1Config", {**SMALL, **MAMBA2, "head_dim": 8, "mamba_d_ssm": 64}),
+    "mamba2": (
+        "Mamba2Config",
+        {**TWO_LAYERS, "state_size": 16, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
+    ),
+}
+
 # name -> (configuration class, its arguments, what the refusal says)
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "mamba": ("MambaConfig", {"vocab_size": VOCAB, "hidden_size": 32, "num_hidden_layers": 2}, "recurrent"),
+    "mamba": ("MambaConfig", TWO_LAYERS, "its selective scan starts from an empty state"),
+    "falcon_mamba": ("FalconMambaConfig", TWO_LAYERS, "its selective scan starts from an empty state"),
     "jamba": (
         "JambaConfig",
-        {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "use_mamba_kernels": False},
-        "recurrent",
+        {**SMALL, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
+        "its selective scan starts from an empty state",
     ),
-    "bamba": (
-        "BambaConfig",
-        {**SMALL, "attn_layer_indices": [1], "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16},
-        "recurrent",
-    ),
-    "qwen3_next": (
-        "Qwen3NextConfig",
-        {**SMALL, **EXPERTS, "head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
-        "recurrent",
-    ),
-    "lfm2": ("Lfm2Config", {**SMALL, "layer_types": ["conv", "full_attention"]}, "conv .a convolution over the tokens"),
-    "deepseek_v32": (
-        "DeepseekV32Config",
-        {**MHA, **LATENT, "index_topk": 4, "index_head_dim": 16, "index_n_heads": 2},
-        "indexed_attention .sparse attention: an indexer selects each query's keys",
+    "minimax": (
+        "MiniMaxConfig",
+        {**SMALL, "head_dim": 8, "layer_types": DELTA["layer_types"]},
+        "needs a cache of transformers' own",
     ),
     "nemotron_h": (
         "NemotronHConfig",
         {**SMALL, **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"]},
-        "because of its layers of kind linear_attention .a recurrent state",
+        "its code limits the time steps of its recurrence in passes over several tokens, but not in those over one",
+    ),
+    "deepseek_v32": (
+        "DeepseekV32Config",
+        {**MHA, **LATENT, "index_topk": 4, "index_head_dim": 16, "index_n_heads": 2},
+        "indexed_attention .sparse attention: an indexer selects each query's keys",
     ),
 }
 

@@ -38,10 +38,13 @@ def decode_model(
 ) -> list[int]:
     """Greedy (seed None) or temperature-1 decoding on ``model(...)`` with its own cache."""
     tokens, cache, taken_by = list(prompt), None, cache_name(model)
+    has_positions = "position_ids" in inspect.signature(model.forward).parameters
     feed = tokens
     for _ in range(count):
+        positions = torch.arange(len(tokens) - len(feed), len(tokens), device=model.device)[None]
+        own = {"position_ids": positions} if has_positions else {}  # Bamba counts from 0 in each pass by itself
         with torch.no_grad():
-            output = model(torch.tensor([feed], device=model.device), use_cache=True, **{taken_by: cache})
+            output = model(torch.tensor([feed], device=model.device), use_cache=True, **{taken_by: cache}, **own)
         logits, cache = output.logits[0, -1].float().cpu(), output[taken_by]
         mask, may_end = allowed(tokens[len(prompt) :])
         if not mask.any():

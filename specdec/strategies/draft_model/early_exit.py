@@ -47,7 +47,7 @@ def first_layers(model: object, num_layers: int) -> PreTrainedModel:
     config = copy.deepcopy(model.config)
     text_config = config.get_text_config()
     text_config.num_hidden_layers = num_layers
-    if getattr(text_config, "layer_types", None):
+    if vars(text_config).get("layer_types"):  # others derive it from the number of layers
         text_config.layer_types = text_config.layer_types[:num_layers]
     own_configs = {id(model.config): config, id(model.config.get_text_config()): text_config}
     shallow.config = config

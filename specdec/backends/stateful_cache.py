@@ -1,0 +1,132 @@
+"""The cache of models with recurrent or convolutional layers: states at checkpoints beside keys and values."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from specdec.backends.cache import RaggedCache, RaggedLayer
+from specdec.backends.states import RaggedStateLayer, Snapshot, StateLayer
+from specdec.models.architecture import RECURRENT, STATES
+
+# Tokens: rereading one in each step costs about a tenth of a pass, moving the checkpoint costs a pass.
+MOST_PENDING = 16
+_CHUNK = 256  # tokens of a pass that rereads a text
+_MOST_CHECKPOINTS, _SPACING = 3, 16  # for rollbacks of a few tokens
+
+
+@dataclass(slots=True)
+class _Row:
+    """One row's text and states.
+
+    Attributes:
+        tokens: the committed ones.
+        fed: the tokens of the last pass after the committed ones.
+        checkpoints: the states that are kept, by ascending length; the first is that of the empty text.
+        new: the states that the last pass computed, uncommitted.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    fed: Sequence[int] = ()
+    checkpoints: list[Snapshot] = field(default_factory=lambda: [Snapshot(0, 0, ())])
+    new: list[Snapshot] = field(default_factory=list)
+
+    def add(self, checkpoint: Snapshot) -> None:
+        """Keep a further checkpoint; of several near each other, the last and the first."""
+        kept = self.checkpoints
+        if len(kept) > 2 and checkpoint.length - kept[-2].length < _SPACING:
+            kept.pop()
+        kept.append(checkpoint)
+        del kept[1:-_MOST_CHECKPOINTS]
+
+
+class StatefulCache(RaggedCache):
+    """Keys and values of attention layers, and states of the others, of rows of different lengths.
+
+    The states of a row are kept at checkpoints. Each pass starts from the last one and leaves it unchanged. Tokens that
+    were committed since, the *pending* ones, are read again in front of the pass's own; attention layers overwrite
+    their keys and values. A pass whose tokens are all committed moves the checkpoint: a plain step, a chunk of a
+    prompt, a draft that was accepted as a whole. If there are ``MOST_PENDING`` pending tokens or a long rest of a
+    prompt, a pass over these alone moves the checkpoint first. Models without recurrence have no pending tokens,
+    because the states of convolutions can be cut.
+
+    A row can be rolled back to any length: it continues from the last checkpoint before.
+
+    Args:
+        kinds: the kind of each layer, as in transformers' ``layer_types``.
+        num_states: the number of states of a layer.
+    """
+
+    def __init__(self, kinds: Sequence[str], num_states: int = 1) -> None:
+        super().__init__(0)
+        self.layers = [self._layer(kind, num_states) for kind in kinds]
+        self._state_layers = [layer for layer in self.layers if isinstance(layer, StateLayer)]
+        self._rows: list[_Row] = []
+        self._checkpoint_bytes = 0  # of one; not known before the first pass
+        self._most_pending = MOST_PENDING if set(kinds) & RECURRENT else _CHUNK
+
+    def _layer(self, kind: str, num_states: int) -> RaggedLayer | StateLayer:
+        if kind not in STATES:
+            return RaggedLayer(self.placement)
+        return RaggedStateLayer(self.placement, num_states) if STATES[kind] else StateLayer(num_states)
+
+    def stretches(self, row: int, tokens: Sequence[int], num_certain: int) -> Iterator[tuple[int, Sequence[int]]]:
+        own, end = self._rows[row], self.lengths[row] + len(tokens)
+        own.fed, own.new = tokens, []
+        begin, certain = own.checkpoints[-1].length, self.lengths[row] + num_certain
+        fed = [*own.tokens[begin:], *tokens]
+        stops = [*range(begin + _CHUNK, certain, _CHUNK), certain] if certain - begin >= self._most_pending else []
+        for stop in dict.fromkeys([*stops, end]):
+            yield from self._stretch(row, begin, fed[: stop - begin])
+            begin, fed = stop, fed[stop - begin :]
+
+    def _stretch(self, row: int, begin: int, tokens: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
+        """Yield one pass; the layers' states are set before it and read after it."""
+        own = self._rows[row]
+        self.place(row, [begin], len(tokens))
+        before = (own.new or own.checkpoints)[-1]
+        for number, layer in enumerate(self._state_layers):
+            layer.enter(before.layers[number] if before.layers else ())
+        yield begin, tokens
+        own.new.append(Snapshot(begin + len(tokens), begin, tuple(layer.leave() for layer in self._state_layers)))
+
+    def keep(self, row: int, path: Sequence[int]) -> None:
+        assert list(path) == [*range(len(path))], "a model with states is given chains"
+        own = self._rows[row]
+        own.tokens += own.fed[: len(path)]
+        self.lengths[row] += len(path)
+        for snapshot in own.new:
+            checkpoint = snapshot.at(self.lengths[row])
+            if checkpoint is not None:
+                own.add(checkpoint)
+                self._checkpoint_bytes = checkpoint.num_bytes
+        own.fed, own.new = (), []
+
+    def rollback(self, row: int, length: int) -> None:
+        super().rollback(row, length)
+        own = self._rows[row]
+        del own.tokens[length:]
+        own.checkpoints = [checkpoint for checkpoint in own.checkpoints if checkpoint.length <= length]
+        own.fed, own.new = (), []
+
+    def open(self, capacity: int) -> None:
+        super().open(capacity)
+        self._rows.append(_Row())
+
+    def release(self, row: int) -> None:
+        super().release(row)
+        self._rows[row] = self._rows[-1]
+        self._rows.pop()
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return the slots in use before the pass; there may be no layer with attention to ask."""
+        return max(self.placement.starts)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return max(self.placement.starts) + query_length, 0
+
+    def bytes_for(self, capacities: Sequence[int], anew: bool = False) -> int:
+        num_rows = len(capacities or self.lengths)
+        return super().bytes_for(capacities, anew) + num_rows * _MOST_CHECKPOINTS * self._checkpoint_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        return super().row_bytes + _MOST_CHECKPOINTS * self._checkpoint_bytes

@@ -1,0 +1,135 @@
+"""States of recurrent and convolutional layers at some length of a row's text, and the cache layers that pass them on.
+
+A state summarises all tokens so far, so a rejected token can't be removed from it: a pass reads a copy, and the cache
+decides which of the states before and after the pass to keep. A convolution's state is its last inputs. A pass records
+its inputs, so the state after any of its tokens can be cut out; a recurrent state is known after the last token only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
+
+from specdec.backends.cache import RaggedLayer
+from specdec.backends.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """One state of a layer, for one row.
+
+    Attributes:
+        inputs: of the convolution, ``(1, channels, tokens)``, the last token's last; None if there is none.
+        num_inputs: the number of inputs that the next pass reads.
+        recurrent: the recurrent state, ``(1, …)``; None if there is none.
+    """
+
+    inputs: torch.Tensor | None = None
+    num_inputs: int = 0
+    recurrent: torch.Tensor | None = None
+
+    def without(self, num_tokens: int) -> "State":
+        """Return the state without the last ``num_tokens`` tokens, with as many inputs as the next pass reads."""
+        if self.inputs is None:
+            return self
+        inputs = self.inputs[..., : self.inputs.shape[-1] - num_tokens][..., -self.num_inputs :]
+        missing = self.num_inputs - inputs.shape[-1]
+        inputs = torch.nn.functional.pad(inputs, (missing, 0)) if missing > 0 else inputs.clone()
+        return State(inputs, self.num_inputs, self.recurrent)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of both tensors."""
+        return sum(part.nbytes for part in (self.inputs, self.recurrent) if part is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The states of all layers after the first ``length`` tokens of a row.
+
+    Attributes:
+        begin: the length before the pass that computed the states.
+        layers: by layer with states, each of its states.
+    """
+
+    length: int
+    begin: int
+    layers: tuple[tuple[State, ...], ...]
+
+    def at(self, length: int) -> "Snapshot | None":
+        """Return the states at the end of the pass, or at ``length`` if that is earlier; None if they are unknown."""
+        dropped = max(0, self.length - length)
+        states = [state for layer in self.layers for state in layer]
+        is_cuttable = length > self.begin and all(state.recurrent is None for state in states)
+        if dropped and not is_cuttable:
+            return None
+        layers = tuple(tuple(state.without(dropped) for state in layer) for layer in self.layers)
+        return Snapshot(self.length - dropped, self.begin, layers)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all states."""
+        return sum(state.num_bytes for layer in self.layers for state in layer)
+
+
+class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # transformers is untyped here
+    """The states of one layer during a pass over one row; it has no keys and values."""
+
+    is_initialized = False
+    slot_bytes = 0
+    keys: Any = None
+    values: Any = None
+
+    def __init__(self, num_states: int) -> None:
+        super().__init__(num_states)
+        self.record_past = True  # has modelling code pass on all inputs of a convolution
+
+    def enter(self, states: Sequence[State]) -> None:
+        """Set the states that the next pass starts from; none at the beginning of a text."""
+        for index in range(self.number_of_states):
+            state = states[index] if states else State()
+            self.conv_states[index] = state.inputs
+            # Some kernels update a recurrent state in place.
+            self.recurrent_states[index] = None if state.recurrent is None else state.recurrent.clone()
+            self.is_conv_states_initialized[index] = state.inputs is not None
+            self.is_recurrent_states_initialized[index] = state.recurrent is not None
+            self.has_previous_state[index] = bool(states)
+
+    def leave(self) -> tuple[State, ...]:
+        """Return the states after the pass."""
+        return tuple(
+            State(self.conv_states[index], self.conv_kernel_size[index] or 0, self.recurrent_states[index])
+            for index in range(self.number_of_states)
+        )
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **others: Any
+    ) -> torch.Tensor:
+        """Append a pass's inputs, ``(1, channels, tokens)``, to the convolution's earlier ones; return all of them."""
+        if self.conv_kernel_size[state_idx] is None:
+            self.conv_kernel_size[state_idx] = conv_kernel_size or conv_states.shape[-1]
+        before = self.conv_states[state_idx]
+        if before is not None:
+            conv_states = torch.cat([before, conv_states], -1)
+        self.conv_states[state_idx] = conv_states
+        self.is_conv_states_initialized[state_idx] = self.has_previous_state[state_idx] = True
+        return conv_states
+
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0, **others: Any) -> torch.Tensor:
+        """Replace the recurrent state by the one after the pass."""
+        self.recurrent_states[state_idx] = recurrent_states
+        self.is_recurrent_states_initialized[state_idx] = True
+        return recurrent_states
+
+    def lazy_initialization(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: states are set when they are first updated."""
+
+
+class RaggedStateLayer(RaggedLayer, StateLayer):
+    """Keys and values as well as states, for layers in which attention and a recurrence run side by side."""
+
+    def __init__(self, placement: Placement, num_states: int) -> None:
+        RaggedLayer.__init__(self, placement)
+        StateLayer.__init__(self, num_states)

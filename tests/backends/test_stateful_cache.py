@@ -1,0 +1,144 @@
+"""Models with recurrent and convolutional layers: no rejected token stays in a state."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specdec import DraftModelProposer, Generator, ModelError, custom_generate
+from specdec.backends.hf import HFBackend
+from specdec.backends.stateful_cache import MOST_PENDING, StatefulCache
+from specdec.backends.static import StaticBackend
+from specdec.masks.dense import DenseCompiler
+from specdec.probes.examination import examine
+from specdec.target import Target
+from specdec.testing import check_backend
+from specdec.tree import ROOT, DraftTree
+from tests.decoding.test_contexts import conversations
+from tests.support import families
+from tests.support.plain import decode_model
+
+TOLERANCE = 2e-4  # a recurrence rounds otherwise in a pass over several tokens; a mistake causes 0.1 and more
+ONE_OF_EACH_KIND = ["lfm2", "qwen3_next", "granitemoehybrid", "falcon_h1", "mamba2"]
+STRATEGIES = ["prompt_lookup:num_tokens=6", "lookahead:N=3,W=3,G=3", "jacobi:n=4", "auto"]
+compiler = DenseCompiler()
+
+
+def made(name: str) -> PreTrainedModel:
+    return families.make(*families.STATES[name])
+
+
+def loaded(model: PreTrainedModel) -> HFBackend:
+    return examine(HFBackend.load(model, compiler))
+
+
+def texts(count: int, seed: int = 1) -> list[list[int]]:
+    """Prompts that repeat themselves, so that drafts are accepted now and then."""
+    rng = random.Random(seed)
+    parts = [[rng.randrange(2, families.VOCAB) for _ in range(rng.randint(3, 7))] for _ in range(count)]
+    return [(part * 6)[: rng.randint(5, 30)] for part in parts]
+
+
+@pytest.mark.parametrize("name", families.STATES)
+def test_kept_tokens_equal_a_fresh_pass_for_any_drafts_and_rollbacks(name: str) -> None:
+    model = made(name)
+    backend = loaded(model)
+    assert not backend.shapes.takes_trees
+    for seed in range(2 if name in ONE_OF_EACH_KIND else 1):
+        check_backend(backend, lambda text: families.plain_logits(model, text)[-1], tolerance=TOLERANCE, seed=seed)
+
+
+@pytest.mark.parametrize("name", families.STATES)
+def test_every_strategys_text_is_that_of_transformers(name: str) -> None:
+    model, prompts = made(name), texts(3)
+    generator = Generator(model, proposer="prompt_lookup", max_batch_size=2)
+    strategies = STRATEGIES if name in ONE_OF_EACH_KIND else STRATEGIES[:1]
+    greedy = [
+        model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=16, do_sample=False
+        )[0, len(prompt) :].tolist()
+        for prompt in prompts
+    ]
+    sampled = [decode_model(model, prompt, 16, 5, eos=()) for prompt in prompts]
+    num_accepted = 0
+    for strategy in strategies:
+        for temperature, expected in ((0.0, greedy), (1.0, sampled)):
+            settings = {"max_new_tokens": 16, "eos_token_id": (), "temperature": temperature, "seed": 5}
+            results = generator.generate(prompts, proposer=strategy, **settings)
+            assert [list(result.token_ids) for result in results] == expected
+            num_accepted += sum(sum(result.stats.accepted_lengths) for result in results)
+    assert num_accepted > 0
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
+def test_text_with_kept_contexts_is_the_text_from_scratch(name: str) -> None:
+    kept, fresh = (Generator(made(name), proposer="autoregressive") for _ in range(2))
+    assert conversations(kept, fresh, families.VOCAB, 3) > 10
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
+def test_rejected_drafts_cost_at_most_the_pending_tokens(name: str) -> None:
+    """A row's states follow its text, and no pass reads more than the pending tokens again."""
+    backend = loaded(made(name))
+    target, cache, fed = Target(backend, compiler), backend._cache, list[int]()
+    assert isinstance(cache, StatefulCache)
+    own = cache.stretches
+
+    def counted(row: int, tokens: Any, num_certain: int) -> Any:
+        for start, part in own(row, tokens, num_certain):
+            fed.append(len(part))
+            yield start, part
+
+    cache.stretches = counted  # type: ignore[method-assign]
+    row = target.open(capacity=128)
+    target.read_all(row, list(range(2, 40)))
+    for step in range(60):
+        tree = DraftTree(3 + step % 7)
+        tree.add_chain(ROOT, [5, 6])
+        planned = target.compile({row: tree})
+        target.forward(planned)
+        target.keep(planned, {row: (ROOT,)})
+    assert max(fed[1:]) <= MOST_PENDING + 2
+    is_convolution_alone = name == "lfm2"
+    assert (max(fed[1:]) == 3) == is_convolution_alone
+    assert len(fed) <= 1 + 60 + 60 // MOST_PENDING + 1
+    num_checkpoints = len(cache._rows[0].checkpoints)
+    assert num_checkpoints <= 4  # with that of the empty text
+    assert cache.row_bytes > 0
+    target.release(row)
+
+
+def test_a_draft_model_may_have_states() -> None:
+    target, drafter = families.make(*families.TREES["llama"]), made("qwen3_next")
+    for model, draft in ((target, drafter), (drafter, target), (drafter, drafter)):
+        generator = Generator(model, proposer=DraftModelProposer(model=draft, num_tokens=4))
+        for prompt in texts(2):
+            expected = decode_model(model, prompt, 20, None, eos=())
+            assert list(generator.generate(prompt, max_new_tokens=20, eos_token_id=()).token_ids) == expected
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "mamba2"])
+def test_custom_generate_and_early_exit_give_the_same_text(name: str) -> None:
+    model, prompt = made(name), texts(1)[0]
+    ids = torch.tensor([prompt])
+    settings = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(ids, **settings)
+    drafted = model.generate(ids, **settings, custom_generate=custom_generate(proposer="prompt_lookup"))
+    assert torch.equal(drafted, expected)
+    early = Generator(model, proposer="draft_model:layers=1")  # whose only layer has no attention
+    result = early.generate(prompt, max_new_tokens=12, eos_token_id=())
+    assert list(result.token_ids) == expected[0, len(prompt) :].tolist()
+
+
+def test_what_does_not_keep_states_refuses_such_models() -> None:
+    with pytest.raises(ModelError, match=r"of kind conv .*use backend='hf'"):
+        StaticBackend.load(made("lfm2"), compiler)
+
+
+def test_exact_numerics_are_refused_with_the_reason() -> None:
+    generator = Generator(made("qwen3_next"), proposer="autoregressive")
+    assert "states of its layers of kind linear_attention follow one text" in generator.numerics.inexact
+    with pytest.raises(ModelError, match="numerics='exact' is unavailable here"):
+        Generator(made("qwen3_next"), numerics="exact")
