@@ -102,11 +102,11 @@ class DraftTree:
         """A tree of chosen tokens, root first, each after its parent; siblings differ."""
         tree = cls(tokens[ROOT])
         tree.tokens, tree.parents, tree.depths = [*map(index, tokens)], list(parents), list(depths)
-        tree.roles = [Role.CANDIDATE] * len(tree.tokens)
-        for node in range(1, len(tree.tokens)):
-            parent = parents[node]
-            tree._index[parent, tree.tokens[node]] = node
-            tree.draws.setdefault(parent, []).append(Draw(node))
+        num_nodes = len(tree.tokens)
+        tree.roles = [Role.CANDIDATE] * num_nodes
+        tree._index = dict(zip(zip(parents[1:], tree.tokens[1:], strict=True), range(1, num_nodes), strict=True))
+        for node in range(1, num_nodes):
+            tree.draws.setdefault(parents[node], []).append(Draw(node))
         return tree
 
     def __len__(self) -> int:
@@ -238,7 +238,8 @@ class DraftTree:
         if self.is_chain:
             return self
         candidates = self.nodes_with(Role.CANDIDATE)
-        node = max(candidates, key=lambda node: (self.depths[node], -node), default=ROOT)
+        deepest = max([self.depths[node] for node in candidates], default=0)
+        node = next((node for node in candidates if self.depths[node] == deepest), ROOT)
         return self.part(self.lineage(node))
 
     def check(self, root: int, vocab_size: int, budget: Budget, author: str) -> None:
@@ -250,15 +251,16 @@ class DraftTree:
             raise refuse("its lists of tokens, parents, depths and roles differ in length, so add() didn't make them")
         if len(self) - 1 > budget.num_nodes:
             raise refuse(f"{plural(len(self) - 1, 'node')} below the root, but the budget is {budget.num_nodes}")
-        for node in range(1, len(self)):
-            token, parent = self.tokens[node], self.parents[node]
+        depths, known = self.depths, self._index
+        for node in range(1, len(depths)):
+            token, parent, depth = self.tokens[node], self.parents[node], depths[node]
             if not 0 <= token < vocab_size:
                 raise refuse(f"node {node} has token {token}, outside the vocabulary of {vocab_size}")
-            is_placed = 0 <= parent < node and self.depths[node] == self.depths[parent] + 1
-            if not is_placed or self._index.get((parent, token)) != node:
+            is_placed = 0 <= parent < node and depth == depths[parent] + 1
+            if not is_placed or known.get((parent, token)) != node:
                 raise refuse(f"node {node} below {parent} was not made by add(), which keeps parents before children")
-            if self.depths[node] > budget.depth:
-                raise refuse(f"node {node} is {self.depths[node]} deep, but the budget allows {budget.depth}")
+            if depth > budget.depth:
+                raise refuse(f"node {node} is {depth} deep, but the budget allows {budget.depth}")
 
     def check_draws(self, vocab_size: int, author: str) -> None:
         """Raise PluginError, naming ``author`` and the node, if a draw can't have come from its q."""

@@ -409,6 +409,14 @@ class Engine:
                 returns False: the pass would take more time than its candidates save.
         """
 
+    def rest(self) -> int:
+        """Return for how many of the next steps nothing would be drafted, after a step without drafts.
+
+        A loop whose own calls cost time may leave out this many calls of ``propose_many`` and ``learn``, and then has
+        to: they count as made.
+        """
+        return 0
+
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         """Called after each step that included the engine's requests, with these requests' outcomes.
 

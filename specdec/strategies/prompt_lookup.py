@@ -3,12 +3,13 @@
 Saxena 2023, "Prompt Lookup Decoding"; Yang et al. 2023, "Inference with Reference", arXiv 2304.04487.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from specdec.strategies.base import Drafter, Proposer, Request, Tunable
+from specdec.strategies.base import Answers, Drafter, Proposer, Request, Signal, Tunable
+from specdec.strategies.sources.context_trie import ContextTrie
 from specdec.tree import ROOT, Budget, DraftTree
 
 # Enough to find distinct continuations; bounds a step's work, whatever the length of the text.
@@ -53,11 +54,13 @@ class _PromptLookupDrafter(Drafter):
     def __init__(self, request: Request, config: PromptLookupProposer) -> None:
         super().__init__(request)
         self._config = config
-        self._ends: dict[tuple[int, ...], list[int]] = {}  # n-gram -> where in the text its continuations start
-        self._num_indexed = 0
+        self._text = ContextTrie(config.max_ngram)
+
+    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
+        self._text.extend(self.request.tokens[len(self._text) : num_tokens])
 
     def propose(self, budget: Budget) -> DraftTree:
-        self._index()
+        self._text.extend(self.request.tokens[len(self._text) :])
         tree = DraftTree(self.request.root)
         length = min(self._config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
         num_branches = 0
@@ -69,21 +72,13 @@ class _PromptLookupDrafter(Drafter):
             num_branches += len(tree) > num_nodes
         return tree
 
-    def _index(self) -> None:
-        """Index the n-grams that end before the last token; those that end with it have no continuation yet."""
-        tokens = self.request.tokens
-        for end in range(self._num_indexed + 1, len(tokens)):
-            for n in range(self._config.min_ngram, min(self._config.max_ngram, end) + 1):
-                self._ends.setdefault(tuple(tokens[end - n : end]), []).append(end)
-        self._num_indexed = len(tokens) - 1
-
     def _matches(self) -> Iterator[int]:
-        tokens, seen = self.request.tokens, set[int]()
-        for n in range(min(self._config.max_ngram, len(tokens) - 1), self._config.min_ngram - 1, -1):
-            ends = self._ends.get(tuple(tokens[-n:]), [])
-            nearest = (
-                ends[: -_MOST_MATCHES_READ - 1 : -1] if self._config.prefer == "recent" else ends[:_MOST_MATCHES_READ]
-            )
+        """Yield the positions after earlier occurrences of the last tokens, those of the longest n-gram first."""
+        seen, is_recent = set[int](), self._config.prefer == "recent"
+        for length, ends in self._text.levels(self._text.end()):
+            if length < self._config.min_ngram:
+                break
+            nearest = ends[: -_MOST_MATCHES_READ - 1 : -1] if is_recent else ends[:_MOST_MATCHES_READ]
             for end in nearest:
                 if end not in seen:
                     seen.add(end)
@@ -93,4 +88,4 @@ class _PromptLookupDrafter(Drafter):
         """Return ``length`` tokens of the text from ``end`` on; a continuation that reaches the text's end repeats."""
         tokens = self.request.tokens
         period = list(tokens[end : end + length])
-        return [period[index % len(period)] for index in range(length)]
+        return period if len(period) == length else [period[index % len(period)] for index in range(length)]

@@ -75,9 +75,20 @@ class Drafting:
         )
         merged = proposer if isinstance(proposer, MergedProposer) else None
         self._engine = merged.bind_with(host, partial(_sizer, merged)) if merged else proposer.bind(host)
-        self._began: float | None = None  # when the step under way did, with the search for its drafts
-        self._searching = 0.0  # seconds of it
+        self._called = 0.0  # when the call under way began
+        self._began: float | None = None  # when the step under way did, with the call for its drafts
+        self._searching = 0.0  # seconds of that call
+        self._num_resting = 0  # calls that are left out
         self._groups = set[range]()  # of the sizes of passes so far: kernels are made at the first of a size
+
+    def rests(self) -> bool:
+        """Begin a call for drafts; return True if nothing will be drafted, and the texts needn't be reported."""
+        if self._num_resting:
+            self._num_resting -= 1
+            self._began = None
+            return True
+        self._called = self._clock()
+        return False
 
     def begin(self, text: Text) -> None:
         """Start drafting for a text."""
@@ -104,7 +115,7 @@ class Drafting:
         Args:
             is_plain_step: nothing else was computed since then, such as prompts.
         """
-        began, self._began = self._began, self._clock()
+        began, self._began = self._began, self._called
         outcomes = list[Outcome]()
         for text, tokens in emitted.items():
             tree = text.draft or DraftTree(text.tokens[-1])
@@ -130,7 +141,7 @@ class Drafting:
 
     def propose(self, texts: Sequence[Text]) -> list[list[int]]:
         """Return a chain after each text; an empty one where no draft pays."""
-        began, chains = self._clock(), dict[Text, list[int]]()
+        chains = dict[Text, list[int]]()
         asked = [text for text in texts if len(text.tokens) < self._max_length - 1]
         for text in asked:
             if text.drafter is None:
@@ -144,7 +155,9 @@ class Drafting:
             tree.check(text.tokens[-1], self._vocab_size, budget, self._name)
             text.draft = tree.longest_chain()
             chains[text] = text.draft.tokens[1 : self._num_tokens + 1]
-        self._searching = self._clock() - began
+        if not any(chains.values()):
+            self._num_resting = self._engine.rest()
+        self._searching = self._clock() - self._called
         return [chains.get(text, []) for text in texts]
 
     def _budget(self, text: Text) -> Budget:

@@ -1,7 +1,8 @@
 """The class that vLLM's engine makes, and calls for drafts after each step."""
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ class Proposer:
     ``auto`` leaves out sources that do. Drafts can't change the text: vLLM's own sampler verifies them.
     """
 
-    def __init__(self, vllm_config: Any) -> None:
+    def __init__(self, vllm_config: Any, clock: Callable[[], float] = time.perf_counter) -> None:
         model = vllm_config.model_config
         asked = vllm_config.additional_config
         self._drafting = Drafting(
@@ -30,6 +31,7 @@ class Proposer:
             tokenizer=_tokenizer_of(model),
             num_tokens=vllm_config.speculative_config.num_speculative_tokens,
             max_length=model.max_model_len,
+            clock=clock,
         )
         self._rows = Rows()
         self._has_failed = False
@@ -51,6 +53,8 @@ class Proposer:
         """
         if not self._has_failed:
             try:
+                if self._drafting.rests():
+                    return [[] for _ in sampled_token_ids]
                 return self._chains(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
             except Exception:  # an error would end vLLM, which can continue without drafts
                 self._has_failed = True

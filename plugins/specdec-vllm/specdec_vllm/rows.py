@@ -13,7 +13,7 @@ import numpy as np
 
 from specdec import Drafter, DraftTree
 
-_MOST_MISSED = 32  # tokens that a request may have emitted without a call, which vLLM omits near its longest text
+_MOST_MISSED = 128  # tokens that a request may have emitted unseen: in a rest, or near vLLM's longest text
 _MOST_ABSENT = 64  # steps for which a request may be missing, such as a preempted one
 
 

@@ -62,6 +62,9 @@ class MergedDrafter(BatchDrafter):
             with self.guarding(index):
                 started = self.parts[index] = part.engine.start(_of_part(request, index))
                 self._started[index] = started
+        started_parts = self._started.items()
+        self._certain = [each for _, each in started_parts if isinstance(each, Source) and each.is_certain]
+        self._receiving = [index for index, each in started_parts if type(each).receive is not Drafter.receive]
 
     @contextmanager
     def guarding(self, index: int) -> Iterator[None]:
@@ -98,20 +101,28 @@ class MergedDrafter(BatchDrafter):
     def skip(self, budget: Budget, is_plain: bool) -> DraftTree:
         """Return the candidates of certain sources alone, or of none for a plain step."""
         self.growth, self._whole = None, set()
-        sources = [part if isinstance(part, Source) and part.is_certain else None for part in self.parts]
-        if is_plain or not any(sources):
+        if is_plain or not self._has_certain():
             return DraftTree(self.request.root)
+        sources = [part if part in self._certain else None for part in self.parts]
         growth = Growth(sources, self.request, budget, None, _CERTAIN, is_chain=True, on_failure=self.leave_out)
-        while growth.next_probability:
-            growth.take()
+        growth.take_all()
         self.growth = growth
         return growth.tree(len(growth))
+
+    def _has_certain(self) -> bool:
+        """Return True if a certain source may have candidates."""
+        try:
+            return any(part.root() is not None for part in self._certain)
+        except Exception:  # the growth leaves it out
+            return True
 
     def tree(self, size: int) -> DraftTree:
         """Return the first nodes of the growth, the root included, with the draws of the parts' trees."""
         assert self.growth is not None, "begun before"
         grown = self.growth.tree(size)
         self._whole = set()
+        if not self.trees:
+            return grown
         for index, tree in self.trees.items():
             place = {ROOT: ROOT}
             for node in range(1, len(tree)):  # parents precede children
@@ -127,7 +138,8 @@ class MergedDrafter(BatchDrafter):
         return grown
 
     def receive(self, feedback: Feedback) -> None:
-        for index, part in enumerate(self.parts):
+        for index in self._receiving:
+            part = self.parts[index]
             if part is not None:
                 with self.guarding(index):
                     part.receive(feedback)

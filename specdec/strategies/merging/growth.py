@@ -8,7 +8,6 @@ Chen et al. 2024, arXiv 2402.12374, Proposition 3.4, without its fixed fan-out; 
 
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
-from itertools import count
 from typing import Any, Protocol
 
 from specdec.constraints.path_state import PathState
@@ -71,8 +70,9 @@ class Growth:
         self._states: list[list[Any]] = []
         self._constraint = request.constraint()
         self._constraint_states: list[PathState | None] = []
-        self._heap: list[tuple[float, int, int, int]] = []  # minus probability, order, parent, token
-        self._order, self._on_failure = count(), on_failure
+        self._rates: list[AcceptanceRate] = []  # of each node but the root
+        self._heap: list[tuple[float, int, int, int, AcceptanceRate]] = []  # minus probability, order, parent, token
+        self._num_found, self._on_failure = 0, on_failure
         self._open(ROOT)
 
     def __len__(self) -> int:
@@ -83,13 +83,13 @@ class Growth:
         """The probability of the next candidate, 0 if there is none or the budget's nodes are taken."""
         if len(self.tokens) > self._max_nodes:
             return 0.0
-        while self._heap and not self._is_allowed(*self._heap[0][2:]):
+        while self._constraint is not None and self._heap and not self._is_allowed(*self._heap[0][2:4]):
             heappop(self._heap)
         return -self._heap[0][0] if self._heap else 0.0
 
     def take(self) -> None:
         """Take the most probable candidate, whose probability was read, and find the candidates after it."""
-        negative, _, parent, token = heappop(self._heap)
+        negative, _, parent, token, rate = heappop(self._heap)
         if self._is_chain:
             self._heap.clear()
         node = len(self.tokens)
@@ -97,7 +97,13 @@ class Growth:
         self.parents.append(parent)
         self.depths.append(self.depths[parent] + 1)
         self.probabilities.append(-negative)
+        self._rates.append(rate)
         self._open(node)
+
+    def take_all(self) -> None:
+        """Take candidates until there are none, or the budget's nodes are taken."""
+        while self.next_probability:
+            self.take()
 
     def _open(self, node: int) -> None:
         """Find the candidates after a node that was just taken."""
@@ -122,17 +128,20 @@ class Growth:
                     self._sources[index] = None
                     self._on_failure(index, error)
             states.append(state)
-        path_probability, least, heap, order = self.probabilities[node], self._least, self._heap, self._order
+        path_probability, least, heap, order = self.probabilities[node], self._least, self._heap, self._num_found
         for each, rate in candidates.items():
             probability = path_probability * rate.value
             if probability > least:
-                heappush(heap, (-probability, next(order), node, each))
+                order += 1
+                heappush(heap, (-probability, order, node, each, rate))
+        self._num_found = order
 
     def _add(self, candidates: dict[int, AcceptanceRate], proposed: Sequence[tuple[int, AcceptanceRate]]) -> None:
         """Add a source's candidates; a token that another source proposes as well is an agreement."""
+        vocab_size = self._vocab_size
         for token, rate in proposed:
-            if not 0 <= token < self._vocab_size:
-                raise PluginError(f"proposed token {token}, outside the vocabulary of {self._vocab_size}")
+            if not 0 <= token < vocab_size:
+                raise PluginError(f"proposed token {token}, outside the vocabulary of {vocab_size}")
             known = candidates.get(token)
             candidates[token] = rate if known is None else self._agreements[known, rate]
 
@@ -166,7 +175,7 @@ class Growth:
 
     def path(self, tokens: Sequence[int]) -> list[int]:
         """Return the nodes of the longest path from the root that has the first of these tokens."""
-        children = {place: node for node, place in enumerate(zip(self.parents, self.tokens, strict=True))}
+        children = dict(zip(zip(self.parents, self.tokens, strict=True), range(len(self.tokens)), strict=True))
         path, node = list[int](), ROOT
         for token in tokens:
             if (child := children.get((node, token))) is None:
@@ -177,7 +186,6 @@ class Growth:
     def tree(self, num_nodes: int) -> DraftTree:
         """Return the tree of the first ``num_nodes`` nodes, the root included."""
         tree = DraftTree.of_candidates(self.tokens[:num_nodes], self.parents[:num_nodes], self.depths[:num_nodes])
-        for node in range(1, len(tree)):
-            rate = self.candidates[tree.parents[node]][tree.tokens[node]]
+        for node, rate in enumerate(self._rates[: num_nodes - 1], 1):
             tree.proposed_by[node], tree.probs[node] = rate.sources, rate.value
         return tree

@@ -130,7 +130,8 @@ class MergedEngine(Engine):
             drafter.trees = {}
             for index, error in self._failed.items():
                 drafter.leave_out(index, error)
-        limits = [replace(budget, num_nodes=min(self._num_nodes, budget.num_nodes)) for budget in budgets]
+        most = self._num_nodes
+        limits = [Budget(min(most, budget.num_nodes), budget.depth, budget.num_tokens) for budget in budgets]
         if self._sizer.skips(len(merged)):
             is_plain = self._sizer.is_plain
             return [drafter.skip(limit, is_plain) for drafter, limit in zip(merged, limits, strict=True)]
@@ -217,6 +218,9 @@ class MergedEngine(Engine):
                     raise proposal
                 proposal.check(drafter.request.root, drafter.request.vocab_size, budget, part.name)
                 drafter.trees[index] = proposal
+
+    def rest(self) -> int:
+        return self._sizer.rest()
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:
         if self._learns:

@@ -9,7 +9,9 @@ the balance can't lose whole, except for trials: the balance bounds losses and d
 drafts show what drafts cost and bring by then. What a trial loses is paid before the next one.
 """
 
+import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -25,6 +27,7 @@ _LARGEST_BALANCE = 4.0  # so that easy text doesn't pay for long stretches of ha
 _LEAST_GAIN = 1.05  # over a step without drafts: what is known of a draft isn't better than that
 _LEAST_PROBABILITY = 0.005  # of any node, also of those for which another row's draft makes room
 _PAUSE, _LONGEST_PAUSE = 64, 512  # steps without a draft of that size before a trial; each trial doubles the next pause
+_LONGEST_REST = 96  # steps, after which a loop reports its rows again
 _TRIALS, _TRIAL_NODES = 2, 4  # steps of a trial, and draft tokens of each
 
 
@@ -44,6 +47,10 @@ class DraftSizer(ABC):
     def skips(self, num_rows: int) -> bool:
         """Begin a step of ``num_rows`` requests; return True if at most forced text is drafted in it."""
         return False
+
+    def rest(self) -> int:
+        """Return for how many of the next steps nothing would be drafted; they count as made. See ``Engine.rest``."""
+        return 0
 
     def min_probability(self, num_rows: int) -> float:
         """Return a bound below which no node of a step with ``num_rows`` requests may be."""
@@ -106,6 +113,19 @@ class SpeedupSizer(DraftSizer):
         self._is_skipped = self._is_out or self.is_plain
         return self._is_skipped
 
+    def rest(self) -> int:
+        if not self._is_out or self._num_trials or not self._loss:
+            return 0
+        enough = _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
+        num_short = math.ceil((enough - self.balance) / self._loss) - 1
+        before_trial = self._pause - 1 - self._num_undrafted
+        if self.balance < 0.0:
+            before_trial = max(before_trial, math.ceil(-self.balance / self._loss) - 1)
+        num_steps = max(0, min(num_short, before_trial, _LONGEST_REST))
+        self._num_undrafted += num_steps
+        self.balance += num_steps * self._loss
+        return num_steps
+
     def _trial(self) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""
         self._num_undrafted += 1
@@ -133,7 +153,8 @@ class SpeedupSizer(DraftSizer):
         self.balance += self._charged - spent  # of sizes before passes
         table = self._costs.table(num_rows)
         costs, marginal = table.costs, table.marginal
-        size, gained, best, speed, sizes = 1, 0.0, 1, 1.0 / (costs[1] + spent), [1] * len(growths)
+        size, gained, best, speed = 1, 0.0, 1, 1.0 / (costs[1] + spent)
+        excess = Counter[Growth]()  # nodes that were taken after the best size
         for growing in self._costs.rounds(growths):
             if size >= len(costs) - 1:
                 break
@@ -143,14 +164,16 @@ class SpeedupSizer(DraftSizer):
             for growth in growing:
                 if growth.next_probability:
                     growth.take()
+                    excess[growth] += 1
             gained, size = gained + probability, size + 1
             speed_up = (1.0 + gained) / (costs[size] + spent)
             if self._num_trials or speed_up > speed * (_LEAST_GAIN if best == 1 else 1.0):
-                best, speed, sizes = size, speed_up, [len(growth) for growth in growths]
+                best, speed = size, speed_up
+                excess.clear()
         self.cost = costs[best]
         self._charged = self.cost - 1.0 + spent
         self.balance -= self.cost - 1.0
-        return sizes
+        return [len(growth) - excess[growth] for growth in growths]
 
     def spend(self, cost: float) -> None:
         self._spent += cost

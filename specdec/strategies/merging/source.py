@@ -12,7 +12,6 @@ Laws:
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -63,10 +62,9 @@ class Source(Drafter):
 
     def propose(self, budget: Budget) -> DraftTree:
         assert self._limits is not None, "a source that drafts alone has limits"
-        budget = replace(budget, num_nodes=min(self._limits.num_nodes, budget.num_nodes))
+        budget = Budget(min(self._limits.num_nodes, budget.num_nodes), budget.depth, budget.num_tokens)
         growth = self._growth = Growth([self], self.request, budget, min_probability=self._limits.min_probability)
-        while growth.next_probability:
-            growth.take()
+        growth.take_all()
         return growth.tree(len(growth))
 
     def observe(self, feedback: Feedback) -> None:

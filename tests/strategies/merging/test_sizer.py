@@ -209,3 +209,22 @@ def test_a_trial_follows_a_pause_unless_costs_are_fixed() -> None:
             record = recorded([widths[-1]], [0], 3.0)
             kept.learn(record, record.outcomes)
         assert (max(widths) > 1) == learns
+
+
+@given(balance=st.floats(-3.0, -0.3), loss=st.floats(0.001, 0.2), learns=st.booleans())
+def test_a_rest_leaves_out_steps_that_would_draft_nothing(balance: float, loss: float, learns: bool) -> None:
+    each, resting = (SpeedupSizer(PaddedCostModel(costs_of(0.1), 40, learns), loss) for _ in range(2))
+    each.balance = resting.balance = balance
+    assert each.skips(1)
+    assert resting.skips(1)
+    num_steps = resting.rest()
+    assert all(each.skips(1) for _ in range(num_steps))
+    assert resting.balance == pytest.approx(each.balance)
+    num_left = [next(step for step in range(10_000) if not made.skips(1)) for made in (each, resting)]
+    assert abs(num_left[0] - num_left[1]) <= 1  # sums are rounded differently
+
+
+def test_no_rest_while_drafts_are_made() -> None:
+    kept = sizer(0.1, loss=0.01)
+    assert not kept.skips(1)
+    assert kept.rest() == 0
