@@ -3,13 +3,13 @@
 Saxena 2023, "Prompt Lookup Decoding"; Yang et al. 2023, "Inference with Reference", arXiv 2304.04487.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from specdec.strategies.base import Answers, Drafter, Proposer, Request, Signal, Tunable
-from specdec.strategies.sources.context_trie import ContextTrie
+from specdec.strategies.base import Drafter, Proposer, Request, Tunable
+from specdec.strategies.prompt_index import PromptIndex
 from specdec.tree import ROOT, Budget, DraftTree
 
 # Enough to find distinct continuations; bounds a step's work, whatever the length of the text.
@@ -54,13 +54,10 @@ class _PromptLookupDrafter(Drafter):
     def __init__(self, request: Request, config: PromptLookupProposer) -> None:
         super().__init__(request)
         self._config = config
-        self._text = ContextTrie(config.max_ngram)
-
-    def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
-        self._text.extend(self.request.tokens[len(self._text) : num_tokens])
+        self._index = PromptIndex()
 
     def propose(self, budget: Budget) -> DraftTree:
-        self._text.extend(self.request.tokens[len(self._text) :])
+        self._index.extend(self.request.tokens[len(self._index) :])
         tree = DraftTree(self.request.root)
         length = min(self._config.num_tokens, budget.depth, budget.num_nodes, budget.num_tokens - 1)
         num_branches = 0
@@ -74,10 +71,9 @@ class _PromptLookupDrafter(Drafter):
 
     def _matches(self) -> Iterator[int]:
         """Yield the positions after earlier occurrences of the last tokens, those of the longest n-gram first."""
-        seen, is_recent = set[int](), self._config.prefer == "recent"
-        for length, ends in self._text.levels(self._text.end()):
-            if length < self._config.min_ngram:
-                break
+        matches, seen = self._index.matches(self._config.max_ngram), set[int]()
+        is_recent, shortest = self._config.prefer == "recent", self._config.min_ngram - 1
+        for ends in reversed(matches[shortest:]):
             nearest = ends[: -_MOST_MATCHES_READ - 1 : -1] if is_recent else ends[:_MOST_MATCHES_READ]
             for end in nearest:
                 if end not in seen:

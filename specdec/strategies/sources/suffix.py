@@ -4,14 +4,14 @@ Oliaro et al. 2024, "SuffixDecoding", arXiv 2411.04975: a suffix tree with count
 acceptance rate measured for its match length and rank, not the ratio of the counts.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from pydantic import Field
 
 from specdec.strategies.base import Answers, Engine, Host, Request, Signal
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate, AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source, SourceProposer
-from specdec.strategies.sources.context_trie import BREAK, ContextTrie, Match
+from specdec.strategies.sources.trie import BREAK, Match, SuffixTrie
 from specdec.tree import Budget
 
 _MAX_CANDIDATES = 3  # candidates
@@ -22,8 +22,8 @@ class SuffixProposer(SourceProposer):
     """Drafts what followed earlier occurrences of the last tokens: in the request's own text, and in recent answers.
 
     Recent answers are searched only if ``num_remembered`` is above 0. Takes some microseconds per node. Memory: about
-    100 bytes per token of the request and of ``num_remembered``, and some hundreds of bytes more for each suffix that
-    was looked up.
+    100 bytes per token of the request and of ``num_remembered``, and some hundreds of bytes more for each earlier
+    occurrence of the suffixes that end at the token.
 
     >>> from specdec.testing import first_drafts
     >>> first_drafts(SuffixProposer(num_nodes=2), prompt=[6, 7, 8, 6, 9, 4, 6])
@@ -53,16 +53,17 @@ class SuffixEngine(Engine):
 
     def forget(self) -> None:
         self.acceptance_rates = AcceptanceRates("suffix", _prior)
-        self.past: list[ContextTrie] = []  # earlier answers, the latest first
+        self.past: list[SuffixTrie] = []  # earlier answers, the latest first
 
     def remember(self, answer: Sequence[int]) -> None:
         """Retain an answer; when the newer half of the memory is full, the older half is dropped."""
         if not self._num_remembered:
             return
         if not self.past or len(self.past[0]) + len(answer) > self._num_remembered // 2:
-            self.past = [ContextTrie(self.depth), *self.past[:1]]
-        self.past[0].extend(answer[: self._num_remembered // 2])
-        self.past[0].add_break()
+            self.past = [SuffixTrie(self.depth), *self.past[:1]]
+        for token in answer[: self._num_remembered // 2]:
+            self.past[0].append(token)
+        self.past[0].append(BREAK)
 
     def start(self, request: Request) -> Source:
         return _SuffixSource(request, self)
@@ -72,52 +73,42 @@ class _SuffixSource(Source):
     def __init__(self, request: Request, engine: SuffixEngine) -> None:
         super().__init__(request, engine.config)
         self._engine, self._acceptance_rates = engine, engine.acceptance_rates
-        self._tries = [ContextTrie(engine.depth), *engine.past]  # the request's own text first
+        self._own = SuffixTrie(engine.depth)
+        self._past = [(trie, trie.start) for trie in engine.past]
+        self._num_read = 0
 
     def read(self, num_tokens: int, budget: Budget, signals: Mapping[Signal, Answers]) -> None:
-        own = self._tries[0]
-        own.extend(self.request.tokens[len(own) : num_tokens])
+        self._append(self.request.tokens[self._num_read : num_tokens])
 
-    def root(self) -> list[Match]:
-        own, *past = self._tries
-        own.extend(self.request.tokens[len(own) :])
-        end = own.end()
-        return [end, *(trie.find(end.path) for trie in past)]
+    def _append(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self._own.append(token)
+            self._past = [(trie, trie.follow(match, token)) for trie, match in self._past]
+        self._num_read += len(tokens)
 
-    def follow(self, state: list[Match], token: int) -> list[Match]:
-        return [trie.follow(match, token) for trie, match in zip(self._tries, state, strict=True)]
+    def root(self) -> list[tuple[SuffixTrie, Match]]:
+        self._append(self.request.tokens[self._num_read :])
+        return [(self._own, self._own.end), *self._past]
 
-    def candidates(self, state: list[Match]) -> Sequence[Candidate]:
+    def follow(self, state: list[tuple[SuffixTrie, Match]], token: int) -> list[tuple[SuffixTrie, Match]]:
+        return [(trie, trie.follow(match, token)) for trie, match in state]
+
+    def candidates(self, state: list[tuple[SuffixTrie, Match]]) -> Sequence[Candidate]:
         candidates = dict[int, AcceptanceRate]()
-        for where, (trie, match) in enumerate(zip(self._tries, state, strict=True)):
+        for index, (trie, match) in enumerate(state):
+            where = min(index, 1)
             only = trie.next_at(match)
             if only != BREAK and only not in candidates:
-                candidates[only] = self._acceptance_rates[min(where, 1), min(match.once, _LONGEST)]
-            for followers in self._by_length(trie, match, min(where, 1)):
-                for token, rate in followers:
+                candidates[only] = self._acceptance_rates[where, min(match.length, _LONGEST)]
+            for shorter, node in enumerate(match.nodes[:-1]):
+                length = min(len(match.nodes) - 1 - shorter, _LONGEST)
+                for rank, (token, count) in enumerate(node.ranked):
                     if token not in candidates:
-                        candidates[token] = rate
+                        share = _SHARES * count // node.count
+                        candidates[token] = self._acceptance_rates[where, length, min(rank, _SHARES), share]
                 if len(candidates) >= _MAX_CANDIDATES:
                     break
         return list(candidates.items())
-
-    def _by_length(self, trie: ContextTrie, match: Match, where: int) -> Iterator[list[Candidate]]:
-        """Yield the top followers of each suffix that occurs more than once, the longest first."""
-        for length, number in trie.few(match):
-            yield self._rated(where, length, number + match.is_end, trie.ranked_few(match, number))
-        for node in reversed(match.nodes):
-            if node.length <= self._engine.depth:
-                if node.memo is None:
-                    node.memo = self._rated(where, node.length, len(node.ends), trie.ranked(node))
-                yield node.memo
-
-    def _rated(self, where: int, length: int, num_ends: int, ranked: Sequence[tuple[int, int]]) -> list[Candidate]:
-        """Return followers, given with their counts, each with its acceptance rate."""
-        rates, length = self._acceptance_rates, min(length, _LONGEST)
-        return [
-            (token, rates[where, length, min(rank, _SHARES), _SHARES * count // num_ends])
-            for rank, (token, count) in enumerate(ranked)
-        ]
 
     def stop(self) -> None:
         self._engine.remember(self.request.tokens[self.request.prompt_length :])

@@ -1,0 +1,56 @@
+"""The suffix trie against a search through the text."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specdec.strategies.sources.trie import BREAK, SuffixTrie
+
+texts = st.lists(st.integers(BREAK, 3), min_size=1, max_size=40)
+
+
+def occurrences(text: list[int], run: list[int]) -> list[int]:
+    """The places behind a run in a text."""
+    return [end for end in range(len(run), len(text) + 1) if text[end - len(run) : end] == run]
+
+
+def followers(text: list[int], run: list[int]) -> Counter[int]:
+    """What follows a run in a text."""
+    return Counter(text[end] for end in occurrences(text, run) if end < len(text) and text[end] != BREAK)
+
+
+@given(text=texts, path=st.lists(st.integers(0, 3), max_size=6), depth=st.integers(1, 6))
+def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], depth: int) -> None:
+    trie = SuffixTrie(depth)
+    for token in text:
+        trie.append(token)
+    seen = text[len(text) - text[::-1].index(BREAK) :] if BREAK in text else list(text)
+    match = trie.end
+    for token in [*path, None]:
+        for shorter, node in enumerate(match.nodes):
+            length = len(match.nodes) - 1 - shorter
+            found = followers(text, seen[len(seen) - length :])
+            assert dict(node.ranked) == dict(found)
+            assert [count for _, count in node.ranked] == sorted(found.values(), reverse=True)
+        if (only := trie.next_at(match)) != BREAK:
+            assert match.length <= len(seen)
+            assert text[match.at] == only
+            assert match.at in occurrences(text, seen[len(seen) - match.length :])
+        if token is not None:
+            match = trie.follow(match, token)
+            seen.append(token)
+
+
+@given(text=texts, depth=st.integers(1, 6))
+def test_the_end_is_matched_as_far_as_it_was_written_before(text: list[int], depth: int) -> None:
+    trie = SuffixTrie(depth)
+    for token in text:
+        trie.append(token)
+    last = text[len(text) - text[::-1].index(BREAK) :] if BREAK in text else text
+    longest = max(
+        length
+        for length in range(len(last) + 1)
+        if len(occurrences(text, last[len(last) - length :])) > 1 or not length
+    )
+    assert len(trie.end.nodes) - 1 == min(longest, depth)
