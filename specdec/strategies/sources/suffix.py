@@ -102,9 +102,9 @@ class _SuffixSource(Source):
                 candidates[only] = self._acceptance_rates[where, min(match.length, _LONGEST)]
             for shorter, node in enumerate(match.nodes[:-1]):
                 length = min(len(match.nodes) - 1 - shorter, _LONGEST)
-                for rank, (token, count) in enumerate(node.ranked):
+                for rank, (token, count) in enumerate(trie.ranked[node]):
                     if token not in candidates:
-                        share = _SHARES * count // node.count
+                        share = _SHARES * count // trie.counts[node]
                         candidates[token] = self._acceptance_rates[where, length, min(rank, _SHARES), share]
                 if len(candidates) >= _MAX_CANDIDATES:
                     break

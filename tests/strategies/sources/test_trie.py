@@ -28,11 +28,12 @@ def test_every_match_is_what_a_search_finds(text: list[int], path: list[int], de
     seen = text[len(text) - text[::-1].index(BREAK) :] if BREAK in text else list(text)
     match = trie.end
     for token in [*path, None]:
-        for shorter, node in enumerate(match.nodes):
-            length = len(match.nodes) - 1 - shorter
-            found = followers(text, seen[len(seen) - length :])
-            assert dict(node.ranked) == dict(found)
-            assert [count for _, count in node.ranked] == sorted(found.values(), reverse=True)
+        for shorter, node in enumerate(match.nodes[:-1]):
+            suffix = seen[len(seen) - len(match.nodes) + 1 + shorter :]
+            found, ranked = followers(text, suffix), trie.ranked[node]
+            assert dict(ranked) == dict(found)
+            assert [count for _, count in ranked] == sorted(found.values(), reverse=True)
+            assert trie.counts[node] == len(occurrences(text, suffix))
         if (only := trie.next_at(match)) != BREAK:
             assert match.length <= len(seen)
             assert text[match.at] == only
