@@ -35,7 +35,9 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     minutes: Annotated[float, typer.Option(help="time for text and training")] = 60.0,
     out: Annotated[
         Path | None,
-        typer.Option(help="the head's folder (default: in the cache, where auto and eagle3 find it)", show_default=False),
+        typer.Option(
+            help="the head's folder (default: in the cache, where auto and eagle3 find it)", show_default=False
+        ),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)

@@ -87,7 +87,7 @@ def _may_fit(path: Path, model: object) -> bool:
 
 
 def _text_config(model: object) -> Any:
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else None
 
 

@@ -1,4 +1,4 @@
-"""The default strategy with a head that was trained for the model on this machine, and without one that is unsuitable."""
+"""The default strategy with a head that was trained for the model on this machine, and with an unsuitable one."""
 
 import shutil
 from collections.abc import Collection, Iterator
