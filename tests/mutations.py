@@ -337,6 +337,12 @@ MUTATIONS = (
         ("tests/training/test_head_training.py::test_eagle3_takes_the_head_of_this_very_model_alone",),
     ),
     Mutation(
+        "auto asks for hidden states that the target can't report",
+        "specdec/strategies/auto.py",
+        (("            host.expect_hidden(", "            id("),),
+        ("tests/strategies/test_auto_head.py",),
+    ),
+    Mutation(
         "a head keeps the keys and values of its draft",
         "specdec/heads/drafting.py",
         (

@@ -35,7 +35,9 @@ def train(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     minutes: Annotated[float, typer.Option(help="time for text and training")] = 60.0,
     out: Annotated[
         Path | None,
-        typer.Option(help="the head's folder (default: in the cache, where eagle3 finds it)", show_default=False),
+        typer.Option(
+            help="the head's folder (default: in the cache, where auto and eagle3 find it)", show_default=False
+        ),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="torch device, e.g. cuda (default: a GPU if torch has one)", show_default=False)
@@ -90,7 +92,8 @@ def _print(console: Console, head: "TrainedHead", is_found: bool) -> None:
         soft_wrap=True,
     )
     if is_found:
-        console.print(f"use it with this model: --proposer eagle3 ({head.folder})", soft_wrap=True)
+        console.print(f"auto, the default strategy, drafts with it for this model ({head.folder})", soft_wrap=True)
+        console.print("compare: specdec compare auto:head=false auto eagle3 --model MODEL", soft_wrap=True)
     else:
         console.print(f"use it: --proposer eagle3:head={head.folder}", soft_wrap=True)
 

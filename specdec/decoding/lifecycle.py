@@ -72,5 +72,5 @@ def leave(ended: Sequence[RequestState], target: Target, contexts: Contexts) -> 
         if drafter is not None:
             with blame_proposer(request.plan.strategy, [request]):
                 drafter.stop()
-            request.notes = drafter.notes
+            request.notes = (*request.plan.strategy.engine.notes, *drafter.notes)
     return row_bytes

@@ -54,7 +54,7 @@ class RequestState:
         row: set while the request is in the cache.
         retained: the strategy's state about the row's first tokens, from an earlier request.
         num_reported: the first positions whose signals the drafter has received, in this or an earlier request.
-        notes: the drafter's, once the request has ended.
+        notes: the engine's and the drafter's, once the request has ended.
         best_two: of each new token, its score and the runner-up's, in fast numerics; on the model's device.
         num_taken: new tokens that the caller has received.
         is_added: True once the request was added to a scheduler.

@@ -213,7 +213,7 @@ class Binding:
             failing.callback(target.close)
             state, copied = state_of(model), fingerprint_of(model) if backend.cls.copies_weights else None
             check_tokenizer(tokenizer, target.shapes.vocab_size)
-            strategies = Strategies(self._host(target), choice.proposer, target.backend.expect_hidden)
+            strategies = Strategies(self._host(target), choice.proposer)
             failing.pop_all()
         self.weights, self.target, self.strategies, self._backend = weights, target, strategies, backend
         self._probed, self._num_threads, self._state, self._copied = numerics, torch.get_num_threads(), state, copied
@@ -237,6 +237,7 @@ class Binding:
             idle_target=lambda: None if target.is_decoding else target,
             head_runner=target.backend.head_runner,
             num_layers=shapes.num_layers,
+            expect_hidden=target.backend.expect_hidden,
         )
 
 

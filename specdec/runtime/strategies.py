@@ -1,7 +1,7 @@
 """The proposers that are bound to a target, each with its engine and signals."""
 
 import warnings
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -20,14 +20,13 @@ class Strategies:
 
     Args:
         own: the generator's own proposer.
-        expect_hidden: the backend's.
 
     Raises:
         ModelError, PluginError: if the generator's own proposer can't be bound.
     """
 
-    def __init__(self, host: Host, own: Proposer, expect_hidden: Callable[[Collection[int]], object]) -> None:
-        self._host, self._expect_hidden = host, expect_hidden
+    def __init__(self, host: Host, own: Proposer) -> None:
+        self._host = host
         self._bound: list[tuple[Proposer, Host, Strategy]] = []
         self.own = self.of(own)
 
@@ -45,7 +44,7 @@ class Strategies:
                 return strategy
         strategy = _bound_to(host, proposer)
         try:
-            self._expect_hidden(strategy.tree_layers | strategy.prompt_layers)
+            host.expect_hidden(strategy.tree_layers | strategy.prompt_layers)
         except BaseException:
             strategy.close()
             raise

@@ -19,7 +19,7 @@ Laws, checked on every step by the core, which names the proposer in the error:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
@@ -232,6 +232,8 @@ class Host:
             ModelError.
         costs: returns the costs of the target's passes here, by number of nodes. The first call measures them, in about
             a second; call it while binding.
+        expect_hidden: prepares the target to report the hidden states of some layers, as it does after binding for all
+            layers that the strategy wants; call it while binding to find out whether it can. Raises ModelError.
         idle_target: returns the target if no request decodes, to run passes of one's own; otherwise None.
     """
 
@@ -247,6 +249,7 @@ class Host:
     idle_target: Callable[[], Target | None] = lambda: None
     head_runner: Callable[[Eagle3Head, int], HeadRunner] = TorchRunner
     num_layers: int | None = None
+    expect_hidden: Callable[[Collection[int]], object] = lambda _: None
 
     def embeddings(self) -> torch.Tensor:
         """Return the target's input embeddings, ``(vocab, hidden)``, as stored; read-only.
@@ -378,7 +381,12 @@ class Drafter(ABC):
 
 
 class Engine:
-    """The state that a proposer's requests share; ``propose_many`` runs a draft model once for the whole batch."""
+    """The state that a proposer's requests share; ``propose_many`` runs a draft model once for the whole batch.
+
+    ``notes`` are reported with the result of each request, before those of its drafter.
+    """
+
+    notes: tuple[str, ...] = ()
 
     def __init__(self, start: Callable[[Request], Drafter]) -> None:
         self._start = start

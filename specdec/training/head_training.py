@@ -72,7 +72,7 @@ def train_head(
     Args:
         model: a transformers model in evaluation mode, on the device to train on.
         tokenizer: the model's.
-        out: the folder; None for the one in specdec's cache folder in which ``eagle3`` looks for the model's head.
+        out: the folder; None for the one in specdec's cache folder in which ``auto`` and ``eagle3`` look.
         settings: time, sizes and seed.
         prompts: token ids of prompts to answer, instead of the model's own.
         resume: go on with the text that the folder has.

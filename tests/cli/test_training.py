@@ -48,7 +48,8 @@ def test_prompts_are_encoded_and_the_cache_is_the_default(run: Any, given: dict[
     assert (code, given["out"]) == (0, None)
     assert len(given["prompts"]) == 2
     assert given["prompts"][1] == [5, 6, 7]
-    assert "use it with this model: --proposer eagle3 (cached" in out
+    assert "auto, the default strategy, drafts with it for this model (cached" in out
+    assert "specdec compare auto:head=false auto eagle3 --model MODEL" in out
 
 
 def test_an_interruption_says_what_is_kept(run: Any, given: dict[str, Any]) -> None:

@@ -1,0 +1,169 @@
+"""The default strategy with a head that was trained for the model on this machine, and with an unsuitable one."""
+
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specdec import Generator, ModelError, demo
+from specdec.heads import made_here
+from specdec.heads.made_here import folder_for, head_of, model_digest
+from specdec.strategies.auto import AutoProposer
+from specdec.strategies.base import Hidden, Host
+from specdec.strategies.eagle3.engine import Eagle3Engine
+from specdec.strategies.merging.merged import MergedEngine
+from tests.support.plain import decode_model
+
+SEED, NUM_TOKENS = 11, 24
+
+
+@pytest.fixture
+def folder(built_in: tuple[Any, Any]) -> Iterator[Path]:
+    """The built-in model's head where the training command would have put it."""
+    place = folder_for(model_digest(built_in[0]))
+    shutil.copytree(demo.head_folder(), place)
+    yield place
+    shutil.rmtree(place.parent)
+
+
+@pytest.fixture(scope="module")
+def prompts(built_in: tuple[Any, Any]) -> list[list[int]]:
+    return [list(built_in[1](prompt.text)["input_ids"]) for prompt in demo.prompts()[:2]]
+
+
+def parts_of(engine: object) -> list[str]:
+    assert isinstance(engine, MergedEngine)
+    return [part.name for part in engine.parts]
+
+
+def never(*_: object) -> Any:
+    raise AssertionError("the model's weights were read")
+
+
+def test_texts_are_plain_decodings_and_say_that_the_head_drafted(
+    built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = built_in
+    widths, draft = list[int](), Eagle3Engine.prepare_drafts
+
+    def seen(engine: Eagle3Engine, drafters: Any, budgets: Any, pays: Any) -> None:
+        draft(engine, drafters, budgets, pays)
+        widths.extend(len(drafter.drafted.tokens) for drafter in drafters if drafter.drafted is not None)
+
+    monkeypatch.setattr(Eagle3Engine, "prepare_drafts", seen)
+    with Generator(model, tokenizer, numerics="exact") as generator:
+        for seed in (None, SEED):
+            sampling = {"temperature": 0.0 if seed is None else 1.0, "seed": SEED}
+            results = generator.generate(prompts, max_new_tokens=NUM_TOKENS, **sampling)
+            for prompt, result in zip(prompts, results, strict=True):
+                assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, seed)
+                (note,) = [note for note in result.notes if "head" in note]
+                assert note.startswith("drafted with the head trained for this model on 20")
+                assert note.endswith(f": {folder}")
+        assert max(widths) > 1
+        off = generator.generate(prompts[0], max_new_tokens=4, proposer="auto:head=false")
+        assert not [note for note in off.notes if "head" in note]
+        with generator.open_batch() as batch:  # on strategies of its own it drafts in a batch too
+            handles = batch.add(prompts, max_new_tokens=NUM_TOKENS, proposer=["auto", "suffix"])
+            while batch.advance() is not None:
+                pass
+        assert [len([note for note in handle.notes if "head" in note]) for handle in handles] == [1, 0]
+
+
+def test_without_a_head_of_the_models_size_no_weights_are_read(
+    built_in: tuple[Any, Any], prompts: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made_here, "model_digest", never)
+    monkeypatch.setattr(made_here, "fingerprint_of", never)
+    assert head_of(built_in[0]) is None
+    monkeypatch.setattr(made_here, "cache_folder", lambda: tmp_path)
+    other = LlamaForCausalLM(LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=8, num_attention_heads=2))
+    for name in ("0" * 32, "my-head"):
+        shutil.copytree(demo.head_folder(), tmp_path / "heads" / name)
+    assert head_of(other) is None
+    shutil.rmtree(tmp_path / "heads" / ("0" * 32))
+    assert head_of(built_in[0]) is None
+    with Generator(*built_in) as generator:
+        assert parts_of(generator._binding.strategies.own.engine) == ["suffix", "token_recycling", "grammar"]
+        assert not [note for note in generator.generate(prompts[0], max_new_tokens=2).notes if "head" in note]
+
+
+def test_the_digest_is_computed_once_for_the_same_weights(
+    built_in: tuple[Any, Any], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = demo.load()
+    assert head_of(model) == folder
+    with monkeypatch.context() as patched:
+        patched.setattr(made_here, "model_digest", never)
+        assert head_of(demo.load()[0]) == folder
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.5)
+    assert head_of(model) is None
+
+
+def break_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{}")
+
+
+def break_tensors(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+
+
+def remove_tensors(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.mark.parametrize("damage", [break_config, break_tensors, remove_tensors])
+def test_a_damaged_head_is_left_out_and_the_note_says_why(
+    built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path, damage: Any
+) -> None:
+    damage(folder)
+    with Generator(*built_in) as generator:
+        result = generator.generate(prompts[0], max_new_tokens=NUM_TOKENS)
+        assert parts_of(generator._binding.strategies.own.engine) == ["suffix", "token_recycling", "grammar"]
+    assert list(result.token_ids) == decode_model(built_in[0], prompts[0], NUM_TOKENS, None)
+    (note,) = [note for note in result.notes if "head" in note]
+    assert note.startswith("drafted without a trained head: ")
+    assert str(folder) in note
+
+
+def test_where_hidden_states_or_layers_are_unavailable_it_goes_on_without_the_head(
+    built_in: tuple[Any, Any], folder: Path
+) -> None:
+    asked = list[Collection[int]]()
+
+    def refuse(layers: Collection[int]) -> None:
+        asked.append(layers)
+        raise ModelError("no hidden states here")
+
+    with Generator(*built_in) as generator:
+        host: Host = generator._binding.strategies._host
+        assert parts_of(AutoProposer().bind(host))[-1] == "eagle3"
+        for unable, reason in (
+            (replace(host, expect_hidden=refuse), "no hidden states here"),
+            (replace(host, num_layers=None), "layers are unknown"),
+            (replace(host, head_runner=never), "weights were read"),
+        ):
+            engine = AutoProposer().bind(unable)
+            assert "eagle3" not in parts_of(engine)
+            assert not [what for _, what in engine.wants() if isinstance(what, Hidden)]
+            (note,) = engine.notes
+            assert note.startswith("drafted without a trained head: ")
+            assert reason in note
+    (layers,) = asked
+    assert set(layers) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("options", [{"proposer": "auto:clock=false"}, {"verifier": "rejection"}])
+def test_where_the_time_of_passes_isnt_measured_it_goes_on_without_the_head(
+    built_in: tuple[Any, Any], prompts: list[list[int]], folder: Path, options: dict[str, str]
+) -> None:
+    with Generator(*built_in, **options) as generator:
+        result = generator.generate(prompts[0], max_new_tokens=4)
+    (note,) = [note for note in result.notes if "head" in note]
+    assert note.startswith(f"drafted without a trained head: auto uses the one in {folder} only where")
