@@ -12,9 +12,11 @@ A pass pays if the tokens that it is expected to win are worth more than its tim
 
 What is unknown is assumed in favour of the pass. A balance bounds the loss, compared with drafts of the other sources
 alone: each step adds ``loss`` plain steps, passes take out their cost, and each token won adds the time that it takes
-otherwise. If no pass has run for some time, what was learnt is forgotten, so passes are tried again.
+otherwise. If no pass has run for some time, what was learnt is forgotten, so passes are tried again, unless ``loss`` is
+0 and the balance is used up.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,6 +79,7 @@ class PassPricing:
         self._loss, self._clock = loss, clock
         self._balance = _FIRST_BALANCE
         self._tokens = self._time = 0.0  # of a row, in recent steps: the time is in plain steps
+        self._plain_seconds = math.inf  # of a plain step of these requests alone
         self._costs = deque[float](maxlen=_MOST), deque[float](maxlen=_MOST)  # of first passes, of further ones
         self._num_idle, self._pause = 0, _PAUSE
         self._forget()
@@ -150,7 +153,7 @@ class PassPricing:
 
     @property
     def _speed_up(self) -> float:
-        return self._tokens / self._time if self._time else 1.0
+        return self._tokens / self._time if self._tokens else 1.0
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome], cost: float) -> None:
         """Called after each step.
@@ -159,9 +162,11 @@ class PassPricing:
             outcomes: of the merge's requests, in the order of the drafts.
             cost: of the step without the passes, in plain steps.
         """
-        is_own = record.num_rows == len(outcomes)  # else the time is others' as well
         plain = (record.total_seconds - self.seconds) / cost
-        if record.kind == "step" and record.is_warm and is_own and plain > 0.0:
+        if record.is_warm and plain > 0.0:
+            if record.kind == "step" and record.num_rows == len(outcomes):
+                self._plain_seconds = plain
+            plain = min(plain, self._plain_seconds)  # other requests and prompts take time as well
             costs = [(end - start) / plain for start, end in pairwise(self._began)]
             num_tokens = sum(len(outcome.tokens) for outcome in outcomes)
             self._tokens = _MEMORY_OF_SPEED * self._tokens + num_tokens / len(outcomes)

@@ -64,7 +64,10 @@ class DraftSizer(ABC):
         """
 
     def spend(self, cost: float) -> None:  # noqa: B027 - optional
-        """Called after passes of a head, with their cost in plain steps; it is part of the step under way."""
+        """Called after passes of a head, with their cost in plain steps, which counts in the expected speed-up.
+
+        ``PassPricing`` bounds what passes lose.
+        """
 
     def learn(self, record: StepRecord, outcomes: Sequence[Outcome]) -> None:  # noqa: B027 - optional
         """Called after each step that included the sizer's requests; ``outcomes`` are theirs."""
@@ -150,7 +153,7 @@ class SpeedupSizer(DraftSizer):
     def sizes(self, growths: Sequence[Growth]) -> list[int]:
         """A further round pays while the sum of its probabilities exceeds the speed-up so far times its cost."""
         num_rows, spent = len(growths) + self._num_others, self._spent
-        self.balance += self._charged - spent  # of sizes before passes
+        self.balance += self._charged  # of sizes before passes
         table = self._costs.table(num_rows)
         costs, marginal = table.costs, table.marginal
         size, gained, best, speed = 1, 0.0, 1, 1.0 / (costs[1] + spent)
@@ -171,8 +174,8 @@ class SpeedupSizer(DraftSizer):
                 best, speed = size, speed_up
                 excess.clear()
         self.cost = costs[best]
-        self._charged = self.cost - 1.0 + spent
-        self.balance -= self.cost - 1.0
+        self._charged = self.cost - 1.0
+        self.balance -= self._charged
         return [len(growth) - excess[growth] for growth in growths]
 
     def spend(self, cost: float) -> None:
@@ -198,7 +201,7 @@ class SpeedupSizer(DraftSizer):
             self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
             if not self._is_skipped:  # the costs are those known now
                 costs = self._costs.table(num_rows).costs
-                self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0 + self._spent)
+                self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)
         self.balance = max(least, min(_LARGEST_BALANCE, self.balance))
 

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -19,7 +19,7 @@ from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
 from specdec.strategies.merging.merged import MergedEngine
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
-from specdec.strategies.merging.pass_pricing import SizedDrafts
+from specdec.strategies.merging.pass_pricing import PassPricing, SizedDrafts
 from specdec.strategies.merging.sizer import SpeedupSizer
 from specdec.strategies.merging.source import Candidate, Source
 from specdec.tree import ROOT
@@ -104,10 +104,14 @@ class Machine:
     depth: int = DEPTH
     claimed: float | None = None  # the head's own probability of its tokens
     hiccups: float = 0.0  # share of passes that other programs delay
+    seed: int = 0
+    others: int = 0  # rows of another strategy
+    kind: Literal["step", "prompt"] = "step"
+    chunk: float = 0.0  # seconds of a step that a chunk of a prompt takes
 
     def __post_init__(self) -> None:
         self.num_steps = self.num_tokens = 0
-        self.seconds, self.rngs = 0.0, [random.Random(row) for row in range(self.num_rows)]
+        self.seconds, self.rngs = 0.0, [random.Random(self.seed + row) for row in range(self.num_rows)]
         noise = random.Random(1)
         self.head = Head(
             lambda: self.heads if self.claimed is None else self.claimed,
@@ -163,8 +167,10 @@ class Machine:
             drafter.observe(feedback)
             outcomes.append(Outcome(object(), tree=tree, path=tuple(path), tokens=tuple(tokens)))  # type: ignore[arg-type]
         width = max(len(outcome.tree or ()) for outcome in outcomes)
-        seconds = {"propose": searching, "forward": PASS.at(self.num_rows * width) / PASS.at(self.num_rows)}
-        self.engine.learn(StepRecord("step", tuple(outcomes), seconds, width), outcomes)
+        num_rows = self.num_rows + self.others
+        seconds = {"propose": searching, "forward": PASS.at(num_rows * width) / PASS.at(num_rows) + self.chunk}
+        everyone = (*outcomes, *[outcome(NEW)] * self.others)
+        self.engine.learn(StepRecord(self.kind, everyone, seconds, width), outcomes)
         self.num_steps += 1
         self.num_tokens += sum(len(outcome.tokens) for outcome in outcomes)
         self.seconds += sum(seconds.values())
@@ -193,9 +199,11 @@ def growth_of(candidates: dict[tuple[int, ...], list[Candidate]]) -> Growth:
 
 
 @cache
-def fixed(copied: float, heads: float, cost: float, depth: int, num_rows: int = 1) -> float:
+def fixed(
+    copied: float, heads: float, cost: float, depth: int, num_rows: int = 1, seed: int = 0, num_tokens: int = 1000
+) -> float:
     """Return the seconds of a text by a merge whose head always runs ``depth`` passes."""
-    return Machine(copied, heads, cost, num_rows, math.inf, depth).write()
+    return Machine(copied, heads, cost, num_rows, math.inf, depth, seed=seed).write(num_tokens)
 
 
 @pytest.mark.parametrize("cost", [0.02, 0.1, 0.3, 5.0])
@@ -215,6 +223,42 @@ def test_a_cheap_good_head_is_used_in_nearly_all_steps_and_brings_what_it_brings
     priced, always = (Machine(heads=0.6, cost=0.005, loss_of_passes=loss).run(400) for loss in (LOSS, math.inf))
     assert priced.head.num_passes > 0.95 * always.head.num_passes
     assert priced.num_tokens >= 0.97 * always.num_tokens
+
+
+@pytest.mark.parametrize("seed", [10, 20])
+@pytest.mark.parametrize(("heads", "cost"), [(0.7, 0.2), (0.6, 0.3)])
+def test_after_misses_a_good_head_goes_on_since_its_passes_are_charged_once(
+    heads: float, cost: float, seed: int
+) -> None:
+    """Seed 10 has misses in a row that would use up the drafts' balance too."""
+    seconds = Machine(0.0, heads, cost, seed=seed).write(2000)
+    best = min(fixed(0.0, heads, cost, depth, seed=seed, num_tokens=2000) for depth in range(DEPTH + 1))
+    assert seconds <= 1.04 * best + 3.0
+
+
+@pytest.mark.parametrize("shared", [{"others": 1}, {"kind": "prompt"}], ids=str)
+def test_in_a_batch_shared_with_others_good_passes_run_and_those_that_win_nothing_are_few(shared: Any) -> None:
+    for cost in (0.05, 0.3):
+        bad = Machine(copied=0.0, heads=0.0, claimed=0.9, cost=cost, **shared).run(500)
+        assert bad.head.num_passes <= (2.0 + LOSS * 500) / cost + DEPTH  # the first balance, and each step's
+    assert Machine(copied=0.0, heads=0.6, cost=0.05, **shared).run(100).head.num_passes >= 200
+
+
+def test_the_time_of_others_prompts_makes_no_pass_cheap() -> None:
+    machine = Machine(copied=0.0, heads=0.6, cost=0.7).run(50)
+    machine.kind, machine.chunk = "prompt", 20.0
+    known = machine.head.num_passes
+    assert machine.run(200).head.num_passes <= known + 8
+
+
+def test_a_first_step_without_tokens_is_no_error() -> None:
+    priced, drafts = PassPricing(LOSS), SizedDrafts([growth_of({})], [1], 1.0)
+    for tokens in ((), (NEW,)):
+        priced.begin(drafts, [0])
+        assert priced.pays([1.0])
+        priced.end(drafts)
+        record = StepRecord("step", (outcome(*tokens),), {"forward": 1.0}, 1)
+        priced.learn(record, record.outcomes, 1.0)
 
 
 def test_an_expensive_head_is_hardly_asked() -> None:
