@@ -46,7 +46,7 @@ class Draft:
 
     def __init__(self, runner: HeadRunner, width: int, length: int) -> None:
         head = runner.head
-        self._runner, self._width, self._cache = runner, width, PairCache(head)
+        self._runner, self._width, self._cache = runner, width, PairCache(head, runner.num_slots)
         self._states = torch.randn(length, head.fc.in_features).to(head.fc.weight.dtype)
         append(head, self._cache, self._states, torch.arange(length) % head.config.vocab_size)
 

@@ -20,11 +20,16 @@ NoiseAt = Callable[[int], Noise | None]
 
 
 class PairCache:
-    """The head's keys and values of one request, for pairs fed with the target's states."""
+    """The head's keys and values of one request, for pairs fed with the target's states.
 
-    def __init__(self, head: Eagle3Head) -> None:
+    Args:
+        head: the head.
+        num_slots: the runner's, which returns the number of slots to reserve where ``count`` are needed.
+    """
+
+    def __init__(self, head: Eagle3Head, num_slots: Callable[[int], int] = lambda count: count) -> None:
         shape = 1, head.config.num_key_value_heads, 0, head.config.head_dim
-        self._length, weight = 0, head.fc.weight
+        self._length, self._num_slots, weight = 0, num_slots, head.fc.weight
         self._slots = KeyValues(*(torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2)))
 
     def __len__(self) -> int:
@@ -54,7 +59,7 @@ class PairCache:
         """Append the keys and values, (pairs, key-value heads, head_dim), of further pairs."""
         start, stop = self._length, self._length + len(keys)
         if stop > self._slots.keys.shape[2]:
-            self.reserve(stop + stop // 2)
+            self.reserve(self._num_slots(stop + stop // 2))
         for slots, new in zip(self._slots, (keys, values), strict=True):
             slots[0, :, start:stop] = new.transpose(0, 1)
         self._length = stop

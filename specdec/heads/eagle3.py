@@ -229,14 +229,14 @@ def fused(head: Eagle3Head, prepare: Callable[[torch.Tensor], Product]) -> Eagle
     """Return a head with one product for queries, keys and values, and one for the two first matrices of the MLP.
 
     Args:
-        head: shares its other weights.
+        head: shares its weights; those that are joined become views of the joined ones, so none is held twice.
         prepare: returns the product with a matrix, (outputs, inputs).
     """
     attention, mlp = head.midlayer.self_attn, head.midlayer.mlp
-    parts = attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight
-    sizes = [len(part) for part in parts]
-    qkv = prepare(torch.cat(parts))
-    gate_up = prepare(torch.cat((mlp.gate_proj.weight, mlp.up_proj.weight)))
+    parts = attention.q_proj, attention.k_proj, attention.v_proj
+    sizes = [part.out_features for part in parts]
+    qkv = prepare(_joined(*parts))
+    gate_up = prepare(_joined(mlp.gate_proj, mlp.up_proj))
     return head.with_products(
         Products(
             prepare(head.fc.weight),
@@ -247,3 +247,13 @@ def fused(head: Eagle3Head, prepare: Callable[[torch.Tensor], Product]) -> Eagle
             prepare(head.lm_head.weight),
         )
     )
+
+
+def _joined(*layers: nn.Linear) -> torch.Tensor:
+    """Return the layers' matrices as one, of which theirs become views."""
+    with torch.inference_mode(False):
+        joined = torch.cat([layer.weight for layer in layers])
+        parts = torch.split(joined.detach(), [layer.out_features for layer in layers])
+        for layer, part in zip(layers, parts, strict=True):
+            layer.weight.data = part
+    return joined

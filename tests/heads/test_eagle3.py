@@ -75,3 +75,15 @@ def test_a_truncated_cache_drafts_as_one_that_never_had_more() -> None:
     trees = [grow(runner, [cache], [states[6:7]], [tokens[6:7].tolist()], 3, 2, 8) for cache in (longer, plain)]
     assert trees[0].tokens.tolist() == trees[1].tokens.tolist()
     assert trees[0].parents.tolist() == trees[1].parents.tolist()
+
+
+@pytest.mark.parametrize("is_inference", [False, True])
+def test_joined_matrices_are_held_once(is_inference: bool) -> None:
+    with torch.inference_mode(is_inference):
+        head, _ = random_head(3)
+        before = {name: tensor.clone() for name, tensor in head.state_dict().items()}
+        TorchRunner(head, 4)
+    attention, mlp = head.midlayer.self_attn, head.midlayer.mlp
+    for parts in ((attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj)):
+        assert len({part.weight.untyped_storage().data_ptr() for part in parts}) == 1
+    assert all(torch.equal(before[name], tensor) for name, tensor in head.state_dict().items())

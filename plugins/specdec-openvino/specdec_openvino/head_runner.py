@@ -20,8 +20,8 @@ class OpenVINORunner(HeadRunner):
     """Runs a head as a compiled graph.
 
     A pass of another shape than the one before takes longer, and the first of a shape makes kernels, for milliseconds.
-    So the passes of a draft have one shape: rows are padded, and both states and features have rows, of which one has
-    zeros.
+    So the passes of a draft have one shape, unless it begins with more than four pairs: rows are padded, and both
+    states and features have rows, of which one has zeros.
 
     Raises:
         HeadError: if the head can't be converted or compiled.
@@ -77,12 +77,13 @@ class OpenVINORunner(HeadRunner):
             self._request.set_tensor(name, ov.Tensor(values, shared_memory=True))
 
     def _fill(self, pairs: Pairs) -> None:
-        """Write a pass's pairs to the inputs. Rows after them hold what they held, and no pair attends to them."""
+        """Write a pass's pairs to the inputs. No pair attends to the rows after them, but NaN there would spread."""
         inputs, count = self._inputs, pairs.tokens.shape[1]
         embedded = embedding(torch.from_numpy(pairs.tokens), self.head.embeddings)
         inputs["embedded"][:, :count] = embedded.float().numpy()
         given, other = ("states", "features") if pairs.fuses else ("features", "states")
         inputs[given][:, :count] = pairs.features.float().numpy()
+        inputs[given][:, count:] = 0
         inputs[other][...] = 0
         inputs["cos"][:, 0, :count], inputs["sin"][:, 0, :count] = self._rotation(pairs.positions)
         inputs["wanted"][:, : pairs.wanted.shape[1]] = pairs.wanted

@@ -16,6 +16,7 @@ from specdec_openvino.options import OpenVINOOptions
 from specdec.heads.drafting import DraftedTrees, PairCache, append, grow
 from specdec.heads.torch_runner import TorchRunner
 from specdec.masks.dense import DenseCompiler
+from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
 
 BATCH, STEPS, ROUNDING = 3, 4, 0.15
 
@@ -121,6 +122,32 @@ def test_a_head_of_nan_gives_tokens_of_the_vocabulary(heads: ModuleType) -> None
     trees = draft(OpenVINORunner(head, 4, OpenVINOOptions()), texts)
     assert set(trees.tokens.flatten().tolist()) <= set(head.target_ids.tolist())
     assert not torch.from_numpy(trees.log_probs).isfinite().any()
+
+
+@torch.no_grad()
+def test_a_request_with_nan_changes_no_draft_of_the_next(heads: ModuleType) -> None:
+    """Its pass has more pairs, in rows that the next request's pass doesn't fill."""
+    head = frozen(heads, 2)
+    states, tokens = torch.full((4, head.fc.in_features), float("nan")), [1, 2, 3, 4]
+    runners = [OpenVINORunner(head, 4, OpenVINOOptions()) for _ in range(2)]
+    grow(runners[0], [PairCache(head)], [states], [tokens], 2, 0, 2)
+    states = torch.ones(1, head.fc.in_features)
+    after, alone = (grow(runner, [PairCache(head)], [states], [[5]], 2, 2, 6) for runner in runners)
+    assert after.tokens.tolist() == alone.tokens.tolist()
+    assert after.log_probs.tolist() == alone.log_probs.tolist()
+
+
+@pytest.mark.parametrize("num_pairs", [1, 150, 180, 300])
+@torch.no_grad()
+def test_caches_have_sizes_whose_kernels_are_shared(heads: ModuleType, num_pairs: int) -> None:
+    """However a request's pairs were cached, at once here."""
+    head = frozen(heads, 2)
+    engine = Eagle3Engine(TreeOptions(2, 2, 4, 0.0), OpenVINORunner(head, 4, OpenVINOOptions()), (1, 2, 3))
+    append(
+        head, cache := engine.new_cache(), torch.zeros(num_pairs, head.fc.in_features), torch.zeros(num_pairs).long()
+    )
+    assert len(cache) == num_pairs
+    assert cache.reserve(0).keys.shape[2] in {256, 384, 512, 768}
 
 
 def draft(runner: Any, texts: Texts) -> DraftedTrees:

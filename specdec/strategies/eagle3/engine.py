@@ -59,6 +59,10 @@ class Eagle3Engine(Engine):
         """Return a new request's acceptance rates."""
         return self._acceptance_rates if self._learns else AcceptanceRates("eagle3", prior)
 
+    def new_cache(self) -> PairCache:
+        """Return an empty cache, which grows in the sizes that the runner prefers."""
+        return PairCache(self.head, self._runner.num_slots)
+
     def wants(self) -> frozenset[Signal]:
         return frozenset({(Nodes.PROMPT, self.states), (Nodes.PATH, self.states)})
 
@@ -169,7 +173,7 @@ class Eagle3Drafter(Source):
     def __init__(self, request: Request, engine: Eagle3Engine) -> None:
         super().__init__(request)
         self._engine, self._acceptance_rates = engine, engine.acceptance_rates()
-        self.cache = PairCache(engine.head)
+        self.cache = engine.new_cache()
         self.pending: list[torch.Tensor] = []
         self.last: torch.Tensor | None = None
         self.drafted: Candidates | None = None
@@ -192,7 +196,7 @@ class Eagle3Drafter(Source):
     def leave_out(self) -> None:
         """Draft nothing for this request from now on, since the head's probabilities are not finite."""
         self._fault = NumericsError("gave probabilities that are not finite")
-        self.cache, self.pending, self._is_whole = PairCache(self._engine.head), [], False
+        self.cache, self.pending, self._is_whole = self._engine.new_cache(), [], False
         self.notes = ("drafting goes on without the head: its probabilities are not finite",)
 
     def _receive(self, start: int, states: torch.Tensor) -> None:
