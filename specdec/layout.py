@@ -88,6 +88,7 @@ class Layout:
         hidden: the layers whose hidden states are wanted, numbered as by transformers: 0 for the embeddings, -1 for the
             last layer after its norm.
         trees: a tree per row.
+        trunks: by row, the number of committed tokens that its tree has before the last one; empty if there are none.
     """
 
     lengths: tuple[int, ...]
@@ -100,6 +101,7 @@ class Layout:
     first: int = 0
     hidden: tuple[int, ...] = ()
     trees: tuple[DraftTree, ...] = ()
+    trunks: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:

@@ -103,7 +103,9 @@ class StepRecord:
         kind: "chunk" for a pass over chunks of prompts alone, "prompt" for any other pass that reads a part of a
             prompt, "step" for a pass without prompts, "none" for requests that ended without a pass.
         seconds: by phase.
-        width: nodes of the widest row, without padding; 0 without a pass.
+        width: tokens read for the widest row, without padding: its nodes and ``num_reread``; 0 without a pass.
+        num_reread: committed tokens that the pass read again, of the row with most of them; models with recurrent
+            states do so.
         num_positions: cache slots that the longest row sees.
         is_warm: False while the backend is still warming up for passes like this one.
         row_bytes: bytes of the keys and values of each row; 0 unless a request has ended.
@@ -116,6 +118,7 @@ class StepRecord:
     num_positions: int = 0
     is_warm: bool = True
     row_bytes: int = 0
+    num_reread: int = 0
 
     @property
     def num_rows(self) -> int:

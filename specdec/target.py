@@ -62,10 +62,12 @@ class PassOutput:
     Attributes:
         planned: the pass.
         rows: each row's output, addressed by the nodes of the row's tree.
+        num_reread: by row, the committed tokens that the pass read again; empty if there are none.
     """
 
     def __init__(self, planned: PlannedPass, output: Output) -> None:
         self.planned = planned
+        self.num_reread = output.num_reread
         self.rows = {
             row: OutputRow(output, number, planned.trunks[row])
             for number, row in enumerate(planned.rows)
@@ -149,7 +151,8 @@ class Target:
             for row in rows
         ]
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
-        layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown))
+        lengths = tuple(len(trunks.get(row, ())) for row in rows)
+        layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown), trunks=lengths)
         return PlannedPass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})
 
     def forward(self, planned: PlannedPass, num_top: int = 0) -> PassOutput:

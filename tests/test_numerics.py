@@ -107,7 +107,7 @@ def test_closed_regions_whose_bits_depend_on_the_place_of_a_row_are_found_out(mo
     ("name", "dtype", "reason"),
     [
         ("llama", torch.float64, "supports bfloat16, float16 and float32, not torch.float64"),
-        ("mpt", torch.float32, "doesn't support trees with exact attention"),
+        ("mpt", torch.float32, "this model takes chains only"),
     ],
 )
 def test_what_exact_attention_does_not_cover_falls_back_by_name(name: str, dtype: torch.dtype, reason: str) -> None:

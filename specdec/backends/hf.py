@@ -5,7 +5,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any, ClassVar, Self
 
 import torch
@@ -27,7 +26,6 @@ from specdec.models.attention_switch import switched, why_fixed
 from specdec.models.fused_attention import without_cudnn
 from specdec.models.gradients import runs_in_inference_mode, without_gradients
 from specdec.models.notes import lock_of
-from specdec.tree import DraftTree, Role
 from specdec.weights.layers import is_sharded
 
 PREFILL_CHUNK = 256  # 512 is 8 % faster on a small model, but its activations set the memory peak
@@ -81,9 +79,7 @@ class HFBackend(Backend):
         self._has_fused_attention = grouped.is_for(config) and not why_fixed(model)
         self.reason = _CHAINS_ONLY.get(config.model_type, "")
         if kinds := state_kinds(config):
-            self.reason = (
-                f"the states of its layers of kind {' and '.join(kinds)} follow one text, not a tree's branches"
-            )
+            self.reason = f"its {' and '.join(kinds)} layers keep a state of one text"
             self.holds_prefixes = False
         grouped.register()
         compiler.register()
@@ -165,38 +161,49 @@ class HFBackend(Backend):
 
     def _pass_over_chains(self, layout: Layout) -> Output:
         """Run chains row by row under the model's own causal mask, so slots and positions agree."""
-        rows, states = [], list[list[torch.Tensor]]()
+        rows, states, num_reread = [], list[list[torch.Tensor]](), list[int]()
+        columns = torch.tensor(layout.columns, device=self.shapes.device)
         for row, num_nodes in enumerate(layout.num_nodes):
             with self._attention(sees_all=False):
-                logits, own = self._chain(layout, row)
+                logits, own, num_again = self._chain(layout, row, columns)
+            num_reread.append(num_again)
             rows.append(torch.nn.functional.pad(logits, (0, 0, 0, len(layout.columns) - len(logits))))
             states.append([torch.nn.functional.pad(state, (0, 0, 0, layout.width - num_nodes)) for state in own])
         self.is_warm = True
         hidden = {
             layer: torch.stack(each) for layer, each in zip(layout.hidden, zip(*states, strict=True), strict=True)
         }
-        return Output(torch.stack(rows), layout.columns, hidden)
+        return Output(torch.stack(rows), layout.columns, hidden, num_reread)
 
-    def _chain(self, layout: Layout, row: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def _chain(
+        self, layout: Layout, row: int, columns: torch.Tensor
+    ) -> tuple[torch.Tensor, list[torch.Tensor], int]:
         """Run one row's chain, after tokens that its cache wants again.
 
         Returns:
-            The logits of the wanted nodes, ``(columns, vocab)``, and each layer's states, ``(nodes, size)``.
+            The logits of the wanted nodes, ``(columns, vocab)``; each layer's states, ``(nodes, size)``; the number of
+            tokens that were read again.
         """
         length, num_nodes, device = layout.lengths[row], layout.num_nodes[row], self.shapes.device
         tokens = layout.trees[row].tokens if layout.trees else layout.input_ids[row, :num_nodes].tolist()
-        certain = _num_certain(layout.trees[row]) if layout.trees else 0
+        certain = 1 + (layout.trunks[row] if layout.trunks else 0)  # the root is committed text as well
         wanted = [length + column for column in layout.columns if column < num_nodes]
-        logits, states = list[torch.Tensor](), list[list[torch.Tensor]]()
+        logits, states, num_again = list[torch.Tensor](), list[list[torch.Tensor]](), 0
         for start, fed in self._cache.stretches(layout.first + row, tokens, certain):
-            positions = torch.arange(start, start + len(fed), device=device)[None]
+            num_again = max(num_again, length - start)
             places = [position - start for position in wanted if start <= position < start + len(fed)]
-            columns = torch.tensor(places or [len(fed) - 1], device=device)
-            found, *own = self._run(torch.tensor([fed], device=device), positions, None, columns, layout.hidden)
+            if start == length and len(fed) == num_nodes and places:  # the layout's tensors are on the device already
+                ids, positions = (each[row : row + 1, :num_nodes] for each in (layout.input_ids, layout.positions))
+                kept = columns[: len(places)]
+            else:
+                ids = torch.tensor([fed], device=device)
+                positions = torch.arange(start, start + len(fed), device=device)[None]
+                kept = torch.tensor(places or [len(fed) - 1], device=device)
+            found, *own = self._run(ids, positions, None, kept, layout.hidden)
             logits.append(found[0, : len(places)])
             states.append([state[0] for state in own])
         hidden = [torch.cat(each)[-num_nodes:] for each in zip(*states, strict=True)]
-        return torch.cat(logits), hidden
+        return torch.cat(logits), hidden, num_again
 
     def _run(
         self,
@@ -276,9 +283,3 @@ class HFBackend(Backend):
     @property
     def row_bytes(self) -> int:
         return self._cache.row_bytes
-
-
-def _num_certain(tree: DraftTree) -> int:
-    """Return the number of a chain's first nodes that are committed text, not drafts."""
-    num_support = sum(1 for _ in takewhile(lambda role: not role & Role.CANDIDATE, tree.roles[1:]))
-    return num_support + 1 if num_support else 0

@@ -17,15 +17,21 @@ class Output:
     Attributes:
         logits: ``(rows, columns, vocab)``, on the model's device; the columns are the layout's.
         hidden: by layer of the layout, for each row ``(nodes, size)``, on the model's device.
+        num_reread: by row, the committed tokens that the pass read again; empty if there are none.
         num_top: if set, ``top_id`` also copies this many top-k logits, for a later ``top_logits(num_top)``.
     """
 
     def __init__(
-        self, logits: torch.Tensor, columns: Sequence[int], hidden: Mapping[int, States] | None = None
+        self,
+        logits: torch.Tensor,
+        columns: Sequence[int],
+        hidden: Mapping[int, States] | None = None,
+        num_reread: Sequence[int] = (),
     ) -> None:
         self.logits = logits
         self.hidden: Mapping[int, States] = hidden or {}
         self.column_of = {node: column for column, node in enumerate(columns)}
+        self.num_reread = num_reread
         self.num_top = 0
         self._ids: list[list[int]] | None = None
         self._top: dict[int, tuple[list[Any], list[Any]]] = {}

@@ -7,8 +7,7 @@ from specdec.backends.cache import RaggedCache, RaggedLayer
 from specdec.backends.states import RaggedStateLayer, Snapshot, StateLayer
 from specdec.models.architecture import RECURRENT, STATES
 
-# Tokens: rereading one in each step costs about a tenth of a pass, moving the checkpoint costs a pass.
-MOST_PENDING = 16
+MOST_PENDING = 16  # tokens; not tuned: more are read again more often, fewer need more passes of their own
 _CHUNK = 256  # tokens of a pass that rereads a text
 _MOST_CHECKPOINTS, _SPACING = 3, 16  # for rollbacks of a few tokens
 
@@ -30,7 +29,7 @@ class _Row:
     new: list[Snapshot] = field(default_factory=list)
 
     def add(self, checkpoint: Snapshot) -> None:
-        """Keep a further checkpoint; of several near each other, the last and the first."""
+        """Add a checkpoint. If it is within ``_SPACING`` tokens of the last but one, it replaces the last."""
         kept = self.checkpoints
         if len(kept) > 2 and checkpoint.length - kept[-2].length < _SPACING:
             kept.pop()
@@ -44,9 +43,9 @@ class StatefulCache(RaggedCache):
     The states of a row are kept at checkpoints. Each pass starts from the last one and leaves it unchanged. Tokens that
     were committed since, the *pending* ones, are read again in front of the pass's own; attention layers overwrite
     their keys and values. A pass whose tokens are all committed moves the checkpoint: a plain step, a chunk of a
-    prompt, a draft that was accepted as a whole. If there are ``MOST_PENDING`` pending tokens or a long rest of a
-    prompt, a pass over these alone moves the checkpoint first. Models without recurrence have no pending tokens,
-    because the states of convolutions can be cut.
+    prompt, a draft that was accepted as a whole. If there are ``MOST_PENDING`` of them, the draft's root included, or
+    a long rest of a prompt, a pass over these alone moves the checkpoint first. Models without recurrence have no pending tokens, except
+    right after a rollback, because the states of convolutions can be cut.
 
     A row can be rolled back to any length: it continues from the last checkpoint before.
 

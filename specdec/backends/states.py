@@ -31,13 +31,20 @@ class State:
     recurrent: torch.Tensor | None = None
 
     def without(self, num_tokens: int) -> "State":
-        """Return the state without the last ``num_tokens`` tokens, with as many inputs as the next pass reads."""
+        """Return the state without the last ``num_tokens`` tokens, with as many inputs as the next pass reads.
+
+        The tensors are views of no larger ones.
+        """
+        recurrent = self.recurrent
+        # Some scans return the last of the states of all their chunks.
+        if recurrent is not None and recurrent.untyped_storage().nbytes() > recurrent.nbytes:
+            recurrent = recurrent.clone()
         if self.inputs is None:
-            return self
+            return State(recurrent=recurrent)
         inputs = self.inputs[..., : self.inputs.shape[-1] - num_tokens][..., -self.num_inputs :]
         missing = self.num_inputs - inputs.shape[-1]
         inputs = torch.nn.functional.pad(inputs, (missing, 0)) if missing > 0 else inputs.clone()
-        return State(inputs, self.num_inputs, self.recurrent)
+        return State(inputs, self.num_inputs, recurrent)
 
     @property
     def num_bytes(self) -> int:
@@ -98,11 +105,13 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[misc]  # trans
             self.has_previous_state[index] = bool(states)
 
     def leave(self) -> tuple[State, ...]:
-        """Return the states after the pass."""
-        return tuple(
+        """Return the states after the pass, and hold none of them any longer."""
+        states = tuple(
             State(self.conv_states[index], self.conv_kernel_size[index] or 0, self.recurrent_states[index])
             for index in range(self.number_of_states)
         )
+        self.enter(())
+        return states
 
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **others: Any

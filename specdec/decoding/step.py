@@ -282,14 +282,17 @@ def observe(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput) -> N
 def record_of(batch: Batch, turns: Sequence[RequestTurn], output: PassOutput | None, reads_prompts: bool) -> StepRecord:
     """Let ended requests leave; return the step's record, which is in all requests' statistics."""
     row_bytes = leave([turn.request for turn in turns if turn.request.is_finished], batch.target, batch.contexts)
+    num_nodes = () if output is None else output.planned.layout.num_nodes
+    num_reread = [0] * len(num_nodes) if output is None or not output.num_reread else output.num_reread
     record = StepRecord(
         kind="chunk" if all(turn.is_chunk for turn in turns) else "prompt" if reads_prompts else "step",
         outcomes=tuple(map(_outcome, turns)),
         seconds=batch.seconds,
-        width=0 if output is None else max(output.planned.layout.num_nodes),
+        width=max(map(sum, zip(num_nodes, num_reread, strict=True)), default=0),
         num_positions=0 if output is None else output.planned.num_positions,
         is_warm=batch.target.is_warm,
         row_bytes=row_bytes,
+        num_reread=max(num_reread, default=0),
     )
     for turn, outcome in zip(turns, record.outcomes, strict=True):
         turn.request.stats.note(record, outcome)

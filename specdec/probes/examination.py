@@ -87,7 +87,7 @@ def _try_out_chains(backend: HFBackend) -> Tried:
     if tried.fault:
         raise ModelError(_refusal(backend.model, backend.reason, tried.fault))
     if backend.compiler.bit_exact:
-        no_trees = f"it doesn't support trees with exact attention ({backend.reason})"
+        no_trees = f"exact attention verifies trees, and this model takes chains only ({backend.reason})"
         backend.inexact = backend.compiler.refuses(backend.model.dtype) or no_trees
     return tried
 

@@ -1,7 +1,6 @@
 """Models with recurrent and convolutional layers: no rejected token stays in a state."""
 
 import random
-from typing import Any
 
 import pytest
 import torch
@@ -13,9 +12,10 @@ from specdec.backends.stateful_cache import MOST_PENDING, StatefulCache
 from specdec.backends.static import StaticBackend
 from specdec.masks.dense import DenseCompiler
 from specdec.probes.examination import examine
+from specdec.record import StepRecord
 from specdec.target import Target
 from specdec.testing import check_backend
-from specdec.tree import ROOT, DraftTree
+from specdec.tree import ROOT, DraftTree, Role
 from tests.decoding.test_contexts import conversations
 from tests.support import families
 from tests.support.plain import decode_model
@@ -78,20 +78,20 @@ def test_text_with_kept_contexts_is_the_text_from_scratch(name: str) -> None:
     assert conversations(kept, fresh, families.VOCAB, 3) > 10
 
 
+def counted(model: PreTrainedModel) -> list[int]:
+    """Return the list to which each later pass of a model adds the number of tokens it reads."""
+    fed = list[int]()
+    model.get_input_embeddings().register_forward_pre_hook(lambda _, inputs: fed.append(inputs[0].numel()))
+    return fed
+
+
 @pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
 def test_rejected_drafts_cost_at_most_the_pending_tokens(name: str) -> None:
     """A row's states follow its text, and no pass reads more than the pending tokens again."""
-    backend = loaded(made(name))
-    target, cache, fed = Target(backend, compiler), backend._cache, list[int]()
+    model = made(name)
+    backend = loaded(model)
+    target, cache, fed = Target(backend, compiler), backend._cache, counted(model)
     assert isinstance(cache, StatefulCache)
-    own = cache.stretches
-
-    def counted(row: int, tokens: Any, num_certain: int) -> Any:
-        for start, part in own(row, tokens, num_certain):
-            fed.append(len(part))
-            yield start, part
-
-    cache.stretches = counted  # type: ignore[method-assign]
     row = target.open(capacity=128)
     target.read_all(row, list(range(2, 40)))
     for step in range(60):
@@ -108,6 +108,37 @@ def test_rejected_drafts_cost_at_most_the_pending_tokens(name: str) -> None:
     assert num_checkpoints <= 4  # with that of the empty text
     assert cache.row_bytes > 0
     target.release(row)
+
+
+def test_nodes_that_are_no_text_do_not_count_as_text() -> None:
+    """Lookahead's own nodes, which are never accepted, must not keep the checkpoint from moving."""
+    model = made("qwen3_next")
+    target = Target(loaded(model), compiler)
+    row, fed = target.open(capacity=128), counted(model)
+    for step, trunk in enumerate([list(range(2, 40)), *[[]] * 60]):
+        tree = DraftTree(3 + step % 7)
+        tree.add_chain(tree.add(ROOT, 5, Role.SUPPORT), [6, 7, 8, 9], Role.PROBE)
+        planned = target.compile({row: tree}, {row: trunk})
+        target.forward(planned)
+        target.keep(planned, {row: (ROOT,)})
+    assert fed[:2] == [39, 5]  # the text, and then the draft
+    assert max(fed[2:]) < MOST_PENDING + 6
+
+
+def test_the_record_of_a_step_counts_tokens_that_were_read_again() -> None:
+    model, records = made("qwen3_next"), list[StepRecord]()
+    generator = Generator(model, proposer="prompt_lookup:num_tokens=6")
+    fed, num_rereads = counted(model), 0
+    for prompt in texts(3):
+        del fed[:], records[:]
+        generator.generate(prompt, max_new_tokens=24, eos_token_id=(), on_step=records.append)
+        assert sum(record.width for record in records) == sum(fed)
+        for record in records:
+            own = record.outcomes[0].tree
+            if record.kind == "step" and own is not None:
+                assert record.width == len(own) + record.num_reread
+        num_rereads += sum(record.num_reread > 0 for record in records)
+    assert num_rereads > 3
 
 
 def test_a_draft_model_may_have_states() -> None:
@@ -139,6 +170,6 @@ def test_what_does_not_keep_states_refuses_such_models() -> None:
 
 def test_exact_numerics_are_refused_with_the_reason() -> None:
     generator = Generator(made("qwen3_next"), proposer="autoregressive")
-    assert "states of its layers of kind linear_attention follow one text" in generator.numerics.inexact
+    assert "takes chains only (its linear_attention layers keep a state of one text)" in generator.numerics.inexact
     with pytest.raises(ModelError, match="numerics='exact' is unavailable here"):
         Generator(made("qwen3_next"), numerics="exact")

@@ -198,8 +198,9 @@ class SpeedupSizer(DraftSizer):
             self._num_undrafted, self._pause = 0, _PAUSE
         if record.kind == "step" and record.is_warm and not self._num_others:  # else the time is others' as well
             size, searching = self._costs.size_of(record), record.seconds.get("propose", 0.0)
-            self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
-            if not self._is_skipped:  # the costs are those known now
+            if not (is_plain and record.num_reread):  # else it took longer than a plain step does
+                self._costs.learn(num_rows, size, record.total_seconds, searching, is_plain)
+            if record.num_reread or not self._is_skipped:  # the costs are those known now; drafts cause reading again
                 costs = self._costs.table(num_rows).costs
                 self.balance += self._charged - (costs[min(size, len(costs) - 1)] - 1.0)
         least = -_LARGEST_DEBT_OF_TRIALS if self._num_trials else min(-_LARGEST_DEBT, self._began_with)

@@ -1,6 +1,7 @@
 """The size of drafts: what is expected to bring most for its time, within what the balance can lose."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 from unittest.mock import Mock
 
@@ -198,6 +199,20 @@ def test_only_steps_of_its_own_that_are_as_fast_as_they_will_be_correct_costs(
             kept._is_skipped = width == 1
             kept.learn(record, record.outcomes[:1])
     assert kept._costs.table(1).costs[3] == pytest.approx(2.4 if learns else 1.2)
+
+
+def test_a_plain_step_that_read_tokens_again_is_no_measure_of_plain_steps() -> None:
+    kept = SpeedupSizer(PaddedCostModel(costs_of(0.1), 20), 0.0)
+    for width, num_reread, seconds in ((1, 0, 3.0), (1, 11, 9.0), (5, 11, 12.0)):
+        for _ in range(5):
+            record = replace(recorded([width], [0], seconds), width=width + num_reread, num_reread=num_reread)
+            kept._is_skipped, before = width == 1, kept.balance
+            kept.learn(record, record.outcomes)
+            is_charged = kept.balance < before or before == kept.balance < 0.0
+            assert is_charged == (num_reread > 0)
+    costs = kept._costs.table(1).costs
+    assert costs[16] == pytest.approx(4.0)  # twelve seconds over three
+    assert costs[5] < 2.0  # nothing was fed five nodes
 
 
 def test_a_trial_follows_a_pause_unless_costs_are_fixed() -> None:

@@ -1,0 +1,58 @@
+"""States of recurrent and convolutional layers, and what of them is kept in memory."""
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from specdec.backends.hf import HFBackend
+from specdec.backends.stateful_cache import StatefulCache
+from specdec.backends.states import State, StateLayer
+from specdec.masks.dense import DenseCompiler
+from specdec.probes.examination import examine
+from specdec.target import Target
+from tests.support import families
+
+ONE_OF_EACH_KIND = ["lfm2", "qwen3_next", "granitemoehybrid", "falcon_h1", "mamba2"]
+
+
+def target_of(model: PreTrainedModel) -> tuple[Target, StatefulCache]:
+    backend = examine(HFBackend.load(model, DenseCompiler()))
+    cache = backend._cache
+    assert isinstance(cache, StatefulCache)
+    return Target(backend, DenseCompiler()), cache
+
+
+def test_a_state_without_tokens_is_a_view_of_nothing_larger() -> None:
+    chunks = torch.arange(12.0).view(1, 6, 2)
+    for inputs in (None, torch.zeros(1, 3, 8)):
+        cut = State(inputs, 3 if inputs is not None else 0, chunks[:, -1]).without(0)
+        assert cut.recurrent is not None
+        assert cut.recurrent.untyped_storage().nbytes() == cut.recurrent.nbytes
+        assert cut.recurrent.tolist() == [[10.0, 11.0]]
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
+def test_a_checkpoint_takes_the_bytes_that_are_reported(name: str) -> None:
+    target, cache = target_of(families.make(*families.STATES[name]))
+    row = target.open(capacity=256)
+    target.read_all(row, list(range(2, 90)) * 2)
+    states = [state for snapshot in cache._rows[0].checkpoints for layer in snapshot.layers for state in layer]
+    parts = [part for state in states for part in (state.inputs, state.recurrent) if part is not None]
+    assert parts
+    assert [part.untyped_storage().nbytes() for part in parts] == [part.nbytes for part in parts]
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH_KIND)
+def test_no_layer_holds_states_between_passes(name: str) -> None:
+    target, cache = target_of(families.make(*families.STATES[name]))
+    row = target.open(capacity=64)
+    target.read_all(row, list(range(2, 40)))
+    layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
+    assert layers
+    held = [
+        part
+        for layer in layers
+        for index in range(layer.number_of_states)
+        for part in (layer.conv_states[index], layer.recurrent_states[index])
+    ]
+    assert held == [None] * len(held)
