@@ -175,9 +175,7 @@ class HFBackend(Backend):
         }
         return Output(torch.stack(rows), layout.columns, hidden, num_reread)
 
-    def _chain(
-        self, layout: Layout, row: int, columns: torch.Tensor
-    ) -> tuple[torch.Tensor, list[torch.Tensor], int]:
+    def _chain(self, layout: Layout, row: int, columns: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor], int]:
         """Run one row's chain, after tokens that its cache wants again.
 
         Returns:

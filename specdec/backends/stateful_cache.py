@@ -43,9 +43,9 @@ class StatefulCache(RaggedCache):
     The states of a row are kept at checkpoints. Each pass starts from the last one and leaves it unchanged. Tokens that
     were committed since, the *pending* ones, are read again in front of the pass's own; attention layers overwrite
     their keys and values. A pass whose tokens are all committed moves the checkpoint: a plain step, a chunk of a
-    prompt, a draft that was accepted as a whole. If there are ``MOST_PENDING`` of them, the draft's root included, or
-    a long rest of a prompt, a pass over these alone moves the checkpoint first. Models without recurrence have no pending tokens, except
-    right after a rollback, because the states of convolutions can be cut.
+    prompt, a draft that was accepted as a whole. If ``MOST_PENDING`` tokens are pending, the draft's root included, or
+    a long rest of a prompt, a pass over these alone moves the checkpoint first. Models without recurrence have no
+    pending tokens, except right after a rollback, because the states of convolutions can be cut.
 
     A row can be rolled back to any length: it continues from the last checkpoint before.
 

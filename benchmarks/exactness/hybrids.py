@@ -1,0 +1,144 @@
+"""Recurrent and hybrid models: is each strategy's text that of transformers, and how much do drafts save?
+
+    python -m benchmarks hybrids [--families lfm2 qwen3_next …] [--num-texts 40] [--max-new-tokens 64]
+    python -m benchmarks hybrids --speed                               # about a minute; on a quiet machine
+
+Small random models of each family decode random prompts that repeat themselves, in batches of eight: greedy texts are
+compared with transformers' ``generate``, sampled texts with plain decoding's. The exit code is 1 if one differs.
+
+``--speed`` times models of about 250 million parameters that go on counting to 24, so that nearly all drafts are
+accepted, with attention alone and with three of four layers recurrent. It says what a hybrid's passes cost, and not how
+often a trained model's drafts are accepted.
+"""
+
+import argparse
+import random
+import sys
+import time
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from benchmarks.machine import facts
+from specdec import Generator
+from specdec.decoding.result import Result
+from tests.support import families
+
+STRATEGIES = ["autoregressive", "prompt_lookup:num_tokens=6", "lookahead:N=3,W=3,G=3", "auto"]
+TIMED = ["autoregressive", "prompt_lookup:num_tokens=7"]
+VOCAB, CYCLE, REPEATS = 4096, 24, 3
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB, "hidden_size": 1024, "intermediate_size": 3584, "num_hidden_layers": 16,
+    "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "max_position_embeddings": 2048,
+    "eos_token_id": None, "bos_token_id": 0, "pad_token_id": 0, "tie_word_embeddings": False,
+}  # fmt: skip
+RECURRENT: dict[str, Any] = {
+    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 4, "linear_num_value_heads": 16,
+    "linear_num_key_heads": 16, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+}  # fmt: skip
+TIMED_MODELS = {"Qwen3": ("Qwen3Config", SHAPE), "Qwen3.5": ("Qwen3_5TextConfig", {**SHAPE, **RECURRENT})}
+
+
+def texts(count: int) -> list[list[int]]:
+    """Random prompts of 4 to 60 tokens that repeat themselves."""
+    rng = random.Random(11)
+    parts = [[rng.randrange(2, families.VOCAB) for _ in range(rng.randint(3, 9))] for _ in range(count)]
+    return [(part * 8)[: rng.randint(4, 60)] for part in parts]
+
+
+def differing(results: list[Result], expected: list[list[int]]) -> int:
+    """Return the number of texts that differ."""
+    return sum(list(result.token_ids) != text for result, text in zip(results, expected, strict=True))
+
+
+def compare(name: str, num_texts: int, num_tokens: int) -> int:
+    """Print a table row for each strategy on one family; return the number of texts that differ."""
+    model, prompts, num_differing = families.make(*families.STATES[name]), texts(num_texts), 0
+    generator = Generator(model, proposer="autoregressive", max_batch_size=8)
+    settings: dict[str, Any] = {"max_new_tokens": num_tokens, "eos_token_id": ()}
+    sampling = {**settings, "temperature": 1.0, "seed": 3}
+    greedy = [
+        model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt)),
+            max_new_tokens=num_tokens,
+            do_sample=False,
+        )[0, len(prompt) :].tolist()
+        for prompt in prompts
+    ]
+    sampled = [list(result.token_ids) for result in generator.generate(prompts, **sampling)]
+    for strategy in STRATEGIES:
+        results = generator.generate(prompts, proposer=strategy, **settings)
+        own, others = differing(results, greedy), 0
+        if strategy != "autoregressive":
+            others = differing(generator.generate(prompts, proposer=strategy, **sampling), sampled)
+        per_step = sum(r.stats.num_tokens for r in results) / sum(r.stats.steps for r in results)
+        print(f"| {name} | {strategy} | {num_texts} | {own} | {others} | {per_step:.2f} |", flush=True)
+        num_differing += own + others
+    return num_differing
+
+
+def counting(config_class: str, arguments: dict[str, Any]) -> PreTrainedModel:
+    """A random model whose layers say little, so that its head makes it count from 0 to 23 and over again."""
+    torch.manual_seed(0)
+    config = getattr(transformers, config_class)(**arguments)
+    model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim >= 2 and any(part in name for part in ("down_proj", "o_proj", "out_proj")):
+                parameter.mul_(0.02)
+        embeddings = model.get_input_embeddings().weight.normal_(std=1.0)
+        head = model.get_output_embeddings().weight
+        head.copy_(0.05 * embeddings.roll(1, 0))
+        head[0] = 0.06 * embeddings[CYCLE - 1]
+    return model
+
+
+def seconds_of(generator: Generator, strategy: str, num_tokens: int) -> tuple[float, float]:
+    """Return the seconds of a text, the least of some, and its tokens per step."""
+    taken = []
+    for _ in range(REPEATS + 1):  # the first one warms up
+        begin = time.perf_counter()
+        result = generator.generate([*range(CYCLE)] * 3, proposer=strategy, max_new_tokens=num_tokens, eos_token_id=())
+        taken.append(time.perf_counter() - begin)
+    return min(taken[1:]), result.stats.num_tokens / result.stats.steps
+
+
+def time_models(num_tokens: int) -> None:
+    """Print each model's speeds."""
+    print("| shape | parameters | strategy | tokens/s | over plain | tokens per step |\n|---|---|---|---|---|---|")
+    for name, built in TIMED_MODELS.items():
+        model, plain = counting(*built), 0.0
+        generator = Generator(model, proposer="autoregressive", weights="stock", numerics="fast")
+        size = f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.0f}M"
+        for strategy in TIMED:
+            seconds, per_step = seconds_of(generator, strategy, num_tokens)
+            plain = plain or seconds
+            speeds = f"{num_tokens / seconds:.1f} | {plain / seconds:.2f} | {per_step:.1f}"
+            print(f"| {name} | {size} | {strategy} | {speeds} |", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", nargs="+", choices=families.STATES, default=list(families.STATES))
+    parser.add_argument("--num-texts", type=int, default=40)
+    parser.add_argument("--max-new-tokens", type=int, help="default: 64, and 33 with --speed")
+    parser.add_argument("--speed", action="store_true", help="time larger models instead")
+    parser.add_argument("--threads", type=int, help="default: 1, and 2 with --speed")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads or 1 + arguments.speed)
+    print(facts())
+    if arguments.speed:
+        time_models(arguments.max_new_tokens or 33)
+        return 0
+    print(
+        "| family | strategy | texts | greedy: differ | sampled: differ | tokens per step |\n|---|---|---|---|---|---|"
+    )
+    counts = [compare(name, arguments.num_texts, arguments.max_new_tokens or 64) for name in arguments.families]
+    return int(sum(counts) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
