@@ -151,7 +151,7 @@ class Target:
             for row in rows
         ]
         layout = self.compiler.compile(grown, [row.length for row in rows], self.shapes)
-        lengths = tuple(len(trunks.get(row, ())) for row in rows)
+        lengths = tuple(len(trunks.get(row, ())) for row in rows) if trunks else ()
         layout = replace(layout, first=first, hidden=tuple(hidden), trees=tuple(grown), trunks=lengths)
         return PlannedPass(layout, rows, {row: len(trunks.get(row, ())) for row in trees})
 
