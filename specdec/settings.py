@@ -92,6 +92,7 @@ class Settings(BaseModel):
         stop: strings; the text is cut where one begins.
         skip_special_tokens: False leaves special tokens in the text: the end of text, and the markers that some models
             write between the parts of an answer.
+        hidden_token_ids: tokens that the text omits, whatever ``skip_special_tokens`` is.
         seed: None draws a new one, which the result reports.
         logits_processor: called along each request's accepted path, in order. Each request of a list has its own
             copies of processors that may have state. Functions can't be copied, so they need ``is_path_pure``.
@@ -124,6 +125,7 @@ class Settings(BaseModel):
     eos_token_id: tuple[int, ...] | None = None
     stop: tuple[str, ...] = ()
     skip_special_tokens: bool = True
+    hidden_token_ids: tuple[int, ...] = ()
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     logits_processor: tuple[Processor, ...] = ()
     stopping_criteria: tuple[Criterion, ...] = ()

@@ -15,6 +15,7 @@ class TextDecoder:
         stop: strings that cut the text where they start.
         prompt: the tokens before the first.
         skip_special_tokens: False for special tokens as text, such as the markers of an answer's parts.
+        hidden_token_ids: further tokens that the text omits.
 
     Attributes:
         offsets: of each token, the character at which its text starts; all tokens of one character have its offset.
@@ -27,9 +28,10 @@ class TextDecoder:
         prompt: Sequence[int] = (),
         *,
         skip_special_tokens: bool = True,
+        hidden_token_ids: Sequence[int] = (),
     ) -> None:
         self._tokenizer, self._prompt, self._stop = tokenizer, prompt, stop
-        self._skips = skip_special_tokens
+        self._skips, self._hidden = skip_special_tokens, frozenset(hidden_token_ids)
         self._source: TextSource | None = None  # made with the first token, as a tokenizer may fail
         self._taken = list[str]()
         self._waiting = ""  # final text that wasn't taken
@@ -43,7 +45,13 @@ class TextDecoder:
     @classmethod
     def of(cls, tokenizer: Any, settings: Settings, prompt: Sequence[int]) -> Self:
         """Return the decoder of a request with these settings."""
-        return cls(tokenizer, settings.stop, tuple(prompt), skip_special_tokens=settings.skip_special_tokens)
+        return cls(
+            tokenizer,
+            settings.stop,
+            tuple(prompt),
+            skip_special_tokens=settings.skip_special_tokens,
+            hidden_token_ids=settings.hidden_token_ids,
+        )
 
     def push(self, token: int) -> bool:
         """Add a token; return True if a stop string is now complete."""
@@ -90,7 +98,7 @@ class TextDecoder:
         if self._source is None:
             self._source = _source(self._tokenizer, self._prompt, self._skips)
         before = self._source.tail
-        final = self._source.push(token)
+        final = "" if token in self._hidden else self._source.push(token)
         fresh = final + self._source.tail
         self.offsets.append(self._num_chars + _start(before, fresh))
         if self._stop:

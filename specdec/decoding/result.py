@@ -116,7 +116,7 @@ def _parsed(request: RequestState, text: str | None, tokenizer: Any | None) -> t
         tokens = request.new_tokens
         written = tokens[:-1] if tokens[-1] in request.eos_token_ids else tokens
         prompt = request.tokens[: request.prompt_length]
-        whole = TextDecoder(tokenizer, (), prompt, skip_special_tokens=request.settings.skip_special_tokens)
+        whole = TextDecoder.of(tokenizer, request.settings.model_copy(update={"stop": ()}), prompt)
         complete = whole.text_of(written)
         if not text.startswith(complete):
             return None, ("parsed is None: the text was cut at a stop string",)

@@ -39,6 +39,7 @@ class RequestOptions(TypedDict, total=False):
     eos_token_id: int | Sequence[int] | Any
     stop: str | Sequence[str] | None
     skip_special_tokens: bool
+    hidden_token_ids: Sequence[int]
     seed: int | Sequence[int] | None
     logits_processor: Processor | Sequence[Processor] | None
     stopping_criteria: Criterion | Sequence[Criterion] | None

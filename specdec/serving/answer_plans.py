@@ -1,6 +1,5 @@
 """What a request's answers may contain, and how their text is read."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -19,7 +18,7 @@ from specdec.serving.tool_parsers.selection import answer_format
 from specdec.serving.tools import tool_choice
 
 _FREE = AnswerRequest()
-_NUM_END_TOKENS = 256  # at the end of a prompt, where reasoning may have been opened
+_NUM_END_TOKENS = 256  # at the end of a prompt, where a template may open the reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class AnswerPlan:
         format: how the text is divided; None for text that isn't.
         request: what the format is asked for.
         shows_special: True if special tokens must be in the text, where they divide it.
-        dropped: matches the special tokens that are in the text, and aren't part of the answer.
+        hidden_token_ids: the special tokens that the text omits even so, as they don't divide it.
     """
 
     constraint: GrammarConstraint | None = None
@@ -40,16 +39,15 @@ class AnswerPlan:
     format: AnswerFormat | None = None
     request: AnswerRequest = _FREE
     shows_special: bool = False
-    dropped: re.Pattern[str] | None = None
+    hidden_token_ids: Sequence[int] = ()
 
     def parser(self) -> AnswerParser:
         """Return a parser of one answer."""
-        parser = _Undivided() if self.format is None else self.format.parser(self.request)
-        return parser if self.dropped is None else _WithoutSpecial(parser, self.dropped)
+        return _Undivided() if self.format is None else self.format.parser(self.request)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedAnswer:
     """What the body of a request asks of its answers.
 
     Attributes:
@@ -106,7 +104,7 @@ class AnswerPlanner:
         constraint, param = content_constraint(body)
         return AnswerPlan() if constraint is None else AnswerPlan(constraint, [(param, constraint)])
 
-    def chat(self, wanted: "Wanted", prompt: Sequence[int], is_continuation: bool, shows_special: bool) -> AnswerPlan:
+    def chat(self, wanted: RequestedAnswer, prompt: Sequence[int], is_continuation: bool, shows_special: bool) -> AnswerPlan:
         """Return the plan of a chat answer.
 
         Args:
@@ -117,9 +115,11 @@ class AnswerPlanner:
         Raises:
             ApiError: for a constraint that can't be enforced.
         """
+        # The reasoning that an answer continues may have begun anywhere.
+        end = prompt if is_continuation else prompt[-_NUM_END_TOKENS:]
         request = replace(
             wanted.request,
-            prompt_end=str(self._tokenizer.decode([*prompt[-_NUM_END_TOKENS:]])),
+            prompt_end=str(self._tokenizer.decode([*end])),
             is_continuation=is_continuation,
         )
         if not (request.requires_call or self._format.has_free_calls):
@@ -131,14 +131,14 @@ class AnswerPlanner:
     ) -> AnswerPlan:
         markers = "".join(self._format.markers(request))
         needs_special = any(text in markers for text in self._special)
-        dropped = [text for text in self._special if text and text not in markers]
+        hidden = [token for text, token in self._special.items() if text not in markers]
         return AnswerPlan(
             constraint=None if request.is_free else self._constraint(request, parts),
             parts=parts,
             format=self._format,
             request=request,
             shows_special=needs_special or shows_special,
-            dropped=re.compile("|".join(map(re.escape, dropped))) if needs_special and not shows_special else None,
+            hidden_token_ids=hidden if needs_special and not shows_special else (),
         )
 
     def _constraint(self, request: AnswerRequest, parts: Sequence[tuple[str, GrammarConstraint]]) -> GrammarConstraint:
@@ -158,18 +158,3 @@ class _Undivided(AnswerParser):
 
     def finish(self) -> list[Piece]:
         return []
-
-
-class _WithoutSpecial(AnswerParser):
-    def __init__(self, inner: AnswerParser, dropped: re.Pattern[str]) -> None:
-        self._inner, self._dropped = inner, dropped
-
-    def feed(self, text: str) -> list[Piece]:
-        pieces = self._inner.feed(self._dropped.sub("", text))
-        self.num_calls, self.is_complete = self._inner.num_calls, self._inner.is_complete
-        return pieces
-
-    def finish(self) -> list[Piece]:
-        pieces = self._inner.finish()
-        self.num_calls, self.is_complete = self._inner.num_calls, self._inner.is_complete
-        return pieces

@@ -11,7 +11,7 @@ from specdec.generator import Generator
 from specdec.requests.model_defaults import ModelDefaults
 from specdec.requests.prompts import encode
 from specdec.requests.special_tokens import special_tokens
-from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner, Wanted
+from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner, RequestedAnswer
 from specdec.serving.chat_template import NOT_THE_TEMPLATES, template_field, template_options
 from specdec.serving.echo import Echo
 from specdec.serving.errors import ApiError
@@ -125,18 +125,18 @@ class RequestParser:
 
     def chat(self, body: ChatBody) -> Call:
         """Return the call of a checked chat body; raises ApiError if it is refused."""
-        wanted = Wanted.of_chat(body)
+        wanted = RequestedAnswer.of_chat(body)
         messages = [
             with_parsed_arguments(message.model_dump(exclude_none=True), index)
             | {"content": message.content or "", "role": _ROLES.get(message.role, message.role)}
             for index, message in enumerate(body.messages)
         ]
         prompt = self._encoded(messages, "messages", template_options(body))
-        asked = body.max_completion_tokens or body.max_tokens
+        requested = body.max_completion_tokens or body.max_tokens
         room, goes_on = self._most_positions() - len(prompt), body.continue_final_message
-        most = asked or max(1, min(self._options.default_max_tokens, room))
+        most = requested or max(1, min(self._options.default_max_tokens, room))
         num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if asked else "messages"
+        named = "max_completion_tokens" if body.max_completion_tokens else "max_tokens" if requested else "messages"
         is_continuation = (body.messages[-1].role == "assistant") if goes_on is None else goes_on
         plan = self._planner.chat(wanted, prompt, is_continuation, shows_special=body.skip_special_tokens is False)
         return self._call(body, [prompt], (most, named), num_logprobs, plan)
@@ -223,6 +223,8 @@ class RequestParser:
                 f"This model's maximum context length is {positions} tokens. However, you requested {longest + most} "
                 f"tokens ({longest} in the prompt, {most} in the completion)."
             )
+            if body.max_tokens == 0:
+                message += " max_tokens=0 needs room for one token too, which isn't reported."
             raise ApiError(400, message, param, "context_length_exceeded")
         if (body.min_tokens or 0) > most:
             message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
@@ -235,7 +237,7 @@ class RequestParser:
         repeated = [prompt for prompt in prompts for _ in range(count)]
         settings = self._settings(body) | {"max_new_tokens": most, "keeps_logits": num_logprobs is not None}
         if plan.shows_special:
-            settings["skip_special_tokens"] = False
+            settings |= {"skip_special_tokens": False, "hidden_token_ids": tuple(plan.hidden_token_ids)}
         return Call(
             prompts=repeated,
             num_samples=count,

@@ -132,3 +132,14 @@ def test_special_tokens_have_no_text_and_do_not_disturb_their_neighbours() -> No
     taken, _ = pieces(ids)
     assert "".join(taken) == trained().decode(ids, skip_special_tokens=True)
     assert "".join(taken[: len("caf") + 3]) == "café"
+
+
+def test_hidden_tokens_are_omitted_where_other_special_tokens_are_shown() -> None:
+    end, hidden = trained().convert_tokens_to_ids(END), byte_ids("x")[0]
+    decoder = TextDecoder(trained(), ("bc",), skip_special_tokens=False, hidden_token_ids=[hidden])
+    for token in [*byte_ids("xa"), end, *byte_ids("é")[:1], hidden, *byte_ids("é")[1:], *byte_ids("b"), hidden]:
+        assert not decoder.push(token)
+    assert decoder.push(byte_ids("c")[0]), "a stop string spans a hidden token"
+    assert decoder.finish() == decoder.text == f"a{END}é"
+    after = 1 + len(END)
+    assert decoder.offsets == [0, 0, 1, after, after, after, after + 1, after + 2, after + 2]

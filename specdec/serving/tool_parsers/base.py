@@ -26,7 +26,7 @@ class AnswerRequest:
     """What a request asks of an answer.
 
     Attributes:
-        prompt_end: the end of the prompt's text, special tokens included.
+        prompt_end: the end of the prompt's text, special tokens included; all of it for a continuation.
         content: the constraint on the content; None for any text.
         functions: the functions that may be called; empty if none may.
         requires_call: True if the answer must be one or more calls.

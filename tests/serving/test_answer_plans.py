@@ -1,0 +1,70 @@
+"""Plans of answers: which special tokens their text has, and where their reasoning begins."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from specdec.constraints import Vocabulary
+from specdec.decoding.detokenizer import TextDecoder
+from specdec.serving.answer_plans import AnswerPlan, AnswerPlanner, RequestedAnswer
+from specdec.serving.answers import Answer
+from specdec.serving.schemas import ChatBody
+from tests.support.byte_tokenizer import byte_ids
+from tests.support.chat_models import chat_tokenizer
+
+pytest.importorskip("llguidance")
+
+THINK, TURN_END = ("<think>", "</think>"), "<|im_end|>"
+HARMONY = "<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|return|>"
+
+
+def plan_of(tokenizer: Any, prompt: Sequence[int], is_continuation: bool = False) -> AnswerPlan:
+    body = ChatBody.model_validate({"model": "demo", "messages": [{"role": "user", "content": "?"}]})
+    planner = AnswerPlanner(tokenizer, Vocabulary(tokenizer, len(tokenizer)), None)
+    return planner.chat(RequestedAnswer.of_chat(body), prompt, is_continuation, shows_special=False)
+
+
+def read(tokenizer: Any, plan: AnswerPlan, ids: Sequence[int], num_tokens: int) -> Answer:
+    """The answer of these tokens, in steps of ``num_tokens``."""
+    skips = not plan.shows_special
+    decoder = TextDecoder(tokenizer, skip_special_tokens=skips, hidden_token_ids=plan.hidden_token_ids)
+    answer, parser = Answer(), plan.parser()
+    for start in range(0, len(ids), num_tokens):
+        for token in ids[start : start + num_tokens]:
+            decoder.push(token)
+        answer.add(parser.feed(decoder.take()))
+    answer.add(parser.feed(decoder.finish()))
+    answer.add(parser.finish())
+    return answer
+
+
+def test_a_special_token_is_omitted_and_its_name_as_text_is_shown_whatever_the_steps() -> None:
+    tokenizer = chat_tokenizer("{# <think></think> #}", special=[*THINK, TURN_END])
+    begin, end, turn_end = tokenizer.convert_tokens_to_ids([*THINK, TURN_END])
+    said = f"ChatML writes {TURN_END} here"
+    ids = [begin, *byte_ids("hm"), turn_end, end, *byte_ids(said), turn_end, *byte_ids("é")[:1], turn_end]
+    plan = plan_of(tokenizer, byte_ids("user: ?"))
+    assert plan.shows_special
+    for num_tokens in (1, 2, 5, len(ids)):
+        answer = read(tokenizer, plan, ids, num_tokens)
+        assert (answer.reasoning, answer.content) == ("hm", f"{said}\N{REPLACEMENT CHARACTER}")
+
+
+@pytest.mark.parametrize("num_tokens", [10, 1000])
+def test_reasoning_of_any_length_is_continued(num_tokens: int) -> None:
+    tokenizer = chat_tokenizer("{# <think></think> #}", special=THINK)
+    begin, end = tokenizer.convert_tokens_to_ids([*THINK])
+    plan = plan_of(tokenizer, [*byte_ids("user: ?"), begin, *byte_ids("a" * num_tokens)], is_continuation=True)
+    answer = read(tokenizer, plan, [*byte_ids("b"), end, *byte_ids("c")], 1)
+    assert (answer.reasoning, answer.content) == ("b", "c")
+
+
+@pytest.mark.parametrize("num_tokens", [10, 1000])
+def test_a_channel_of_any_length_is_continued(num_tokens: int) -> None:
+    tokenizer = chat_tokenizer("{# <|channel|><|message|> #}", special=HARMONY)
+    start, end, channel, message = tokenizer.convert_tokens_to_ids([*HARMONY[:4]])
+    analysis = [start, *byte_ids("assistant"), channel, *byte_ids("analysis"), message, *byte_ids("a" * num_tokens)]
+    final = [start, *byte_ids("assistant"), channel, *byte_ids("final"), message, *byte_ids("c")]
+    answer = read(tokenizer, plan_of(tokenizer, analysis, is_continuation=True), [*byte_ids("b"), end, *final], 1)
+    assert (answer.reasoning, answer.content) == ("b", "c")
