@@ -82,9 +82,11 @@ class ResponseBuilder(ABC):
         }
 
     def finish_reason(self, index: int) -> str:
-        """Return why a text has ended."""
+        """Return why a text has ended; "length" as well if a stop string or token has cut a call."""
         parser, reason = self._parsers[index], _FINISHED[self._finish[index] or "length"]
-        return "tool_calls" if reason == "stop" and parser.num_calls and parser.is_complete else reason
+        if not parser.is_complete:
+            return "length"
+        return "tool_calls" if reason == "stop" and parser.num_calls else reason
 
     @abstractmethod
     def answer(self) -> dict[str, Any]:
@@ -170,7 +172,7 @@ class ChatResponse(ChoicesResponse):
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in answer.tool_calls
             ]
-        return {"message": message, "logprobs": self._told(logprobs)}
+        return {"message": message, "logprobs": self._logprobs_entry(logprobs)}
 
     def _part(self, piece: Piece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
         delta: dict[str, Any] = {}
@@ -180,9 +182,9 @@ class ChatResponse(ChoicesResponse):
             delta["reasoning_content"] = piece.reasoning
         if piece.call is not None:
             delta["tool_calls"] = [_call_delta(piece.call)]
-        return {"delta": delta, "logprobs": self._told(logprobs)}
+        return {"delta": delta, "logprobs": self._logprobs_entry(logprobs)}
 
-    def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _logprobs_entry(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self._call.num_logprobs is None:
             return None
         return {"content": [*map(logprob_entry, logprobs)], "refusal": None}
@@ -194,12 +196,12 @@ class CompletionResponse(ChoicesResponse):
     prefix, whole, part = "cmpl-", "text_completion", "text_completion"
 
     def _whole_choice(self, answer: Answer, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        return {"text": answer.content, "logprobs": self._told(logprobs)}
+        return {"text": answer.content, "logprobs": self._logprobs_entry(logprobs)}
 
     def _part(self, piece: Piece, logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
-        return {"text": piece.content, "logprobs": self._told(logprobs)}
+        return {"text": piece.content, "logprobs": self._logprobs_entry(logprobs)}
 
-    def _told(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    def _logprobs_entry(self, logprobs: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         if self._call.num_logprobs is None:
             return None
         return {

@@ -212,6 +212,24 @@ def test_a_call_is_streamed_in_openais_order(chatting: Served) -> None:
     assert (item["name"], item["status"]) == ("get_weather", "completed")
 
 
+def test_a_call_cut_by_a_stop_string_is_incomplete(chatting: Served) -> None:
+    said: dict[str, Any] = {"model": "demo", "temperature": 0, "stop": ["aris"]}
+    body = {**said, "input": "What is the weather?", "tools": [WEATHER]}
+    whole = chatting.post("/v1/responses", body).json()
+    assert (whole["status"], whole["incomplete_details"]) == ("incomplete", {"reason": None})
+    (item,) = whole["output"]
+    assert (item["status"], item["arguments"].replace(" ", "")) == ("incomplete", '{"city":"P')
+    last = events_of(chatting, body)[-1]
+    assert last["type"] == "response.incomplete"
+    assert without_ids(last["response"]) == without_ids(whole)
+    function = {name: value for name, value in WEATHER.items() if name != "type"}
+    messages = [{"role": "user", "content": "What is the weather?"}]
+    chat = {**said, "messages": messages, "tools": [{"type": "function", "function": function}]}
+    answer = chatting.post("/v1/chat/completions", chat).json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["speculation"]["ended_by"] == ["stop"]
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
 def test_a_call_can_be_required(chatting: Served, choice: Any) -> None:
     tools = [WEATHER, {**WEATHER, "name": "other"}]
@@ -300,6 +318,17 @@ def test_log_probabilities_are_those_of_a_chat(chatting: Served, plain: dict[str
         ({"tool_choice": {"type": "function", "name": "f"}}, "tool_choice", "needs tools"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}},
          "text.format.schema", "not"),
+        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format", "schema is needed"),
+        ({"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format", "no other type"),
+        ({"text": {"format": {"type": "json_object"}}, "guided_regex": "a"},
+         "guided_regex", "text.format and guided_regex are both given"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "f"}},
+         "tool_choice.name", "Invalid value for 'tool_choice.name'"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "any", "tools": []}},
+         "tool_choice", "Invalid value for 'tool_choice'"),
+        ({"tools": [WEATHER],
+          "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}},
+         "tool_choice.tools[0].name", "Invalid value for 'tool_choice.tools[0].name'"),
         ({"top_logprobs": 2}, "top_logprobs", "include"),
         ({"input": []}, "input", "neither"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type", "item itself"),

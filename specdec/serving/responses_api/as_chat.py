@@ -1,5 +1,6 @@
 """A request of /v1/responses as a request of /v1/chat/completions, which the server answers."""
 
+import re
 from typing import Any
 
 from pydantic import PrivateAttr, ValidationError
@@ -12,12 +13,16 @@ from specdec.serving.responses_api.conversation import messages_of
 from specdec.serving.schemas import ChatBody
 
 _SAME = "model", "stream", "temperature", "top_p", "parallel_tool_calls", "top_logprobs"
-# What an error names in a chat's body, and what it is here; the first that fits.
+# The names of a chat's fields in errors, and their names here, in this order.
 _NAMES = (
-    ("response_format.json_schema", "text.format"), ("response_format", "text.format"), ("messages", "input"),
-    ("max_completion_tokens", "max_output_tokens"), ("reasoning_effort", "reasoning.effort"),
-    ("verbosity", "text.verbosity"), (".function", ""),
-)  # fmt: skip
+    (r"\bresponse_format(\.json_schema)?\b", "text.format"),
+    (r"^messages\b|\bmessages(?=\[)|(?<=')messages(?=')", "input"),
+    (r"\bmax(_completion)?_tokens\b", "max_output_tokens"),
+    (r"\breasoning_effort\b", "reasoning.effort"),
+    (r"(?<!\.)\bverbosity\b", "text.verbosity"),
+    (r"\btool_choice\.allowed_tools\b", "tool_choice"),
+    (r"\b(tool_choice(?:\.tools\[\d+\])?|tools\[\d+\])\.function\b", r"\1"),
+)
 
 
 class ResponsesChat(ChatBody):
@@ -54,13 +59,12 @@ def parse_responses(content: bytes) -> ResponsesChat:
 def renamed(error: ApiError) -> ApiError:
     """Return an error about a chat's body with the names of a response's fields."""
     message, param = str(error), error.param
-    if param is None or error.code == "unknown_parameter":  # the request has that name
+    if error.code == "unknown_parameter":  # the request has that name
         return error
     for theirs, own in _NAMES:
-        if theirs in param:
-            param_here = param.replace(theirs, own)
-            return ApiError(error.status, message.replace(param, param_here), param_here, error.code, error.headers)
-    return error
+        message = re.sub(theirs, own, message)
+        param = None if param is None else re.sub(theirs, own, param)
+    return ApiError(error.status, message, param, error.code, error.headers)
 
 
 def _chat(body: ResponsesBody) -> ResponsesChat:

@@ -1,9 +1,9 @@
 """The schema of the body of /v1/responses, and what of it this server can't do."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from specdec.serving.errors import ApiError
 from specdec.serving.schemas import Body
@@ -48,6 +48,12 @@ class TextFormat(Body):
     description: str | None = None
     schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
     strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _has_a_schema_if_it_needs_one(self) -> Self:
+        if (self.schema_ is not None) != (self.type == "json_schema"):
+            raise ValueError("schema is needed with type json_schema, and with no other type")
+        return self
 
 
 class TextOptions(Body):
@@ -104,7 +110,7 @@ class ResponsesBody(Body):
     truncation: Literal["disabled"] | None = None
 
     # without effect on the text
-    max_tool_calls: int | None = Field(default=None, description="limits built-in tools, which this server hasn't")
+    max_tool_calls: int | None = Field(default=None, description="limits built-in tools, which this server doesn't have")
     metadata: dict[str, Any] | None = None
     user: str | None = None
     safety_identifier: str | None = None

@@ -33,16 +33,17 @@ class ResponsesResponse(ResponseBuilder):
         if pieces and all(piece.reasoning for piece in pieces):
             self._num_reasoning_tokens += len(progress.token_ids)
         if progress.result is not None:
-            is_whole = self.finish_reason(0) != "length" and self._parsers[0].is_complete
-            events += self._output.end(is_complete=is_whole)
+            events += self._output.end(is_complete=self.finish_reason(0) != "length")
         if self._body.stream:
             self._events.append(events)
         return pieces
 
     def answer(self) -> dict[str, Any]:
-        if self.finish_reason(0) == "length":
-            return self._response("incomplete", incomplete_details={"reason": "max_output_tokens"})
-        return self._response("completed")
+        if self.finish_reason(0) != "length":
+            return self._response("completed")
+        # OpenAI has no name for the other causes: a time limit, a cancelled request, a call cut by a stop string.
+        reason = "max_output_tokens" if self._finish[0] == "length" else None
+        return self._response("incomplete", incomplete_details={"reason": reason})
 
     def beginning(self) -> list[dict[str, Any]]:
         kinds = "response.created", "response.in_progress"
