@@ -83,7 +83,7 @@ def _arguments(definition: Mapping[str, Any], param: str) -> Any:
     if not isinstance(strict, bool | None):
         _refuse(param.removesuffix("parameters") + "strict", "give true or false")
     if parameters.get("type", "object") != "object":
-        _refuse(f"{param}.type", "arguments are an object")
+        _refuse(f"{param}.type", 'it must be "object"')
     return schema_constraint({**parameters, "type": "object"}, strict, param)
 
 
@@ -115,7 +115,7 @@ def _known(choice: Any, names: list[str], place: str) -> str:
     function = choice.get("function") if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if name not in names:
-        _refuse(f"{place}.function.name", f"{str(name)[:128]!r} is the name of no tool")
+        _refuse(f"{place}.function.name", f"no tool is named {str(name)[:128]!r}")
     return str(name)
 
 

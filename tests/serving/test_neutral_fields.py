@@ -119,6 +119,7 @@ def test_what_clients_send_with_every_chat_changes_nothing(chatting: Served, fie
         ("chat/completions", "add_special_tokens", True),
         ("chat/completions", "functions", [{"name": "f"}]),
         ("chat/completions", "include_reasoning", False),
+        ("chat/completions", "separate_reasoning", False),
         ("chat/completions", "bad_words", ["no"]),
         ("chat/completions", "verbosity", "extreme"),
         ("chat/completions", "chat_template", "{{ messages }}"),

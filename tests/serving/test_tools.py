@@ -164,7 +164,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [*TOOLS, *TOOLS[:1]]}, "tools[2].function.name", "an earlier tool"),
     ({"tools": TOOLS * 65}, "tools", "130 tools"),
     (function(parameters=[]), "tools[0].function.parameters", "a JSON schema"),
-    (function(parameters={"type": "array"}), "tools[0].function.parameters.type", "an object"),
+    (function(parameters={"type": "array"}), "tools[0].function.parameters.type", 'must be "object"'),
     (function(strict="yes"), "tools[0].function.strict", "true or false"),
     (function(parameters=UNIQUE), "tools[0].function.parameters", "#/properties/a: the keyword 'uniqueItems'"),
     (function(parameters=UNIQUE, strict=True), "tools[0].function.parameters", "#/properties/a"),
@@ -176,7 +176,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tool_choice": "required"}, "tool_choice", "needs tools"),
     (
         {**function(), "tool_choice": {"type": "function", "function": {"name": "g"}}},
-        "tool_choice.function.name", "'g' is the name of no tool",
+        "tool_choice.function.name", "no tool is named 'g'",
     ),
     (
         {**function(), "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "any", "tools": []}}},

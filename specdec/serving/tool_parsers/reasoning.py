@@ -11,7 +11,7 @@ from specdec.serving.tool_parsers.held_text import num_final
 
 
 class Stage(Enum):
-    """Where an answer begins."""
+    """Whether an answer starts before, inside or after its reasoning."""
 
     BEFORE = "reasoning may follow"
     WITHIN = "the prompt has opened the reasoning"
