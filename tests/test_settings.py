@@ -13,8 +13,8 @@ FIELDS = (
     "max_new_tokens, max_length, min_new_tokens, temperature, top_k, top_p, min_p, repetition_penalty, "
     "frequency_penalty, presence_penalty, logit_bias, "
     "no_repeat_ngram_size, suppress_tokens, begin_suppress_tokens, bad_words_ids, eos_token_id, stop, "
-    "skip_special_tokens, hidden_token_ids, seed, logits_processor, stopping_criteria, max_time, constraint, keeps_scores, keeps_logits, "
-    "prompt_logprobs"
+    "skip_special_tokens, hidden_token_ids, seed, logits_processor, stopping_criteria, max_time, constraint, "
+    "keeps_scores, keeps_logits, prompt_logprobs"
 )
 
 

@@ -104,7 +104,9 @@ class AnswerPlanner:
         constraint, param = content_constraint(body)
         return AnswerPlan() if constraint is None else AnswerPlan(constraint, [(param, constraint)])
 
-    def chat(self, wanted: RequestedAnswer, prompt: Sequence[int], is_continuation: bool, shows_special: bool) -> AnswerPlan:
+    def chat(
+        self, wanted: RequestedAnswer, prompt: Sequence[int], is_continuation: bool, shows_special: bool
+    ) -> AnswerPlan:
         """Return the plan of a chat answer.
 
         Args:

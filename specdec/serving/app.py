@@ -77,7 +77,7 @@ def application(server: Server, address: str) -> ASGIApp:
     _add_health(app, server)
     for path, (name, kind) in _PAGE.items():
         _get(app, path, include_in_schema=False)(_page(name, kind))
-    app.exception_handler(ApiError)(_told)
+    app.exception_handler(ApiError)(_refused)
     app.exception_handler(HTTPException)(_http)
     app.exception_handler(Exception)(_failed)
     hosts = {*server.options.hosts}
@@ -165,16 +165,16 @@ def _page(name: str, kind: str) -> Callable[[], Any]:
     return page
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError), "it is registered for those"
     return Json(error.body, error.status, error.headers)
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    return await _told(request, ApiError(500, f"The server failed: {in_one_line(error)}", code="server_failed"))
+    return await _refused(request, ApiError(500, f"The server failed: {in_one_line(error)}", code="server_failed"))
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException), "it is registered for those"
     message = f"{request.method} {request.url.path}: {error.detail}"
-    return await _told(request, ApiError(error.status_code, message, headers=error.headers))
+    return await _refused(request, ApiError(error.status_code, message, headers=error.headers))

@@ -84,7 +84,7 @@ class Engine:
                         record = batch.advance()
                         if record is not None:
                             self._observe(record, batch)
-                            self._tell(batch, record)
+                            self._publish(batch, record)
                             batch.check()
                             num_failures = 0
             except Exception as error:  # no request should cause this; the next attempt may succeed
@@ -154,7 +154,7 @@ class Engine:
                 if refusal is not None:
                     batch.cancel(handle)
 
-    def _tell(self, batch: OpenBatch, record: StepRecord) -> None:
+    def _publish(self, batch: OpenBatch, record: StepRecord) -> None:
         """Send each job its events of a step."""
         events: list[tuple[Job, Progress | Exception]] = []
         for outcome in record.outcomes:

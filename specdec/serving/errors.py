@@ -35,6 +35,11 @@ class ApiError(SpecdecError):
         return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
 
+def invalid(place: str, reason: str, code: str = "invalid_value") -> ApiError:
+    """Return the error for a field with an invalid value; ``reason`` has no full stop."""
+    return ApiError(400, f"Invalid value for '{place}': {reason}.", place, code)
+
+
 def busy(message: str, seconds: float) -> ApiError:
     """Return a 'try again later' error, with the seconds to wait."""
     return ApiError(429, message, code="queue_full", headers={"Retry-After": str(max(1, round(seconds)))})
@@ -52,4 +57,4 @@ def of_validation(faults: Sequence[Mapping[str, Any]]) -> ApiError:
     message = str(fault["msg"]).removeprefix("Value error, ")
     if param is None:
         return ApiError(400, f"Invalid body: {message}.", code="invalid_body")
-    return ApiError(400, f"Invalid value for '{param}': {message}.", param, "invalid_value")
+    return invalid(param, message)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specdec.serving.body_parsing import check_count
-from specdec.serving.errors import ApiError
+from specdec.serving.errors import ApiError, invalid
 
 
 def with_parsed_arguments(message: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def with_parsed_arguments(message: Mapping[str, Any], index: int) -> dict[str, A
     parsed, place = dict(message), f"messages[{index}]"
     if (calls := parsed.get("tool_calls")) is not None:
         if not isinstance(calls, list):
-            raise _refusal(f"{place}.tool_calls", "give a list of calls")
+            raise invalid(f"{place}.tool_calls", "give a list of calls")
         parsed["tool_calls"] = [_call(call, f"{place}.tool_calls[{number}]") for number, call in enumerate(calls)]
     if (call := parsed.get("function_call")) is not None:  # the older form, with a single call
         parsed["function_call"] = _function(call, f"{place}.function_call")
@@ -29,13 +29,13 @@ def with_parsed_arguments(message: Mapping[str, Any], index: int) -> dict[str, A
 
 def _call(call: Any, place: str) -> dict[str, Any]:
     if not isinstance(call, Mapping):
-        raise _refusal(place, "give an object")
+        raise invalid(place, "give an object")
     return {**call, "function": _function(call.get("function"), f"{place}.function")}
 
 
 def _function(function: Any, place: str) -> dict[str, Any]:
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise _refusal(place, "give an object with a name and arguments")
+        raise invalid(place, "give an object with a name and arguments")
     arguments = function.get("arguments")
     parsed = {} if arguments in ("", None) else parsed_arguments(arguments, f"{place}.arguments")
     return {**function, "arguments": parsed}
@@ -55,13 +55,9 @@ def parsed_arguments(arguments: Any, place: str) -> dict[str, Any]:
             check_count(arguments.encode("utf-8", "surrogatepass"))
             arguments = json.loads(arguments)
         except ApiError as error:
-            raise _refusal(place, str(error).rstrip(".")) from None
+            raise invalid(place, str(error).rstrip(".")) from None
         except (ValueError, RecursionError) as error:
-            raise _refusal(place, f"it isn't JSON ({str(error)[:80]})") from None
+            raise invalid(place, f"it isn't JSON ({str(error)[:80]})") from None
     if not isinstance(arguments, Mapping):
-        raise _refusal(place, "give a JSON object, or its text")
+        raise invalid(place, "give a JSON object, or its text")
     return dict(arguments)
-
-
-def _refusal(place: str, message: str) -> ApiError:
-    return ApiError(400, f"Invalid value for '{place}': {message}.", place, "invalid_value")

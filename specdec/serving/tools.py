@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from specdec.serving.errors import ApiError
+from specdec.serving.errors import invalid
 from specdec.serving.structured_outputs import schema_constraint
 from specdec.serving.tool_parsers.base import Function
 
@@ -120,4 +120,4 @@ def _known(choice: Any, names: list[str], place: str) -> str:
 
 
 def _refuse(place: str, reason: str) -> NoReturn:
-    raise ApiError(400, f"Invalid value for '{place}': {reason}.", place, "invalid_value")
+    raise invalid(place, reason)

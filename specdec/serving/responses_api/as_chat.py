@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import PrivateAttr, ValidationError
 
 from specdec.serving.body_parsing import parse_object
-from specdec.serving.errors import ApiError, of_validation
+from specdec.serving.errors import ApiError, invalid, of_validation
 from specdec.serving.neutral_fields import CHAT_FIELDS, without_neutral_fields
 from specdec.serving.responses_api.body import ResponsesBody, TextFormat, without_unsupported
 from specdec.serving.responses_api.conversation import messages_of
@@ -96,8 +96,8 @@ def _of_pydantic(error: ValidationError) -> ApiError:
 def _tool(tool: dict[str, Any], index: int) -> dict[str, Any]:
     kind = tool.get("type")
     if kind != "function":
-        message = f"Invalid value for 'tools[{index}].type': {str(kind)[:64]!r} isn't supported: give functions."
-        raise ApiError(400, message, f"tools[{index}].type", "unsupported_value")
+        reason = f"{str(kind)[:64]!r} isn't supported: give functions"
+        raise invalid(f"tools[{index}].type", reason, "unsupported_value")
     return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
 

@@ -110,7 +110,9 @@ class ResponsesBody(Body):
     truncation: Literal["disabled"] | None = None
 
     # without effect on the text
-    max_tool_calls: int | None = Field(default=None, description="limits built-in tools, which this server doesn't have")
+    max_tool_calls: int | None = Field(
+        default=None, description="limits built-in tools, which this server doesn't have"
+    )
     metadata: dict[str, Any] | None = None
     user: str | None = None
     safety_identifier: str | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.serving.errors import ApiError
+from specdec.serving.errors import invalid
 from specdec.serving.tool_arguments import parsed_arguments
 
 _ROLES = "user", "assistant", "system", "developer"
@@ -20,7 +20,7 @@ def messages_of(instructions: str | None, given: str | Sequence[Any]) -> list[Me
         ApiError: with the item at fault.
     """
     if not isinstance(given, str | list) or not given:
-        raise _refusal("input", "give text or a list of items, neither of them empty")
+        raise invalid("input", "give text or a list of items, neither of them empty")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     conversation = _Conversation()
     if instructions is not None:
@@ -41,7 +41,7 @@ class _Conversation:
     def add(self, item: Any, place: str) -> None:
         """Add an item."""
         if not isinstance(item, Mapping):
-            raise _refusal(place, "give an object")
+            raise invalid(place, "give an object")
         match item.get("type") or "message":
             case "message":
                 self._add_message(item, place)
@@ -52,15 +52,15 @@ class _Conversation:
             case "reasoning":
                 self._add_reasoning(item, place)
             case "item_reference":
-                raise _refusal(f"{place}.type", "this server stores no items: send the item itself")
+                raise invalid(f"{place}.type", "this server stores no items: send the item itself")
             case kind:
                 known = "message, function_call, function_call_output or reasoning"
-                raise _refusal(f"{place}.type", f"{str(kind)[:64]!r} isn't supported: give {known}")
+                raise invalid(f"{place}.type", f"{str(kind)[:64]!r} isn't supported: give {known}")
 
     def _add_message(self, item: Mapping[str, Any], place: str) -> None:
         role, content = item.get("role"), _text_of(item.get("content"), f"{place}.content")
         if role not in _ROLES:
-            raise _refusal(f"{place}.role", f"give one of {', '.join(_ROLES)}")
+            raise invalid(f"{place}.role", f"give one of {', '.join(_ROLES)}")
         if role != "assistant":
             self._turn = None
             self.messages.append({"role": role, "content": content})
@@ -101,7 +101,7 @@ def _text_of(content: Any, place: str) -> str:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise _refusal(place, "give text, or a list of parts")
+        raise invalid(place, "give text, or a list of parts")
     return "".join(_text_of_part(part, f"{place}[{index}]") for index, part in enumerate(content))
 
 
@@ -109,16 +109,12 @@ def _text_of_part(part: Any, place: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
     name = "text" if kind in ("reasoning_text", "summary_text") else _TEXT_PARTS.get(str(kind))
     if name is None or not isinstance(part.get(name), str):
-        raise _refusal(place, "give a part of type input_text or output_text: this model reads text alone")
+        raise invalid(place, "give a part of type input_text or output_text: this model reads text alone")
     return str(part[name])
 
 
 def _string(item: Mapping[str, Any], key: str, place: str) -> str:
     value = item.get(key)
     if not isinstance(value, str):
-        raise _refusal(f"{place}.{key}", "give a string")
+        raise invalid(f"{place}.{key}", "give a string")
     return value
-
-
-def _refusal(place: str, message: str) -> ApiError:
-    return ApiError(400, f"Invalid value for '{place}': {message}.", place, "invalid_value")

@@ -52,23 +52,44 @@ class OutputItem(ABC):
         return self._event(kind, item_id=self.id, **fields)
 
 
-class MessageItem(OutputItem):
-    """A message of the assistant's, with one part of text."""
+class TextItem(OutputItem):
+    """An item with one part of text."""
 
-    def __init__(self, output_index: int) -> None:
-        super().__init__("msg", output_index)
+    def __init__(self, prefix: str, output_index: int) -> None:
+        super().__init__(prefix, output_index)
         self._text = ""
-        self._logprobs: list[Mapping[str, Any]] = []
         self._has_part = False
 
-    def as_dict(self) -> dict[str, Any]:
-        content = [self._part()] if self._has_part else []
-        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": content}
+    @property
+    def _content(self) -> list[dict[str, Any]]:
+        return [self._part()] if self._has_part else []
 
     def begin(self) -> list[Event]:
         added = self._added()
         self._has_part = True
         return [added, self._own("content_part.added", content_index=0, part=self._part())]
+
+    def _closing(self) -> list[Event]:
+        return [self._done(), self._own("content_part.done", content_index=0, part=self._part())]
+
+    @abstractmethod
+    def _part(self) -> dict[str, Any]:
+        """Return the part as it is now."""
+
+    @abstractmethod
+    def _done(self) -> Event:
+        """Return the event that repeats the whole text."""
+
+
+class MessageItem(TextItem):
+    """A message of the assistant's."""
+
+    def __init__(self, output_index: int) -> None:
+        super().__init__("msg", output_index)
+        self._logprobs: list[Mapping[str, Any]] = []
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "message", "status": self.status, "role": "assistant", "content": self._content}
 
     def add(self, text: str, logprobs: Sequence[Mapping[str, Any]]) -> list[Event]:
         """Add text; ``logprobs`` are of its tokens, if requested."""
@@ -76,46 +97,32 @@ class MessageItem(OutputItem):
         self._logprobs += logprobs
         return [self._own("output_text.delta", content_index=0, delta=text, logprobs=[*logprobs])]
 
-    def _closing(self) -> list[Event]:
-        return [
-            self._own("output_text.done", content_index=0, text=self._text, logprobs=[*self._logprobs]),
-            self._own("content_part.done", content_index=0, part=self._part()),
-        ]
-
     def _part(self) -> dict[str, Any]:
         return {"type": "output_text", "text": self._text, "annotations": [], "logprobs": [*self._logprobs]}
 
+    def _done(self) -> Event:
+        return self._own("output_text.done", content_index=0, text=self._text, logprobs=[*self._logprobs])
 
-class ReasoningItem(OutputItem):
+
+class ReasoningItem(TextItem):
     """The reasoning before an answer, as the model wrote it."""
 
     def __init__(self, output_index: int) -> None:
         super().__init__("rs", output_index)
-        self._text = ""
-        self._has_part = False
 
     def as_dict(self) -> dict[str, Any]:
-        content = [self._part()] if self._has_part else []
-        return {"id": self.id, "type": "reasoning", "status": self.status, "summary": [], "content": content}
-
-    def begin(self) -> list[Event]:
-        added = self._added()
-        self._has_part = True
-        return [added, self._own("content_part.added", content_index=0, part=self._part())]
+        return {"id": self.id, "type": "reasoning", "status": self.status, "summary": [], "content": self._content}
 
     def add(self, text: str) -> list[Event]:
         """Add text."""
         self._text += text
         return [self._own("reasoning_text.delta", content_index=0, delta=text)]
 
-    def _closing(self) -> list[Event]:
-        return [
-            self._own("reasoning_text.done", content_index=0, text=self._text),
-            self._own("content_part.done", content_index=0, part=self._part()),
-        ]
-
     def _part(self) -> dict[str, Any]:
         return {"type": "reasoning_text", "text": self._text}
+
+    def _done(self) -> Event:
+        return self._own("reasoning_text.done", content_index=0, text=self._text)
 
 
 class CallItem(OutputItem):
