@@ -21,7 +21,7 @@ class ConstraintCache:
         """Return a request's state before its first new token.
 
         Raises:
-            RequestError: for a constraint that can't be enforced or hashed, or allows the empty text alone.
+            RequestError: for a constraint that can't be enforced or hashed, or allows the empty text alone, or no text.
             PluginError: if a third party's constraint fails.
         """
         try:
@@ -41,6 +41,5 @@ class ConstraintCache:
             self._states.popitem(last=False)
         ends = frozenset(token for token in eos_token_ids if token < self._vocabulary.size)
         state = PathState(self._states[constraint], ends, self._vocabulary.size)
-        if state.is_complete:
-            raise RequestError(f"the constraint {constraint!r} allows the empty text alone")
+        state.check_start()
         return state

@@ -12,7 +12,7 @@ from specdec.constraints.formats import with_exact_formats
 from specdec.constraints.grammar_constraint import GrammarConstraint, named
 from specdec.constraints.json_schema import ALLOWED_ESCAPES
 from specdec.constraints.matcher import check_size, library
-from specdec.constraints.schema_check import check_schema
+from specdec.constraints.schema_check import check_schema, too_deep
 from specdec.errors import RequestError, in_one_line
 
 _JSON = re.compile(r"%json\s*")
@@ -73,7 +73,9 @@ def _with_schemas_checked(definition: str) -> str:
             schema, after = json.JSONDecoder().raw_decode(definition, found.end())
         except json.JSONDecodeError:
             continue  # within a text or comment; otherwise the library refuses it
-        except (ValueError, RecursionError) as error:
+        except RecursionError:
+            raise too_deep() from None
+        except ValueError as error:
             raise RequestError(f"a JSON schema of the grammar isn't JSON: {in_one_line(error)}") from None
         if found.start() >= end and schema and isinstance(schema, dict):  # the library refuses lists, texts and numbers
             check_schema(schema)

@@ -11,7 +11,7 @@ from specdec.constraints.formats import with_exact_formats
 from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.matcher import GrammarError, check_size, library, start
 from specdec.constraints.refusals import place_of_refusal
-from specdec.constraints.schema_check import check_schema
+from specdec.constraints.schema_check import check_schema, too_deep
 from specdec.errors import RequestError, in_one_line
 
 Whitespace = Literal["single", "none", "any"]
@@ -49,7 +49,9 @@ class JsonSchema(GrammarConstraint):
             return super().start(vocabulary)
         except GrammarError as error:
             schema = json.loads(self.definition)
-            place = place_of_refusal(schema, error.reason, lambda part: start(self._grammar_of(part), vocabulary))
+            place = place_of_refusal(
+                schema, error.reason, lambda part, seconds: start(self._grammar_of(part), vocabulary, seconds)
+            )
             raise RequestError(f"the JSON schema is refused at {place}: {error.reason}") from None
 
     def grammar(self, vocabulary: Vocabulary) -> str:
@@ -78,7 +80,9 @@ class JsonSchema(GrammarConstraint):
 def _as_text(schema: Mapping[str, Any]) -> str:
     try:
         return json.dumps(schema, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise too_deep() from None
+    except (TypeError, ValueError) as error:
         raise RequestError(f"the JSON schema isn't JSON: {in_one_line(error)}") from None
 
 
@@ -97,5 +101,7 @@ def _read(text: str) -> Any:
         schema = json.loads(text)
         json.dumps(schema, allow_nan=False)  # Python reads NaN and 1e999, which aren't JSON
         return schema
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise too_deep() from None
+    except ValueError as error:
         raise RequestError(f"the JSON schema isn't JSON: {in_one_line(error)}") from None

@@ -24,31 +24,38 @@ MOST_SECONDS = 10.0  # for the compilation
 MOST_BYTES = 1 << 18  # of a grammar's text; a JSON schema of that size takes 0.2 s
 _MOST_FORCED_BYTES = 256
 _MOST_ABANDONED = 2  # compilations that go on after they were refused: a thread can't be ended
+_ADVICE = " Enable '"  # then one of the library's own options
 Answer = TypeVar("Answer")
 
 
-def start(grammar: str, vocabulary: Vocabulary) -> ConstraintState:
+def start(grammar: str, vocabulary: Vocabulary, seconds: float | None = None) -> ConstraintState:
     """Compile a grammar in llguidance's own form, as ``LLMatcher.grammar_from_…`` returns it.
+
+    Args:
+        seconds: limit of the compilation (default: MOST_SECONDS).
 
     Raises:
         GrammarError: if the library refuses the grammar.
         RequestError: if the library refuses the tokenizer, takes too long, or isn't installed.
     """
     tokens = vocabulary.once(_library_tokens)
-    matcher = _compiled(grammar, tokens)
+    matcher = _compiled(grammar, tokens, MOST_SECONDS if seconds is None else seconds)
     check(matcher)
     return _MatcherState(_SharedMatcher(matcher, tokens), _START)
 
 
-def _compiled(grammar: str, tokens: "_Tokens") -> "LLMatcher":
+def _compiled(grammar: str, tokens: "_Tokens", seconds: float) -> "LLMatcher":
     """A matcher for a grammar, from a thread that is given up after some seconds.
 
     Most grammars take a millisecond, and the library's own limits bound the others but a few: ``multipleOf`` with a
     large number, for one.
     """
-    running = [refused for refused, thread in [*tokens.abandoned.items()] if thread.is_alive()]
+    for each in [*tokens.abandoned]:
+        if not each.is_alive():
+            tokens.abandoned.pop(each, None)  # another caller may have removed it
+    running = [*tokens.abandoned.values()]
     if grammar in running:
-        raise _too_slow()
+        raise _too_slow(seconds)
     if len(running) >= _MOST_ABANDONED:
         raise RequestError("constraints that were refused for their time are still being compiled: try again later")
     made: Future[LLMatcher] = Future()
@@ -63,16 +70,14 @@ def _compiled(grammar: str, tokens: "_Tokens") -> "LLMatcher":
     thread = Thread(target=compile_grammar, daemon=True)
     thread.start()
     try:
-        return made.result(MOST_SECONDS)
+        return made.result(seconds)
     except TimeoutError:
-        for refused in tokens.abandoned.keys() - set(running):
-            del tokens.abandoned[refused]
-        tokens.abandoned[grammar] = thread
-        raise _too_slow() from None
+        tokens.abandoned[thread] = grammar
+        raise _too_slow(seconds) from None
 
 
-def _too_slow() -> RequestError:
-    return RequestError(f"the constraint takes longer than {MOST_SECONDS:g} s to compile: simplify it")
+def _too_slow(seconds: float) -> RequestError:
+    return RequestError(f"the constraint takes longer than {seconds:g} s to compile: simplify it")
 
 
 class GrammarError(RequestError):
@@ -96,7 +101,8 @@ def check(matcher: "LLMatcher") -> None:
     """Raise GrammarError if a matcher has failed."""
     if matcher.is_error():
         lines = matcher.get_error().strip().partition("\n<state>")[0].splitlines()
-        raise GrammarError(" ".join(" ".join(lines).split()))
+        reason = " ".join(" ".join(lines).split())
+        raise GrammarError(reason.partition(_ADVICE)[0].rstrip(". "))
 
 
 def check_size(name: str, text: str) -> None:
@@ -126,13 +132,13 @@ class _Tokens:
 
     Attributes:
         special: the ids of special tokens by text.
-        abandoned: threads that may still compile, by the grammar that was refused for its time.
+        abandoned: threads that may still compile, each with its grammar, which was refused for its time.
     """
 
     tokenizer: "LLTokenizer"
     size: int
     special: Mapping[str, int]
-    abandoned: dict[str, Thread] = field(default_factory=dict)
+    abandoned: dict[Thread, str] = field(default_factory=dict)
 
 
 def _library_tokens(tokenizer: Any, size: int) -> _Tokens:

@@ -13,20 +13,21 @@ _DEFINITIONS = ("$defs", "definitions")
 _REFERENCES = " while processing "  # then the references that led to the refusal
 
 
-def place_of_refusal(schema: Any, reason: str, start: Callable[[Any], object]) -> str:
+def place_of_refusal(schema: Any, reason: str, start: Callable[[Any, float], object]) -> str:
     """Return the place of the innermost schema that is refused alone, for the same reason.
 
     Args:
-        start: compiles a schema, and raises GrammarError if the library refuses it.
+        start: compiles a schema within some seconds, and raises GrammarError if the library refuses it.
     """
     shared = {name: schema[name] for name in _DEFINITIONS if isinstance(schema, dict) and name in schema}
     place, found, deadline = "#", schema, time.monotonic() + _MOST_SECONDS
     while isinstance(found, dict):
         for inner_place, inner in inner_schemas(place, found):
-            if time.monotonic() > deadline:
+            left = deadline - time.monotonic()
+            if left <= 0:
                 return place
             alone = shared | inner if isinstance(inner, dict) else inner
-            if _refusal_of(alone, start) == _without_references(reason):
+            if _refusal_of(alone, start, left) == _without_references(reason):
                 place, found = inner_place, inner
                 break
         else:
@@ -34,9 +35,9 @@ def place_of_refusal(schema: Any, reason: str, start: Callable[[Any], object]) -
     return place
 
 
-def _refusal_of(schema: Any, start: Callable[[Any], object]) -> str | None:
+def _refusal_of(schema: Any, start: Callable[[Any, float], object], seconds: float) -> str | None:
     try:
-        start(schema)
+        start(schema, seconds)
     except GrammarError as error:
         return _without_references(error.reason)
     except RequestError:  # for the time that it takes

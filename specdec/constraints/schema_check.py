@@ -8,7 +8,8 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from typing import Any, NoReturn
+from itertools import chain
+from typing import Any, NoReturn, TypeGuard
 from urllib.parse import unquote
 
 from specdec.errors import RequestError, nearest
@@ -23,7 +24,18 @@ _NOTES = {
 
 _UNWRITABLE = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")  # characters that need \uXXXX, which isn't allowed
 
-_LARGEST_DIVISOR = 250_000  # takes about two seconds to compile
+# Keywords of JSON Schema that aren't enforced: each is spelled right, so another one wasn't meant.
+_KNOWN = {
+    "not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains", "propertyNames",
+    "dependentRequired", "dependentSchemas", "unevaluatedItems", "unevaluatedProperties", "contentSchema",
+    "$dynamicRef", "$dynamicAnchor", "$vocabulary", "additionalItems", "dependencies", "$recursiveRef",
+    "$recursiveAnchor",
+}  # fmt: skip
+
+_LARGEST_DIVISOR = 25_000  # takes a fraction of a second to compile
+_MOST_LEVELS = 100  # the library's parser allows 128, a few of which it needs itself
+_MOST_SHOWN = 40  # characters of a faulty value in a message
+_LONGEST_PLACE = 200
 
 
 def _is_number(value: object) -> bool:
@@ -65,10 +77,29 @@ def check_schema(schema: object) -> None:
 
     Raises:
         RequestError: with the place in the schema, for a keyword that isn't enforced, a value of the wrong kind, a
-            reference to no schema, or a schema that allows endless values alone.
+            reference to no schema, or a schema that allows endless values alone; for one that is nested too deeply.
     """
+    _check_depth(schema)
     schemas = schemas_by_place(schema, _check_one)
     _check_finite(schemas)
+
+
+def too_deep() -> RequestError:
+    """Return the error for a JSON schema with too many levels of lists and objects."""
+    return RequestError(f"the JSON schema is nested more than {_MOST_LEVELS} levels deep")
+
+
+def _check_depth(schema: object) -> None:
+    level = [schema]
+    for _ in range(_MOST_LEVELS):
+        inner = [each.values() if isinstance(each, Mapping) else each for each in level if _is_container(each)]
+        level = [*chain.from_iterable(inner)]
+    if any(map(_is_container, level)):
+        raise too_deep()
+
+
+def _is_container(value: object) -> TypeGuard[Mapping[str, Any] | list[Any]]:
+    return isinstance(value, Mapping | list)
 
 
 def schemas_by_place(schema: object, check: Callable[[str, Any], object] = lambda *_: None) -> dict[str, Any]:
@@ -89,7 +120,7 @@ def _check_one(place: str, schema: object) -> None:
     if isinstance(schema, dict):
         _check_keywords(place, schema)
     elif not isinstance(schema, bool):
-        _refuse(place, f"a schema is a mapping, true or false, not {schema!r}")
+        _refuse(place, f"a schema is a mapping, true or false, not {_shown(schema)}")
 
 
 def _check_keywords(place: str, schema: Mapping[str, Any]) -> None:
@@ -97,15 +128,17 @@ def _check_keywords(place: str, schema: Mapping[str, Any]) -> None:
         if keyword in _NOTES or (keyword.startswith("x-") and keyword != "x-guidance"):
             continue
         if keyword not in _KINDS:
-            likely = nearest(keyword, _KINDS)
+            likely = [] if keyword in _KNOWN else nearest(keyword, _KINDS)
             hint = f"; did you mean {likely[0]!r}?" if likely else ""
-            _refuse(place, f"the keyword {keyword!r} can't be enforced{hint}")
+            _refuse(place, f"the keyword {_shown(keyword)} can't be enforced{hint}")
         is_right, kind = _KINDS[keyword]
         if not is_right(value):
-            _refuse(place, f"{keyword} is {kind}, not {str(value)[:40]!r}")
+            _refuse(place, f"{keyword} is {kind}, not {_shown(value)}")
         if keyword == "multipleOf" and _significand(value) > _LARGEST_DIVISOR:
             _refuse(
-                place, f"multipleOf is {value}; without the zeros at its end at most {_LARGEST_DIVISOR:,} is possible"
+                place,
+                f"multipleOf is {str(value)[:_MOST_SHOWN]}; without the zeros at its end at most {_LARGEST_DIVISOR:,} "
+                "is possible",
             )
         if keyword in ("const", "enum") and any(map(_UNWRITABLE.search, _strings(value))):
             _refuse(place, f"{keyword} has a control character, which can't be written")
@@ -193,9 +226,15 @@ def _needs(place: str, schemas: Mapping[str, Any], anchors: Mapping[str, str]) -
 def _target(place: str, reference: str, schemas: Mapping[str, Any], anchors: Mapping[str, str]) -> str:
     target = anchors.get(reference, unquote(reference))
     if target not in schemas:
-        _refuse(place, f"$ref is {reference!r}, which is no schema of this document")
+        _refuse(place, f"$ref is {_shown(reference)}, which is no schema of this document")
     return target
 
 
+def _shown(value: object) -> str:
+    return repr(str(value)[:_MOST_SHOWN])
+
+
 def _refuse(place: str, reason: str) -> NoReturn:
+    if len(place) > _LONGEST_PLACE:  # names are the caller's, and of any length
+        place = f"{place[:_LONGEST_PLACE]}…"
     raise RequestError(f"the JSON schema is refused at {place}: {reason}")

@@ -196,7 +196,8 @@ class NodeDistributions:
         self._check_logits(node)
         scores = self._warper.warped(self._path(node), self._processed(node))
         if not scores.max().isfinite():
-            raise NumericsError(
+            is_refused = self._constraint is not None and float(scores.max()) == -torch.inf
+            raise (RequestError if is_refused else NumericsError)(
                 f"the {self._masks} leave no token possible at position {self.position(node)} (their largest "
                 f"score is {float(scores.max())}): loosen the constraints, or check your own processors"
             )

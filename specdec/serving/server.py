@@ -13,9 +13,11 @@ from fastapi import Request
 from starlette.responses import Response
 
 import specdec
+from specdec.constraints.compiled import Compiled
 from specdec.generator import Generator
 from specdec.plugins.registry import load_plugins
 from specdec.serving.admission import Admission, Place
+from specdec.serving.answer_plans import AnswerPlan
 from specdec.serving.answers import Piece
 from specdec.serving.body_parsing import check_content_type, parse
 from specdec.serving.compilation import ConstraintCompiler
@@ -178,19 +180,34 @@ class Server:
         try:
             encoding = self._lanes.run(len(content), lambda parser: endpoint.make(parser, body))
             call = await while_connected(request.receive, encoding)
-            constraint = await while_connected(request.receive, self._compiler.compiled(call.plan))
-            if constraint is not None:
+            if call.plan.constraint is not None:
+                constraint = await self._compiled(call.plan, request)
                 call = replace(call, settings={**call.settings, "constraint": constraint})
             return body, call, place
         except BaseException:
             place.leave(has_finished=False)
             raise
 
+    async def _compiled(self, plan: AnswerPlan, request: Request) -> Compiled | None:
+        """Return a plan's constraint, compiled.
+
+        Raises:
+            ApiError: if it can't be enforced, or the request's time ends before.
+            ClientGone: if the client disconnects.
+        """
+        try:
+            async with asyncio.timeout(self._seconds_left(request)):
+                return await while_connected(request.receive, self._compiler.compiled(plan))
+        except TimeoutError:
+            raise self.admission.busy("The server is too busy: the request's constraint waited too long.") from None
+
+    def _seconds_left(self, request: Request) -> float:
+        return max(0.0, self.options.timeout - (time.perf_counter() - request.state.arrived))
+
     def _running(self, job: Job, answer: ResponseBuilder, request: Request) -> "_Running":
         """Run a job; its texts end early when its time is over."""
         watch = Stopwatch(self.metrics, request.state.arrived)
-        left = self.options.timeout - (time.perf_counter() - request.state.arrived)
-        timer = asyncio.get_running_loop().call_later(max(0.0, left), self.engine.cancel, job)
+        timer = asyncio.get_running_loop().call_later(self._seconds_left(request), self.engine.cancel, job)
         self.engine.submit(job)
 
         async def close() -> None:

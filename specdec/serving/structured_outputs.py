@@ -5,11 +5,14 @@ from typing import Any
 
 from specdec.constraints import Choice, Grammar, JsonObject, JsonSchema, Regex
 from specdec.constraints.grammar_constraint import GrammarConstraint
+from specdec.constraints.matcher import check_size, library
 from specdec.errors import RequestError, in_one_line
 from specdec.serving.errors import ApiError
+from specdec.serving.lenient_schema import LenientSchema, any_value_of
 from specdec.serving.schemas import ResponseFormat, Sampling
 
-Wanted = tuple[str, Callable[[str], GrammarConstraint | None]]  # the field, and what makes its constraint
+_Field = tuple[str, Any, Callable[[Any], GrammarConstraint]]  # its name, its value, and the function of its constraint
+_SCHEMA = "response_format.json_schema.schema"
 
 
 def content_constraint(body: Sampling) -> tuple[GrammarConstraint | None, str]:
@@ -18,17 +21,22 @@ def content_constraint(body: Sampling) -> tuple[GrammarConstraint | None, str]:
     Raises:
         ApiError: for a constraint that can't be enforced, or more than one.
     """
-    wanted = _wanted(body)
-    if len(wanted) > 1:
-        names = " and ".join(param for param, _ in wanted)
-        raise ApiError(400, f"{names} are both given: give one.", wanted[1][0], "invalid_value")
-    for param, make in wanted:
-        return make(param), param
+    fields = _fields(body)
+    if len(fields) > 1:
+        names = " and ".join(param for param, _, _ in fields)
+        raise ApiError(400, f"{names} are both given: give one.", fields[1][0], "invalid_value")
+    for param, value, make in fields:
+        try:
+            return make(value), param
+        except RequestError as error:
+            raise refusal(error, param) from None
     return None, ""
 
 
 def schema_constraint(schema: Any, strict: bool | None, param: str) -> GrammarConstraint:
-    """Return the constraint of a JSON schema; any object for one that isn't ``strict`` and can't be enforced.
+    """Return the constraint of a JSON schema; any JSON for one that isn't ``strict`` and can't be enforced.
+
+    "Any JSON" is any object, or any value if the schema's type isn't object.
 
     Args:
         strict: as the request has it; None is enforced as well.
@@ -37,65 +45,64 @@ def schema_constraint(schema: Any, strict: bool | None, param: str) -> GrammarCo
         ApiError: with the place in the schema, if it can't be enforced.
     """
     try:
-        return JsonSchema(schema)
+        enforced = JsonSchema(schema)
     except RequestError as error:
         if strict is False:
-            return JsonObject()
+            return any_value_of(schema)
         raise refusal(error, param) from None
+    return LenientSchema(enforced, any_value_of(schema)) if strict is False else enforced
 
 
 def refusal(error: RequestError, param: str) -> ApiError:
     """Return the error for a constraint that was refused."""
-    message = str(error).rstrip(".")
-    return ApiError(400, f"Invalid value for '{param}': {message[:1].lower()}{message[1:]}.", param, "invalid_value")
+    message = str(error)
+    end = "" if message.endswith((".", "?", "!")) else "."
+    return ApiError(
+        400, f"Invalid value for '{param}': {message[:1].lower()}{message[1:]}{end}", param, "invalid_value"
+    )
 
 
-def _wanted(body: Sampling) -> list[Wanted]:
-    found: list[Wanted] = []
+def _fields(body: Sampling) -> list[_Field]:
+    """Return the fields with constraints that a request has."""
+    found: list[_Field] = []
     if body.response_format is not None and body.response_format.type != "text":
-        found.append(("response_format", lambda param: _of_response_format(body.response_format, param)))
-    outputs = body.structured_outputs
-    fields: list[tuple[str, Any, Callable[..., GrammarConstraint]]] = [
+        param = "response_format" if body.response_format.json_schema is None else _SCHEMA
+        found.append((param, body.response_format, _of_response_format))
+    found += [
         ("guided_json", body.guided_json, JsonSchema),
         ("guided_regex", body.guided_regex, Regex),
         ("guided_choice", body.guided_choice, Choice),
         ("guided_grammar", body.guided_grammar, _grammar),
     ]
+    outputs = body.structured_outputs
     if outputs is not None:
-        fields += [
+        found += [
             ("structured_outputs.json", outputs.json_, JsonSchema),
             ("structured_outputs.regex", outputs.regex, Regex),
             ("structured_outputs.choice", outputs.choice, Choice),
             ("structured_outputs.grammar", outputs.grammar, _grammar),
-            ("structured_outputs.json_object", outputs.json_object or None, lambda _: JsonObject()),
+            ("structured_outputs.json_object", outputs.json_object or None, _any_object),
         ]
-    for name, value, make in fields:
-        if value is not None:
-            found.append((name, lambda param, make=make, value=value: _made(make, value, param)))  # type: ignore[misc]
-    return found
+    return [each for each in found if each[1] is not None]
 
 
-def _of_response_format(wanted: ResponseFormat | None, param: str) -> GrammarConstraint:
-    if wanted is None or wanted.json_schema is None:
-        return JsonObject()
+def _of_response_format(wanted: ResponseFormat) -> GrammarConstraint:
     definition = wanted.json_schema
+    if definition is None:
+        return JsonObject()
     schema = {"type": "object"} if definition.schema_ is None else definition.schema_
-    return schema_constraint(schema, definition.strict, f"{param}.json_schema.schema")
+    return schema_constraint(schema, definition.strict, _SCHEMA)
 
 
-def _made(make: Callable[..., GrammarConstraint], value: Any, param: str) -> GrammarConstraint:
-    try:
-        return make(value)
-    except RequestError as error:
-        raise refusal(error, param) from None
+def _any_object(_: bool) -> JsonObject:
+    return JsonObject()
 
 
 def _grammar(text: str) -> Grammar:
     """Return a grammar in Lark, or translated from llama.cpp's GBNF, as vLLM takes both."""
+    check_size("the grammar", text)
     if "::=" not in text:
         return Grammar(text)
-    from specdec.constraints.matcher import library
-
     library()
     from llguidance.gbnf_to_lark import any_to_lark
 

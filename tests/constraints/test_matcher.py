@@ -312,7 +312,7 @@ def test_few_compilations_go_on_after_they_were_refused(monkeypatch: pytest.Monk
                 Regex(pattern).start(vocabulary)
     assert num_begun == 2
     release.set()
-    for thread in vocabulary.once(_library_tokens).abandoned.values():
+    for thread in vocabulary.once(_library_tokens).abandoned:
         thread.join()
     assert Regex("c").start(vocabulary).mask().any()
 
