@@ -28,6 +28,10 @@ from specdec.errors import RequestError, in_one_line
 Made = TypeVar("Made")
 
 
+class ConstraintError(RequestError):
+    """A constraint that, with the request's ends of text and processors, leaves no token."""
+
+
 class Vocabulary:
     """A model's tokens, as constraints see them; may be used by several threads.
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from specdec.constraints.base import ConstraintState
-from specdec.errors import PluginError, RequestError, SpecdecError, failure
+from specdec.constraints.base import ConstraintError, ConstraintState
+from specdec.errors import PluginError, SpecdecError, failure
 
 
 @dataclass(slots=True, eq=False)
@@ -66,11 +66,11 @@ class PathState:
         return self._forced
 
     def check_start(self) -> None:
-        """Raise RequestError if this is the start of no text, or of the empty text alone."""
+        """Raise ConstraintError if this is the start of no text, or of the empty text alone."""
         if self.is_complete:
-            raise RequestError("the constraint allows the empty text alone")
+            raise ConstraintError("the constraint allows the empty text alone")
         if not self.is_accepting and not self.allowed.any():
-            raise RequestError("the model's tokens can't write any text that the constraint allows")
+            raise ConstraintError("the model's tokens can't write any text that the constraint allows")
 
     def allows(self, token: int) -> bool:
         """Return True if a token may come next."""

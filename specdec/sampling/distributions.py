@@ -6,6 +6,7 @@ from typing import Protocol
 
 import torch
 
+from specdec.constraints.base import ConstraintError
 from specdec.constraints.path_state import PathState
 from specdec.errors import NumericsError, RequestError, SpecdecError, failure
 from specdec.sampling.processors import Warper
@@ -197,7 +198,7 @@ class NodeDistributions:
         scores = self._warper.warped(self._path(node), self._processed(node))
         if not scores.max().isfinite():
             is_refused = self._constraint is not None and float(scores.max()) == -torch.inf
-            raise (RequestError if is_refused else NumericsError)(
+            raise (ConstraintError if is_refused else NumericsError)(
                 f"the {self._masks} leave no token possible at position {self.position(node)} (their largest "
                 f"score is {float(scores.max())}): loosen the constraints, or check your own processors"
             )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from specdec.constraints.base import ConstraintError
 from specdec.decoding.request_state import RequestState as Handle
 from specdec.errors import RequestError, SpecdecError, in_one_line
 from specdec.generator import Generator
@@ -176,7 +177,7 @@ class Engine:
         call, chunk = text.job.call, batch.chunk(outcome)
         if chunk.result is not None and chunk.result.error is not None:
             error = chunk.result.error
-            if isinstance(error, RequestError):  # a constraint that exceeds a limit at some token
+            if isinstance(error, RequestError):  # a constraint that exceeds a limit or allows no token
                 return ApiError(400, str(error), code="invalid_value")
             return ApiError(500, str(error), code="decoding_failed")
         num_before = len(call.echoes[text.index].text) if call.echoes else 0
@@ -220,7 +221,7 @@ class Engine:
 def _refusal_of(handle: Handle | Exception, batch: OpenBatch) -> ApiError | None:
     """Return the error for a prompt that can't be served, or None."""
     if not isinstance(handle, Handle):
-        return ApiError(400, str(handle), "prompt", "invalid_value")
+        return ApiError(400, str(handle), None if isinstance(handle, ConstraintError) else "prompt", "invalid_value")
     if batch.most_tokens is not None and handle.capacity > batch.most_tokens:
         message = (
             f"The prompt and its completion may have {handle.capacity} tokens, but this server has memory for the "

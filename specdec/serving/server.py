@@ -202,7 +202,8 @@ class Server:
             raise self.admission.busy("The server is too busy: the request's constraint waited too long.") from None
 
     def _seconds_left(self, request: Request) -> float:
-        return max(0.0, self.options.timeout - (time.perf_counter() - request.state.arrived))
+        arrived: float = request.state.arrived
+        return max(0.0, self.options.timeout - (time.perf_counter() - arrived))
 
     def _running(self, job: Job, answer: ResponseBuilder, request: Request) -> "_Running":
         """Run a job; its texts end early when its time is over."""

@@ -3,9 +3,9 @@
 import copy
 from collections.abc import Callable
 from datetime import date, datetime, time
-from threading import Event
+from threading import Event, Thread
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -24,9 +24,11 @@ from specdec.constraints import (
     StructuralTags,
     Tag,
     Vocabulary,
+    matcher,
 )  # fmt: skip
 from specdec.constraints.cache import ConstraintCache
 from specdec.constraints.matcher import _library_tokens
+from specdec.constraints.refusals import place_of_refusal
 from specdec.testing import check_constraint, toy_tokenizer
 from tests.support.byte_tokenizer import byte_ids, trained
 
@@ -284,7 +286,7 @@ def exists(read: Callable[[str], object], text: str) -> bool:
 
 def test_a_constraint_that_takes_too_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specdec.constraints.matcher.MOST_SECONDS", 0.0)
-    slow = JsonSchema({"type": "integer", "multipleOf": 99991, "minimum": 0, "maximum": 10**9})
+    slow = JsonSchema({"type": "integer", "multipleOf": 24989, "minimum": 0, "maximum": 10**9})
     with pytest.raises(RequestError, match="takes longer than 0 s to compile"):
         slow.start(Vocabulary(trained(), len(trained())))
 
@@ -315,6 +317,60 @@ def test_few_compilations_go_on_after_they_were_refused(monkeypatch: pytest.Monk
     for thread in vocabulary.once(_library_tokens).abandoned:
         thread.join()
     assert Regex("c").start(vocabulary).mask().any()
+
+
+def test_threads_may_abandon_compilations_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second is given up while the first still waits: none of them may be forgotten."""
+    release = Event()
+    vocabulary = Vocabulary(trained(), len(trained()))
+    Regex("warm").start(vocabulary)
+    abandoned = vocabulary.once(_library_tokens).abandoned
+    ended = Thread(target=lambda: None)
+    ended.start()
+    ended.join()
+    abandoned[ended] = "ended"
+
+    def start_one(pattern: str, seconds: float) -> None:
+        with pytest.raises(RequestError, match="takes longer"):
+            matcher.start(Regex(pattern).grammar(vocabulary), vocabulary, seconds)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(
+            llguidance, "LLMatcher", Mock(wraps=llguidance.LLMatcher, side_effect=lambda *_, **__: release.wait(60))
+        )
+        first = Thread(target=start_one, args=("a", 0.2))
+        first.start()
+        start_one("b", 0.01)
+        first.join()
+        assert len(abandoned) == 2
+        with pytest.raises(RequestError, match="try again"):
+            Regex("c").start(vocabulary)
+    release.set()
+    for thread in [*abandoned]:
+        thread.join()
+    assert Regex("c").start(vocabulary).mask().any()
+    assert not abandoned
+
+
+def test_the_search_for_the_place_of_a_refusal_ends_in_time() -> None:
+    """With a clock of its own: each part may take what is left of the second, and no more."""
+    limits = list[float]()
+
+    def start(_: Any, seconds: float) -> None:
+        limits.append(seconds)
+        clock[0] += 0.4
+
+    clock = [0.0]
+    schema = {"anyOf": [{"minLength": number} for number in range(9)]}
+    with patch("specdec.constraints.refusals.time.monotonic", lambda: clock[0]):
+        assert place_of_refusal(schema, "reason", start) == "#"
+    assert limits == pytest.approx([1.0, 0.6, 0.2])
+
+
+def test_a_constraint_whose_tokens_all_end_the_text_is_refused() -> None:
+    cache = ConstraintCache(Vocabulary(trained(), len(trained())))
+    with pytest.raises(RequestError, match="can't write any text"):
+        cache.start(Choice(["the"]), range(len(trained())))
 
 
 def test_a_constraint_with_a_field_that_cannot_be_hashed_is_refused() -> None:

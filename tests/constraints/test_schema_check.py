@@ -48,11 +48,32 @@ def test_schemas_in_a_grammar_are_checked_as_well() -> None:
     for schema, reason in (
         ('{"type": "string", "minLenght": 3}', "did you mean 'minLength'"),
         ('{"x-guidance": {"lenient": true}}', "the keyword 'x-guidance'"),
-        ("[" * 9_000 + "]" * 9_000, "a JSON schema of the grammar isn't JSON"),
+        ("[" * 9_000 + "]" * 9_000, "nested more than 100 levels deep"),
+        ('{"const": ' + "[" * 100 + "]" * 100 + "}", "nested more than 100 levels deep"),
+        ('{"const": NaN, "minLength": 1' + "0" * 9_000 + "}", "a JSON schema of the grammar isn't JSON"),
     ):
         with pytest.raises(RequestError, match=reason):
             Grammar(f'start: "a" | part\npart: "b" %json{schema} "c"')
     Grammar('start: "%json" | %json {"enum": ["%json {\\"not\\": 3}"]} // as in %json {…}')
+
+
+@pytest.mark.parametrize("num_levels", [100, 101, 900, 9_000])
+def test_schemas_are_nested_up_to_a_number_of_levels(num_levels: int) -> None:
+    for text in (
+        '{"const": ' + "[" * (num_levels - 1) + "]" * (num_levels - 1) + "}",
+        '{"items": ' * (num_levels - 1) + "{}" + "}" * (num_levels - 1),
+    ):
+        if num_levels == 100:
+            JsonSchema(text)
+            continue
+        with pytest.raises(RequestError, match="nested more than 100 levels deep"):
+            JsonSchema(text)
+
+
+def test_keywords_of_the_standard_are_no_slips_of_the_pen() -> None:
+    for keyword in ("uniqueItems", "additionalItems", "minContains", "if"):
+        with pytest.raises(RequestError, match=f"the keyword '{keyword}' can't be enforced$"):
+            JsonSchema({keyword: 1})
 
 
 def test_long_chains_of_references_are_followed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +104,7 @@ ACCEPTED: dict[str, Any] = {
     "list of models": list[Node],
     "anchor": {"$defs": {"s": {"$anchor": "s", "type": "string"}}, "$ref": "#s"},
     "finite array": {"type": "array", "items": {"$ref": "#"}},
-    "divisors": {"anyOf": [{"multipleOf": each} for each in (0.001, 7, 12345.6, 3_000_000)]},
+    "divisors": {"anyOf": [{"multipleOf": each} for each in (0.001, 7, 1234.5, 3_000_000)]},
     "escapes": {"enum": ['\b\f\n\r\t\\"/é'], "default": "\x01"},
     "true itself": "true",
     "text": '{"enum": [1, "two", null]}',
@@ -100,7 +121,7 @@ def test_what_is_no_schema_or_too_large_is_refused_before_it_is_compiled() -> No
     for given, reason in (
         ("{", "isn't JSON"),
         ({"const": {1, 2}}, "isn't JSON"),
-        ("[" * 100_000, "isn't JSON"),
+        ("[" * 100_000, "nested more than 100 levels deep"),
         ('{"maximum": 1e999}', "isn't JSON"),
         (open, "give a pydantic model or another type with a JSON schema"),
         ({"enum": ["a" * 300_000]}, "at most 262,144"),

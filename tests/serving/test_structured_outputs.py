@@ -1,8 +1,10 @@
 """Constrained content on the server: the generator's texts under the same constraint, and errors with their place."""
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
+from threading import Event
 from typing import Any
 
 import jsonschema
@@ -10,9 +12,23 @@ import pytest
 from pydantic import BaseModel, Field
 
 from specdec import Generator
-from specdec.constraints import Choice, Grammar, JsonObject, JsonSchema, Regex, matcher
+from specdec.constraints import (
+    Choice,
+    ConstraintState,
+    Grammar,
+    JsonObject,
+    JsonSchema,
+    Regex,
+    Vocabulary,
+    matcher,
+)
+from specdec.constraints.grammar_constraint import GrammarConstraint
+from specdec.serving import structured_outputs
+from specdec.serving.answer_plans import AnswerPlan
+from specdec.serving.compilation import ConstraintCompiler
+from specdec.serving.errors import ApiError
 from tests.serving.serving import Served, serving
-from tests.support.chat_models import chat_tokenizer, random_model
+from tests.support.chat_models import END, chat_tokenizer, random_model
 
 pytest.importorskip("llguidance")
 
@@ -127,7 +143,23 @@ def test_an_answer_that_is_cut_has_its_first_part(chatting: Served) -> None:
 
 UNIQUE = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
 PLACE = "refused at #/properties/a: the keyword 'uniqueItems'"
-REFUSED: list[tuple[dict[str, Any], str, str]] = [
+UNSUPPORTED = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)y"}}}
+
+
+def nested(num_objects: int) -> dict[str, Any]:
+    """A schema of objects in each other: two levels each, and one for the innermost."""
+    schema: dict[str, Any] = {"type": "string"}
+    for _ in range(num_objects):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
+def lists(num_levels: int) -> list[Any]:
+    """An empty list within others."""
+    return [lists(num_levels - 1)] if num_levels > 1 else []
+
+
+REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema is needed"),
     ({"response_format": {"type": "json_object", "json_schema": {"name": "a"}}}, "response_format", "no other type"),
     (
@@ -148,11 +180,24 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"structured_outputs": {}}, "structured_outputs", "give one of"),
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "give one of"),
-    ({"structured_outputs": {"regex": "(?=a)"}}, "structured_outputs.regex", "look-around"),
+    ({"structured_outputs": {"regex": "(?=a)"}}, "structured_outputs.regex", "the constraint is refused: look-around"),
     ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex", "empty text alone"),
     ({"structured_outputs": {"grammar": 'start: "a" x'}}, "structured_outputs.grammar", 'unknown name: "x"'),
     ({"structured_outputs": {"grammar": 'root ::= "a" | )'}}, "structured_outputs.grammar", "GBNF"),
     ({"structured_outputs": {"grammar": "x" * 300_000}}, "structured_outputs.grammar", "at most 262,144"),
+    ({"structured_outputs": {"json": nested(51)}}, "structured_outputs.json", "nested more than 100 levels deep."),
+    ({"structured_outputs": {"json": {"const": lists(400)}}}, "structured_outputs.json", "nested more than 100"),
+    ({"structured_outputs": {"choice": ["<|end|>"]}}, None, "tokens can't write any text"),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": UNSUPPORTED}}},
+        "response_format.json_schema.schema", "at #/properties/a: regex parse",
+    ),
+    ({"guided_json": {"minItem": 1}}, "guided_json", "did you mean 'minItems'?"),
+    ({"guided_json": {"a" * 5_000: 1}}, "guided_json", f"the keyword '{'a' * 40}' can't"),
+    (
+        {"guided_json": {"oneOf": [{"type": "number"}, {"type": "integer"}]}},
+        "guided_json", "oneOf constraints are not supported.",
+    ),
     ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "isn't JSON"),
     ({"guided_json": UNIQUE}, "guided_json", PLACE),
     ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "both given"),
@@ -163,13 +208,14 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("fields", "param", "reason"), REFUSED, ids=lambda each: json.dumps(each)[:60])
 def test_what_cannot_be_enforced_is_refused_with_its_place(
-    served: Served, fields: dict[str, Any], param: str, reason: str
+    served: Served, fields: dict[str, Any], param: str | None, reason: str
 ) -> None:
     answer = served.post("/v1/completions", {**ASKED, "prompt": "x", **fields})
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert error["param"] == param
     assert reason in error["message"]
+    assert not error["message"].endswith(("?.", ".."))
     assert len(error["message"]) < 600
 
 
@@ -182,6 +228,122 @@ def test_a_schema_that_is_not_strict_is_any_object_if_it_must(served: Served) ->
     ]
     assert texts[0] == texts[1]
     assert texts[0].startswith("{")
+
+
+def test_a_schema_that_the_library_refuses_is_refused_at_its_place_in_a_tool_and_a_format(chatting: Served) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": UNSUPPORTED}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": UNSUPPORTED}}]
+    for fields, param in (
+        ({"response_format": wanted}, "response_format.json_schema.schema"),
+        ({"tools": tools, "tool_choice": "required"}, "tools[0].function.parameters"),
+    ):
+        answer = chatting.post("/v1/chat/completions", {**CHAT, **fields})
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == param
+        assert "at #/properties/a: regex parse error" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("kind", ["object", "string"])
+def test_a_schema_that_the_library_refuses_is_any_value_of_its_kind_if_it_is_not_strict(
+    served: Served, chatting: Served, kind: str
+) -> None:
+    schema = UNSUPPORTED if kind == "object" else UNSUPPORTED["properties"]["a"]  # type: ignore[index]
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema, "strict": False}}
+    body = {**ASKED, "prompt": "# heapq", "max_tokens": 12}
+    answer = served.post("/v1/completions", {**body, "response_format": wanted})
+    assert answer.status_code == 200, answer.text
+    text = answer.json()["choices"][0]["text"]
+    if kind == "object":
+        assert (
+            text
+            == served.post("/v1/completions", {**body, "response_format": {"type": "json_object"}}).json()["choices"][
+                0
+            ]["text"]
+        )
+    else:
+        assert text[:1] in '{["-0123456789tfn'
+    tools = [{"type": "function", "function": {"name": "f", "parameters": UNSUPPORTED, "strict": False}}]
+    answer = chatting.post("/v1/chat/completions", {**CHAT, "tools": tools, "tool_choice": "required"})
+    assert answer.status_code == 200, answer.text
+
+
+def test_a_constraint_that_a_stop_token_cuts_off_is_the_requests_own_fault(served: Served) -> None:
+    (digit,) = served.generator.tokenizer("7", add_special_tokens=False)["input_ids"]
+    for pattern, reason in (("7", "tokens can't write any text"), ("ab7", "leave no token possible")):
+        fields = {"guided_regex": pattern, "stop_token_ids": [digit]}
+        answer = served.post("/v1/completions", {**ASKED, "prompt": "x", **fields})
+        assert answer.status_code == 400, answer.text
+        assert reason in answer.json()["error"]["message"]
+
+
+def test_a_grammar_in_gbnf_is_translated_only_up_to_a_size(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llguidance import gbnf_to_lark
+
+    def translated(_: str) -> str:
+        raise AssertionError("too large")
+
+    monkeypatch.setattr(gbnf_to_lark, "any_to_lark", translated)
+    grammar = f'root ::= "{"x" * 300_000}"'
+    answer = served.post("/v1/completions", {**ASKED, "prompt": "x", "structured_outputs": {"grammar": grammar}})
+    assert answer.status_code == 400
+    assert "at most 262,144" in answer.json()["error"]["message"]
+
+
+class Waiting(GrammarConstraint):
+    """A constraint whose compilation waits for the test."""
+
+    number: int
+
+    def start(self, vocabulary: Vocabulary) -> ConstraintState:
+        RELEASED.wait(30)
+        return Regex("a").start(vocabulary)
+
+    def grammar(self, vocabulary: Vocabulary) -> str:
+        raise AssertionError("only start is called")
+
+
+RELEASED = Event()
+
+
+def test_a_constraint_that_the_models_tokens_cannot_write_is_refused_with_its_field() -> None:
+    tokenizer = chat_tokenizer("")
+    compiler = ConstraintCompiler(tokenizer, len(tokenizer))
+    constraint = Choice([END])
+    with pytest.raises(ApiError, match="tokens can't write any text") as caught:
+        asyncio.run(compiler.compiled(AnswerPlan(constraint, [("guided_choice", constraint)])))
+    compiler.close()
+    assert (caught.value.status, caught.value.param) == (400, "guided_choice")
+
+
+def test_few_compilations_wait_and_others_are_refused_until_they_end() -> None:
+    RELEASED.clear()
+    tokenizer = chat_tokenizer("")
+    compiler = ConstraintCompiler(tokenizer, len(tokenizer))
+
+    async def all_answers() -> list[Any]:
+        plans = [AnswerPlan(each, [("x", each)]) for each in (Waiting(number=number) for number in range(20))]
+        tasks = [asyncio.ensure_future(compiler.compiled(plan)) for plan in plans]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        RELEASED.set()
+        await asyncio.wait(tasks)
+        assert await compiler.compiled(plans[-1]) is not None
+        return [task.exception() for task in tasks]
+
+    faults = asyncio.run(all_answers())
+    compiler.close()
+    assert faults[:18] == [None] * 18
+    assert [fault.status for fault in faults[18:]] == [429, 429]
+    assert all("Retry-After" in fault.headers for fault in faults[18:])
+
+
+def test_a_request_whose_constraint_waits_past_its_time_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    RELEASED.clear()
+    with serving(timeout=0.5) as running:
+        monkeypatch.setattr(structured_outputs, "Regex", lambda _: Waiting(number=0))
+        answer = running.post("/v1/completions", {**ASKED, "prompt": "x", "guided_regex": "a"})
+        RELEASED.set()
+    assert answer.status_code == 429, answer.text
+    assert "constraint waited too long" in answer.json()["error"]["message"]
 
 
 def test_other_requests_are_answered_while_a_constraint_is_compiled(
