@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specdec.serving import body_parsing
+from specdec.serving import body_parsing, server
 from specdec.serving.body_parsing import check_count
 from specdec.serving.errors import ApiError
 from specdec.serving.requests import Call, RequestParser
@@ -102,7 +103,7 @@ def test_a_small_request_doesnt_wait_for_a_large_ones_encoding(monkeypatch: pyte
             assert may_go_on.wait(60)
         return encode(parser, body)
 
-    monkeypatch.setattr(RequestParser, "completion", slow)
+    monkeypatch.setattr(server, "COMPLETION", replace(server.COMPLETION, make=slow))
     with serving() as own:
         large = {**GOOD, "prompt": "# " + "x " * 20 + " " * 40_000}
         clients = [threading.Thread(target=own.post, args=("/v1/completions", large)) for _ in range(4)]
@@ -118,15 +119,15 @@ def test_a_small_request_doesnt_wait_for_a_large_ones_encoding(monkeypatch: pyte
 
 
 def test_large_bodies_are_parsed_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    parse, is_parsing, may_go_on = body_parsing.parse, threading.Event(), threading.Event()
+    parse, is_parsing, may_go_on = server.COMPLETION.parse, threading.Event(), threading.Event()
 
-    def slow(content: bytes, kind: Any) -> Any:
+    def slow(content: bytes) -> Any:
         if len(content) > 100_000:
             is_parsing.set()
             assert may_go_on.wait(60)
-        return parse(content, kind)
+        return parse(content)
 
-    monkeypatch.setattr("specdec.serving.server.parse", slow)
+    monkeypatch.setattr(server, "COMPLETION", replace(server.COMPLETION, parse=slow))
     with serving() as own:
         client = threading.Thread(target=own.post, args=("/v1/completions", {**GOOD, "user": "x" * 200_000}))
         client.start()

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from specdec import Generator, demo
 from specdec.backends.cache import RaggedLayer
 from specdec.serving import event_stream as connection
+from specdec.serving import server
 from specdec.serving.admission import Admission
 from specdec.serving.answer_plans import AnswerPlan
 from specdec.serving.engine import Engine
@@ -145,7 +147,7 @@ def test_encoding_waits_behind_admission(monkeypatch: pytest.MonkeyPatch) -> Non
         return encode(parser, body)
 
     with serving(max_batch_size=1, max_queue=0) as small:
-        monkeypatch.setattr(RequestParser, "completion", slow)
+        monkeypatch.setattr(server, "COMPLETION", replace(server.COMPLETION, make=slow))
         with httpx.stream("POST", f"{small.url}/v1/completions", json={**GOOD, "stream": True}, timeout=60) as first:
             assert small.server.admission.num_texts <= 1
             assert small.post("/v1/completions", GOOD).status_code in (200, 429)
