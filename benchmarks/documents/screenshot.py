@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 # Boxes that scroll are painted some frames after a change of size.
-_IS_PAINTED = "const done = arguments[0]; setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 500)"
+_IS_PAINTED = "setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(arguments[0])), 500)"
 
 
 def save(browser: Any, path: Path, **texts: str) -> None:
