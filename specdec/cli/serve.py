@@ -1,6 +1,6 @@
 """The command that serves a model over HTTP."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -53,6 +53,11 @@ class Access(OptionGroup):
         if not all(key.strip() for key in self.api_key or ()):
             raise RequestError("--api-key: it is empty")
 
+    @property
+    def is_open(self) -> bool:
+        """True if other machines can use the server without a key."""
+        return self.host not in _LOOPBACK and not self.api_key
+
     def address(self, port: int) -> str:
         """Return the server's address; ``port`` is the one that it got."""
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -76,6 +81,13 @@ class Limits(OptionGroup):
     max_body_mb: Annotated[int, typer.Option(min=1, help="largest request body")] = 4
     max_n: Annotated[int, typer.Option(min=1, help="maximum texts for one prompt")] = 16
     timeout: Annotated[float, typer.Option(min=0.001, help="seconds until a request ends with its text so far")] = 600.0
+
+    def check(self) -> None:
+        """Allow as many open files as the process may have; raise RequestError if connections need more."""
+        from specdec.serving.open_files import connections_that_fit, raise_limit
+
+        raise_limit()
+        connections_that_fit(self.max_connections)
 
 
 @takes_model
@@ -107,26 +119,19 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
     """
     with before_anything_runs():
         check_request(proposer, verifier=verifier, **choice.stages, settings={})
-        offered = dict(map(_offered, offer or ()))
-        for text in offered.values():
-            check_request(text, settings={})
+        offered = _strategies(offer or ())
         access.check()
         _check_level(log_level)
         _check_libraries()
         from specdec.generator import Generator
         from specdec.serving import process as running
-        from specdec.serving.open_files import connections_that_fit, raise_limit
         from specdec.serving.tool_parsers.selection import check_tool_parser
 
         check_tool_parser(tool_parser)
-        raise_limit()
-        connections_that_fit(limits.max_connections)  # check before the model is loaded
+        limits.check()
         bound = running.bind(access.host, access.port)
         use_threads(threads)
-        _say(f"loading {choice.model}")
-        model, tokenizer = choice.load(proposer, *offered.values())
-        if tokenizer is None:
-            raise RequestError("the model has no tokenizer, which requests need")
+        model, tokenizer = _loaded(choice, proposer, *offered.values())
         options = _server_options(
             name or PurePath(choice.model).name,
             access,
@@ -136,7 +141,7 @@ def serve(  # noqa: PLR0913, PLR0917 - a command's options are its arguments
             tool_parser=tool_parser,
         )
     console = Console(stderr=True, highlight=False)
-    if access.host not in _LOOPBACK and not access.api_key:
+    if access.is_open:
         console.print("warning: anyone who reaches this address can use the model: give --api-key", style="dim")
     with _doing("testing the model's passes on this machine"):
         generator = Generator(
@@ -203,6 +208,23 @@ def _say(what: str) -> None:
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
         console.print(f"{what}…", markup=False, soft_wrap=True)
+
+
+def _loaded(choice: ModelChoice, *strategies: str) -> tuple[Any, Any]:
+    """Load the model and its tokenizer."""
+    _say(f"loading {choice.model}")
+    model, tokenizer = choice.load(*strategies)
+    if tokenizer is None:
+        raise RequestError("the model has no tokenizer, which requests need")
+    return model, tokenizer
+
+
+def _strategies(offers: Sequence[str]) -> dict[str, str]:
+    """Return the strategies that requests may name, by name."""
+    offered = dict(map(_offered, offers))
+    for text in offered.values():
+        check_request(text, settings={})
+    return offered
 
 
 def _offered(text: str) -> tuple[str, str]:

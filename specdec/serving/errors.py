@@ -36,8 +36,9 @@ class ApiError(SpecdecError):
 
 
 def invalid(place: str, reason: str, code: str = "invalid_value") -> ApiError:
-    """Return the error for a field with an invalid value; ``reason`` has no full stop."""
-    return ApiError(400, f"Invalid value for '{place}': {reason}.", place, code)
+    """Return the error for a field with an invalid value; ``reason`` needs no full stop."""
+    end = "" if reason.endswith((".", "?", "!")) else "."
+    return ApiError(400, f"Invalid value for '{place}': {reason}{end}", place, code)
 
 
 def busy(message: str, seconds: float) -> ApiError:

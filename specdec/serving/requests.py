@@ -216,22 +216,8 @@ class RequestParser:
         plan: AnswerPlan,
     ) -> Call:
         """Return a call; ``length`` is the number of new tokens, and the field that it is due to."""
-        most, param = length
-        longest, positions = max(map(len, prompts)), self._most_positions()
-        if longest + most > positions:
-            message = (
-                f"This model's maximum context length is {positions} tokens. However, you requested {longest + most} "
-                f"tokens ({longest} in the prompt, {most} in the completion)."
-            )
-            if body.max_tokens == 0:
-                message += " max_tokens=0 needs room for one token too, which isn't reported."
-            raise ApiError(400, message, param, "context_length_exceeded")
-        if (body.min_tokens or 0) > most:
-            message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
-            raise ApiError(400, message, "min_tokens", "invalid_value")
-        if body.min_tokens and plan.constraint is not None:
-            message = "min_tokens and a constraint both decide where the answer may end: leave one out."
-            raise ApiError(400, message, "min_tokens", "invalid_value")
+        most, _ = length
+        self._check_length(body, max(map(len, prompts)), length, plan)
         count = body.n or 1
         seed = secrets.randbits(48) if body.seed is None else body.seed % 2**62
         repeated = [prompt for prompt in prompts for _ in range(count)]
@@ -250,6 +236,29 @@ class RequestParser:
             plan=plan,
             reports_steps=bool(body.include_steps),
         )
+
+    def _check_length(self, body: Sampling, longest: int, length: tuple[int, str], plan: AnswerPlan) -> None:
+        """Raise ApiError if the answer has no room, or its shortest length can't be honoured.
+
+        Args:
+            longest: tokens of the longest prompt.
+            length: as in ``_call``.
+        """
+        (most, param), positions = length, self._most_positions()
+        if longest + most > positions:
+            message = (
+                f"This model's maximum context length is {positions} tokens. However, you requested {longest + most} "
+                f"tokens ({longest} in the prompt, {most} in the completion)."
+            )
+            if body.max_tokens == 0:
+                message += " max_tokens=0 needs room for one token too, which isn't reported."
+            raise ApiError(400, message, param, "context_length_exceeded")
+        if (body.min_tokens or 0) > most:
+            message = f"min_tokens={body.min_tokens} is above the {most} tokens that the answer may have."
+            raise ApiError(400, message, "min_tokens", "invalid_value")
+        if body.min_tokens and plan.constraint is not None:
+            message = "min_tokens and a constraint both decide where the answer may end: leave one out."
+            raise ApiError(400, message, "min_tokens", "invalid_value")
 
     def _settings(self, body: Sampling) -> dict[str, Any]:
         temperature = 1.0 if body.temperature is None else body.temperature  # OpenAI's default

@@ -7,7 +7,7 @@ from specdec.constraints import Choice, Grammar, JsonObject, JsonSchema, Regex
 from specdec.constraints.grammar_constraint import GrammarConstraint
 from specdec.constraints.matcher import check_size, library
 from specdec.errors import RequestError, in_one_line
-from specdec.serving.errors import ApiError
+from specdec.serving.errors import ApiError, invalid
 from specdec.serving.lenient_schema import LenientSchema, any_value_of
 from specdec.serving.schemas import ResponseFormat, Sampling
 
@@ -56,10 +56,7 @@ def schema_constraint(schema: Any, strict: bool | None, param: str) -> GrammarCo
 def refusal(error: RequestError, param: str) -> ApiError:
     """Return the error for a constraint that was refused."""
     message = str(error)
-    end = "" if message.endswith((".", "?", "!")) else "."
-    return ApiError(
-        400, f"Invalid value for '{param}': {message[:1].lower()}{message[1:]}{end}", param, "invalid_value"
-    )
+    return invalid(param, f"{message[:1].lower()}{message[1:]}")
 
 
 def _fields(body: Sampling) -> list[_Field]:

@@ -55,7 +55,7 @@ def parsed_arguments(arguments: Any, place: str) -> dict[str, Any]:
             check_count(arguments.encode("utf-8", "surrogatepass"))
             arguments = json.loads(arguments)
         except ApiError as error:
-            raise invalid(place, str(error).rstrip(".")) from None
+            raise invalid(place, str(error)) from None
         except (ValueError, RecursionError) as error:
             raise invalid(place, f"it isn't JSON ({str(error)[:80]})") from None
     if not isinstance(arguments, Mapping):

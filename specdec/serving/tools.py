@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from specdec.serving.errors import invalid
 from specdec.serving.structured_outputs import schema_constraint
@@ -42,12 +42,12 @@ def tool_choice(tools: Sequence[Any], choice: Any) -> ToolChoice:
         ApiError: with the invalid field.
     """
     if len(tools) > _MOST_TOOLS:
-        _refuse("tools", f"{len(tools)} tools were given, and {_MOST_TOOLS} are allowed")
+        raise invalid("tools", f"{len(tools)} tools were given, and {_MOST_TOOLS} are allowed")
     definitions = {}
     for index, tool in enumerate(tools):
         name, definition = _definition(tool, f"tools[{index}]")
         if name in definitions:
-            _refuse(f"tools[{index}].function.name", f"{name!r} is the name of an earlier tool as well")
+            raise invalid(f"tools[{index}].function.name", f"{name!r} is the name of an earlier tool as well")
         definitions[name] = definition, f"tools[{index}].function.parameters"
     names, is_required = _chosen(choice, [*definitions])
     functions = [Function(name, _arguments(*definitions[name])) for name in names]
@@ -57,15 +57,15 @@ def tool_choice(tools: Sequence[Any], choice: Any) -> ToolChoice:
 
 def _definition(tool: Any, place: str) -> tuple[str, Mapping[str, Any]]:
     if not isinstance(tool, Mapping):
-        _refuse(place, "give an object")
+        raise invalid(place, "give an object")
     if tool.get("type", "function") != "function":
-        _refuse(f"{place}.type", f"{str(tool['type'])[:40]!r}: functions are the only tools")
+        raise invalid(f"{place}.type", f"{str(tool['type'])[:40]!r}: functions are the only tools")
     function = tool.get("function")
     if not isinstance(function, Mapping):
-        _refuse(f"{place}.function", "give an object with a name and parameters")
+        raise invalid(f"{place}.function", "give an object with a name and parameters")
     name = function.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        _refuse(f"{place}.function.name", "give up to 128 letters, digits, underscores, dashes and dots")
+        raise invalid(f"{place}.function.name", "give up to 128 letters, digits, underscores, dashes and dots")
     return name, function
 
 
@@ -79,11 +79,11 @@ def _arguments(definition: Mapping[str, Any], param: str) -> Any:
     if parameters is None:
         parameters = _NO_PARAMETERS
     if not isinstance(parameters, Mapping):
-        _refuse(param, "give a JSON schema")
+        raise invalid(param, "give a JSON schema")
     if not isinstance(strict, bool | None):
-        _refuse(param.removesuffix("parameters") + "strict", "give true or false")
+        raise invalid(param.removesuffix("parameters") + "strict", "give true or false")
     if parameters.get("type", "object") != "object":
-        _refuse(f"{param}.type", 'it must be "object"')
+        raise invalid(f"{param}.type", 'it must be "object"')
     return schema_constraint({**parameters, "type": "object"}, strict, param)
 
 
@@ -92,13 +92,15 @@ def _chosen(choice: Any, names: list[str]) -> tuple[list[str], bool]:
     if choice in (None, "auto", "none"):
         return [] if choice == "none" else names, False
     if not names:
-        _refuse("tool_choice", "it needs tools")
+        raise invalid("tool_choice", "it needs tools")
     if choice == "required":
         return names, True
     if isinstance(choice, Mapping) and choice.get("type") == "function":
         return [_known(choice, names, "tool_choice")], True
     if not isinstance(choice, Mapping) or choice.get("type") != "allowed_tools":
-        _refuse("tool_choice", 'give "none", "auto", "required", a function\'s name as an object, or allowed tools')
+        raise invalid(
+            "tool_choice", 'give "none", "auto", "required", a function\'s name as an object, or allowed tools'
+        )
     return _allowed(choice.get("allowed_tools"), names)
 
 
@@ -106,7 +108,7 @@ def _allowed(allowed: Any, names: list[str]) -> tuple[list[str], bool]:
     place = "tool_choice.allowed_tools"
     tools = allowed.get("tools") if isinstance(allowed, Mapping) else None
     if not isinstance(tools, list) or not tools or allowed.get("mode") not in ("auto", "required"):
-        _refuse(place, 'give an object with the mode "auto" or "required", and tools')
+        raise invalid(place, 'give an object with the mode "auto" or "required", and tools')
     chosen = [_known(tool, names, f"{place}.tools[{index}]") for index, tool in enumerate(tools)]
     return [name for name in names if name in chosen], allowed["mode"] == "required"
 
@@ -115,9 +117,5 @@ def _known(choice: Any, names: list[str], place: str) -> str:
     function = choice.get("function") if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if name not in names:
-        _refuse(f"{place}.function.name", f"no tool is named {str(name)[:128]!r}")
+        raise invalid(f"{place}.function.name", f"no tool is named {str(name)[:128]!r}")
     return str(name)
-
-
-def _refuse(place: str, reason: str) -> NoReturn:
-    raise invalid(place, reason)

@@ -85,6 +85,8 @@ class Hidden:
 
 
 Signal = tuple[Nodes, What | TopK | TopLogits | Hidden]
+# Whether a pass of a model pays, by the probability of each request that its text follows the path so far.
+Pays = Callable[[Sequence[float]], bool]
 
 
 class Answers(Mapping[int, Any]):
@@ -403,9 +405,7 @@ class Engine:
         """Return signals in addition to the proposer's: those that depend on the target, such as layers by number."""
         return frozenset()
 
-    def prepare_drafts(
-        self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Callable[[Sequence[float]], bool]
-    ) -> None:
+    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Pays) -> None:
         """Called by merges before the trees of a step grow, with the drafters of all requests in the step.
 
         Sources whose candidates take passes of a model compute them here, each pass for all requests at once. Their

@@ -5,7 +5,7 @@ import torch
 
 from specdec.heads.drafting import DraftedTrees, PairCache, append, grow
 from specdec.heads.torch_runner import TorchRunner
-from tests.support.random_heads import random_head, reference_of
+from tests.support.random_heads import check_row, random_head, reference_of
 
 BATCH, STEPS = 4, 6
 
@@ -25,14 +25,7 @@ def test_trees_and_keys_are_those_of_the_reference(seed: int) -> None:
         width, depth, total = (3, 3, 12) if step % 2 else (4, 2, 9)
         trees = grow(runner, caches, states, [each.tolist() for each in tokens], width, depth, total)
         for row, reference in enumerate(references):
-            expected = reference.extend(states[row], tokens[row])
-            ids, parents, log_probs = reference.grow(expected, width, depth, total)
-            assert (trees.tokens[row].tolist(), trees.parents[row].tolist()) == (ids, parents)
-            torch.testing.assert_close(
-                torch.from_numpy(trees.log_probs[row]), torch.tensor(log_probs), rtol=1e-4, atol=1e-4
-            )
-            torch.testing.assert_close(caches[row].keys.transpose(0, 1), reference.k, rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(caches[row].values.transpose(0, 1), reference.v, rtol=1e-4, atol=1e-5)
+            check_row(trees, row, caches[row], reference, states[row], tokens[row], (width, depth, total), 1e-5)
 
 
 @pytest.mark.parametrize("seed", range(4))

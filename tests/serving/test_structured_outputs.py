@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import Iterator
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -349,11 +350,20 @@ def test_a_request_whose_constraint_waits_past_its_time_is_refused(monkeypatch: 
 def test_other_requests_are_answered_while_a_constraint_is_compiled(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    RELEASED.clear()
+    library = matcher.library()
+
+    def held(*args: Any, **options: Any) -> Any:
+        RELEASED.wait(60)
+        return library.LLMatcher(*args, **options)
+
     monkeypatch.setattr(matcher, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(matcher, "library", lambda: SimpleNamespace(**{**vars(library), "LLMatcher": held}))
     slow = served.post("/v1/completions", {**ASKED, "prompt": "x", "guided_regex": "(a|b){90}c"})
     assert slow.status_code == 400
     assert "takes longer than" in slow.json()["error"]["message"]
     monkeypatch.undo()
+    RELEASED.set()
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         again = served.post("/v1/completions", {**ASKED, "prompt": "x", "guided_regex": "(a|b){4}c"})

@@ -13,7 +13,7 @@ from specdec.serving.answers import Answer
 from specdec.serving.tool_parsers.base import AnswerFormat, AnswerParser, AnswerRequest, Function
 from specdec.serving.tool_parsers.selection import answer_format
 from tests.support.byte_tokenizer import byte_ids
-from tests.support.chat_models import chat_tokenizer
+from tests.support.chat_models import DEEPSEEK, HARMONY, chat_tokenizer
 
 pytest.importorskip("llguidance")
 
@@ -36,14 +36,6 @@ HERMES_CALLS = (
 )
 V3_CALL = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>"
 V31_CALL, CALL_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
-DEEPSEEK = (
-    "<｜tool▁calls▁begin｜>",
-    "<｜tool▁calls▁end｜>",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁call▁end｜>",
-    "<｜tool▁sep｜>",
-)
-HARMONY = "<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|return|>"
 THINK = "<think>", "</think>"
 
 

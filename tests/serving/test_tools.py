@@ -9,7 +9,7 @@ import pytest
 
 from specdec import Generator
 from tests.serving.serving import Served, serving
-from tests.support.chat_models import chat_tokenizer, random_model
+from tests.support.chat_models import DEEPSEEK, HARMONY, chat_tokenizer, random_model
 
 pytest.importorskip("llguidance")
 
@@ -25,14 +25,6 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 }
 TOOLS: Any = [{"type": "function", "function": {"name": name, "parameters": each}} for name, each in SCHEMAS.items()]
 HERMES = "<tool_call>", "</tool_call>"
-DEEPSEEK = (
-    "<｜tool▁calls▁begin｜>",
-    "<｜tool▁calls▁end｜>",
-    "<｜tool▁call▁begin｜>",
-    "<｜tool▁call▁end｜>",
-    "<｜tool▁sep｜>",
-)
-HARMONY = "<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|return|>"
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "hermes": ("{# <tool_call> #}", {"added": HERMES}),
     "mistral": ("{# [TOOL_CALLS] #}", {"special": ["[TOOL_CALLS]"]}),

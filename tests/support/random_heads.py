@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from specdec.heads.config import Eagle3Config
+from specdec.heads.drafting import DraftedTrees, PairCache
 from specdec.heads.eagle3 import Eagle3Head
 from tests.support.eagle3_reference import ReferenceHead
 
@@ -43,3 +44,27 @@ def reference_of(head: Eagle3Head) -> ReferenceHead:
     tensors = {**head.state_dict(), "embed_tokens.weight": head.embeddings}
     sizes = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
     return ReferenceHead(tensors, *sizes, config.rope_parameters["rope_theta"])
+
+
+def check_row(  # noqa: PLR0917 - what a head was given, and what it has made of it
+    trees: DraftedTrees,
+    row: int,
+    cache: PairCache,
+    reference: ReferenceHead,
+    states: torch.Tensor,
+    tokens: torch.Tensor,
+    shape: tuple[int, int, int],
+    tolerance: float,
+) -> None:
+    """Assert that a request's tree and cache are the reference's after the same pairs.
+
+    Args:
+        shape: of the tree: width, depth and number of nodes.
+        tolerance: of keys and values.
+    """
+    expected = reference.extend(states, tokens)
+    ids, parents, log_probs = reference.grow(expected, *shape)
+    assert (trees.tokens[row].tolist(), trees.parents[row].tolist()) == (ids, parents)
+    torch.testing.assert_close(torch.from_numpy(trees.log_probs[row]), torch.tensor(log_probs), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(cache.keys.transpose(0, 1), reference.k, rtol=1e-4, atol=tolerance)
+    torch.testing.assert_close(cache.values.transpose(0, 1), reference.v, rtol=1e-4, atol=tolerance)

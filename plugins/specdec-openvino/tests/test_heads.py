@@ -68,14 +68,8 @@ def test_trees_and_keys_of_a_ragged_batch_are_those_of_the_reference(heads: Modu
         width, depth, total = ((3, 3, 12), (1, 3, 4))[step % 2]
         trees = grow(runner, caches, states, tokens, width, depth, total)
         for row, reference in enumerate(references):
-            expected = reference.extend(states[row], torch.tensor(tokens[row]))
-            ids, parents, log_probs = reference.grow(expected, width, depth, total)
-            assert (trees.tokens[row].tolist(), trees.parents[row].tolist()) == (ids, parents)
-            torch.testing.assert_close(
-                torch.from_numpy(trees.log_probs[row]), torch.tensor(log_probs), rtol=1e-4, atol=1e-4
-            )
-            torch.testing.assert_close(caches[row].keys.transpose(0, 1), reference.k, rtol=1e-4, atol=1e-4)
-            torch.testing.assert_close(caches[row].values.transpose(0, 1), reference.v, rtol=1e-4, atol=1e-4)
+            new = states[row], torch.tensor(tokens[row])
+            heads.check_row(trees, row, caches[row], reference, *new, (width, depth, total), 1e-4)
 
 
 @torch.no_grad()

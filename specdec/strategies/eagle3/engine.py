@@ -5,7 +5,7 @@ path with the bonus token, and its draft begins at the last pair. Keys and value
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,13 +13,22 @@ import torch
 from specdec.errors import NumericsError
 from specdec.heads.base import HeadRunner
 from specdec.heads.drafting import PairCache, TreeGrowth, append
-from specdec.strategies.base import Answers, Drafter, Engine, Feedback, Hidden, Nodes, Request, Retained, Signal
+from specdec.strategies.base import (
+    Answers,
+    Drafter,
+    Engine,
+    Feedback,
+    Hidden,
+    Nodes,
+    Pays,
+    Request,
+    Retained,
+    Signal,
+)
 from specdec.strategies.eagle3.candidates import Candidates, DraftNoise, bin_of, fetched, prior
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates
 from specdec.strategies.merging.source import Candidate, Source
 from specdec.tree import Budget, DraftTree
-
-Pays = Callable[[Sequence[float]], bool]
 
 _WIDTH_IN_MERGES = 1  # nodes fed per level: the head's most probable path
 _DEEPEST = 2  # deeper candidates share the buckets of their probability

@@ -20,7 +20,7 @@ from pydantic import Field, SerializeAsAny
 from specdec.costs import Costs
 from specdec.errors import PluginError, close_all, plural
 from specdec.record import Outcome, StepRecord
-from specdec.strategies.base import Drafter, Engine, Host, Proposer, Request, Signal
+from specdec.strategies.base import Drafter, Engine, Host, Pays, Proposer, Request, Signal
 from specdec.strategies.merging.acceptance_rates import AcceptanceRates, Agreements
 from specdec.strategies.merging.drafter import MergedDrafter, Part
 from specdec.strategies.merging.padded_cost_model import PaddedCostModel
@@ -184,7 +184,7 @@ class MergedEngine(Engine):
         rows: Sequence[int],
         merged: Sequence[MergedDrafter],
         budgets: Sequence[Budget],
-        pays: Callable[[Sequence[float]], bool],
+        pays: Pays,
     ) -> None:
         """Let a part run its passes for some requests; if it fails, it is left out of all from then on."""
         own = [(part, budgets[row]) for row in rows if (part := merged[row].parts[index]) is not None]

@@ -110,8 +110,7 @@ class SpeedupSizer(DraftSizer):
         if (trial := self._trial()) != "none":
             self.is_plain = self._is_skipped = trial == "begins"  # with a plain step, to compare the others with
             return self._is_skipped
-        enough = _RESUMES_AT + self._costs.table(num_all).costs[1] - 1.0
-        self._is_out = self.balance < (enough if self._is_out else 0.0)
+        self._is_out = self.balance < (self._resumes_at() if self._is_out else 0.0)
         self.is_plain = not self._num_others and self._costs.needs_plain(num_rows)
         self._is_skipped = self._is_out or self.is_plain
         return self._is_skipped
@@ -119,8 +118,7 @@ class SpeedupSizer(DraftSizer):
     def rest(self) -> int:
         if not self._is_out or self._num_trials or not self._loss:
             return 0
-        enough = _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
-        num_short = math.ceil((enough - self.balance) / self._loss) - 1
+        num_short = math.ceil((self._resumes_at() - self.balance) / self._loss) - 1
         before_trial = self._pause - 1 - self._num_undrafted
         if self.balance < 0.0:
             before_trial = max(before_trial, math.ceil(-self.balance / self._loss) - 1)
@@ -128,6 +126,10 @@ class SpeedupSizer(DraftSizer):
         self._num_undrafted += num_steps
         self.balance += num_steps * self._loss
         return num_steps
+
+    def _resumes_at(self) -> float:
+        """Return the balance at which drafts are made again after it was used up."""
+        return _RESUMES_AT + self._costs.table(self._num_rows).costs[1] - 1.0
 
     def _trial(self) -> Literal["begins", "goes on", "none"]:
         """Return whether the step belongs to a trial, which follows a pause; fixed costs need none."""

@@ -100,24 +100,21 @@ def test_instructor(scripted: Served) -> None:
     assert found == dict.fromkeys(("TOOLS", "TOOLS_STRICT", "JSON", "JSON_SCHEMA"), ADA)
 
 
-def test_langchain(scripted: Served) -> None:
-    found = run("langchain", scripted.url)
+@pytest.mark.parametrize(
+    ("client", "methods", "agent"),
+    [
+        ("langchain", ("json_schema", "function_calling", "json_mode"), [WEATHER, 2]),
+        ("pydantic_ai", ("ToolOutput", "NativeOutput", "PromptedOutput"), WEATHER),
+    ],
+)
+def test_frameworks_of_agents(scripted: Served, client: str, methods: tuple[str, ...], agent: Any) -> None:
+    found = run(client, scripted.url)
     for api in ("chat", "responses"):
         assert found[f"{api} text"] == "hello"
         assert found[f"{api} stream"] == "hello there"
-        for method in ("json_schema", "function_calling", "json_mode"):
+        for method in methods:
             assert found[f"{api} {method}"] == ADA, (api, method)
-        assert found[f"{api} agent"] == [WEATHER, 2]
-
-
-def test_pydantic_ai(scripted: Served) -> None:
-    found = run("pydantic_ai", scripted.url)
-    for api in ("chat", "responses"):
-        assert found[f"{api} text"] == "hello"
-        assert found[f"{api} stream"] == "hello there"
-        for output in ("ToolOutput", "NativeOutput", "PromptedOutput"):
-            assert found[f"{api} {output}"] == ADA, (api, output)
-        assert found[f"{api} agent"] == WEATHER
+        assert found[f"{api} agent"] == agent
 
 
 def test_litellm(scripted: Served) -> None:

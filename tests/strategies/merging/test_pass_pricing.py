@@ -14,6 +14,7 @@ from specdec.costs import Costs
 from specdec.decoding.request_state import TokenView
 from specdec.record import Outcome, StepRecord
 from specdec.sampling.randomness import Randomness
+from specdec.strategies.base import Pays
 from specdec.strategies.merging.acceptance_rates import AcceptanceRate, AcceptanceRates
 from specdec.strategies.merging.drafter import Part
 from specdec.strategies.merging.growth import Growth
@@ -79,9 +80,7 @@ class Head(Engine):
         source.rates = self.rates
         return source
 
-    def prepare_drafts(
-        self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Callable[[Sequence[float]], bool]
-    ) -> None:
+    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Pays) -> None:
         for level in range(self.depth):
             if not pays([self.accuracy() ** level] * len(drafters)):
                 return
