@@ -56,7 +56,7 @@ class Ranks:
         self._group = dist.new_group(backend="gloo", timeout=self._timeout)
         self.lock = RLock()
         self.seconds = 0.0
-        self._has_ended = False
+        self._why_ended: str | None = None
         self._num_keys = 0
         self._deferred: list[tuple[object, ...]] = []
         self._reports: dict[int, tuple[torch.Tensor, Any]] = {}
@@ -83,11 +83,11 @@ class Ranks:
     @property
     def has_ended(self) -> bool:
         """True once decoding is over: a rank has ended, or may have run a command that rank 0 hasn't."""
-        return self._has_ended
+        return self._why_ended is not None
 
-    def end(self) -> None:
-        """Stop sending commands; the other ranks end with this process."""
-        self._has_ended = True
+    def end(self, why: str = "decoding was interrupted") -> None:
+        """Stop sending commands; the other ranks end with this process. A first reason stays."""
+        self._why_ended = self._why_ended or why
 
     def command(self, *command: object) -> None:
         """Send deferred commands, then this one, from rank 0 to all others.
@@ -109,8 +109,8 @@ class Ranks:
         Raises:
             ModelError: if a rank has ended, or doesn't receive the message within the timeout.
         """
-        if self._has_ended:
-            raise ModelError("a rank has ended, so decoding is over: restart all ranks")
+        if self._why_ended is not None:
+            raise ModelError(f"{self._why_ended}: decoding is over; restart all ranks")
         data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
         for rank in self.others:
             if rank != besides:
@@ -158,10 +158,10 @@ class Ranks:
 
     def dismiss(self) -> None:
         """Let the other ranks leave their blocks, unless the group has ended."""
-        if not self._has_ended:
+        if not self.has_ended:
             with suppress(ModelError):
                 self.broadcast(("dismiss", 0))
-        self._has_ended = True
+        self.end("the group was dismissed")
 
     def report_failure(self, error: BaseException) -> None:
         """Send rank 0 the reason why this rank ends, if rank 0 still runs."""
@@ -179,18 +179,17 @@ class Ranks:
         Args:
             suspect: the rank that rank 0 was communicating with.
         """
-        if self._has_ended or not (isinstance(error, RuntimeError) and _IN_COMMUNICATION.search(str(error))):
+        if self.has_ended or not (isinstance(error, RuntimeError) and _IN_COMMUNICATION.search(str(error))):
             return error
         for rank in sorted(self.others, key=lambda rank: rank != suspect):
             if (why := self._end_of(rank)) is not None:
-                self._has_ended = True
-                return ModelError(f"rank {rank} has ended{why}: decoding is over; restart all ranks")
-        self._has_ended = True
+                self.end(f"rank {rank} has ended{why}")
+                return ModelError(f"{self._why_ended}: decoding is over; restart all ranks")
         suspect = 1 if self.size == 2 else suspect  # in the model's layers all ranks communicate at once
         who, seconds = "a rank" if suspect is None else f"rank {suspect}", self._timeout.total_seconds()
+        self.end(f"{who} doesn't reply within {seconds:g} s")
         return ModelError(
-            f"{who} doesn't reply within {seconds:g} s: decoding is over; restart all ranks, with a longer "
-            "timeout if passes take that long"
+            f"{self._why_ended}: decoding is over; restart all ranks, with a longer timeout if passes take that long"
         )
 
     def _end_of(self, rank: int) -> str | None:

@@ -169,6 +169,7 @@ def test_a_rank_that_ends_or_hangs_ends_the_run_with_one_message(
     found = json.loads(out.splitlines()[-1])
     assert told in found["error"]
     assert found["seconds"] < 10.0
+    assert told in found["again"]
     assert "restart all ranks" in found["again"]
     expected = decode_model(families.make(*families.TREES["llama"]), PROMPTS[0], 200, None, eos=())
     assert found["tokens"] == expected[: len(found["tokens"])], "nothing was emitted that wasn't verified"
