@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from specdec.backends.output import Output
 from specdec.costs import Costs
 from specdec.heads.base import HeadRunner
-from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.models.loading import ModelSource, load_pretrained
@@ -139,7 +139,7 @@ class Backend(ABC):
         Backends of one model are closed in the reverse order of loading.
         """
 
-    def head_runner(self, head: Eagle3Head, num_tokens: int) -> HeadRunner:
+    def head_runner(self, head: PairHead, num_tokens: int) -> HeadRunner:
         """Return a runner of a trained head's passes (default: by torch); it may be used after ``close``.
 
         Args:

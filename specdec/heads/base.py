@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_head import PairHead
 
 
 class Noise(NamedTuple):
@@ -43,7 +43,7 @@ class Pairs:
         positions: (requests, n), below the number of slots.
         starts: (requests,) the slot of each request's first pair. Slots after its last pair may be overwritten.
         features: (requests, n, hidden).
-        fuses: the features are the target's states instead, (requests, n, num_states * target hidden), and the pass
+        fuses: the features are the target's states instead, (requests, n, states size), and the pass
             maps them to features.
         last: (requests,) the pair of each request whose continuation is wanted; None for all pairs.
         visible: (requests, n, slots), True for slots, the pass's own included, that a pair attends to. None if a pair
@@ -88,7 +88,7 @@ class HeadRunner(ABC):
         num_tokens: k, the number of tokens that a pass returns after each pair; at most the draft vocabulary.
     """
 
-    def __init__(self, head: Eagle3Head, num_tokens: int) -> None:
+    def __init__(self, head: PairHead, num_tokens: int) -> None:
         self.head, self.num_tokens = head, min(num_tokens, head.config.draft_vocab_size)
 
     def num_slots(self, count: int) -> int:

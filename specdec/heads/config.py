@@ -1,31 +1,23 @@
-"""The sizes and variants of an EAGLE-3 head."""
+"""The sizes and variants of heads over pairs of features and tokens."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Eagle3Config(BaseModel):
-    """Configuration of an ``Eagle3Head``; fields have the names of published ``config.json`` files.
+class PairHeadConfig(BaseModel, ABC):
+    """The sizes of a ``PairHead``; fields have the names of published ``config.json`` files.
 
     Attributes:
         hidden_size: width H of the draft layer, which is the width of its token embeddings.
-        target_hidden_size: width of the target's hidden states.
-        num_states: number of target layers whose states are concatenated.
         vocab_size: size V of the target's vocabulary.
         draft_vocab_size: size Vd of the draft vocabulary; V for a full one.
-        layer_ids: the target layers, numbered as transformers' ``hidden_states``; None for (2, n // 2, n - 3).
-        norm_before_residual: the residual is the feature after its norm.
-        norm_before_fc: the concatenated target states have an RMS norm before ``fc``.
-        fc_norm: each target state has an RMS norm of its own before ``fc``.
-        norm_output: the recurrent feature is the layer's output after the final norm (EAGLE 3.1).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hidden_size: int = Field(ge=1)
-    target_hidden_size: int = Field(ge=1)
-    num_states: int = Field(default=3, ge=1)
     intermediate_size: int = Field(ge=1)
     num_attention_heads: int = Field(ge=1)
     num_key_value_heads: int = Field(ge=1)
@@ -35,12 +27,41 @@ class Eagle3Config(BaseModel):
     rms_norm_eps: float = Field(default=1e-6, gt=0)
     rope_parameters: dict[str, Any] = Field(default={"rope_type": "default", "rope_theta": 10000.0})
     max_position_embeddings: int = Field(default=2048, ge=1)
+
+    @property
+    @abstractmethod
+    def states_size(self) -> int:
+        """Width of the target's states that make a feature."""
+
+    @abstractmethod
+    def target_layers(self, num_layers: int) -> tuple[int, ...]:
+        """Return the target layers whose states the head reads, for a target of ``num_layers`` layers."""
+
+
+class Eagle3Config(PairHeadConfig):
+    """Configuration of an ``Eagle3Head``.
+
+    Attributes:
+        target_hidden_size: width of the target's hidden states.
+        num_states: number of target layers whose states are concatenated.
+        layer_ids: the target layers, numbered as transformers' ``hidden_states``; None for (2, n // 2, n - 3).
+        norm_before_residual: the residual is the feature after its norm.
+        norm_before_fc: the concatenated target states have an RMS norm before ``fc``.
+        fc_norm: each target state has an RMS norm of its own before ``fc``.
+        norm_output: the recurrent feature is the layer's output after the final norm (EAGLE 3.1).
+    """
+
+    target_hidden_size: int = Field(ge=1)
+    num_states: int = Field(default=3, ge=1)
     layer_ids: tuple[int, ...] | None = None
     norm_before_residual: bool = False
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
 
+    @property
+    def states_size(self) -> int:
+        return self.num_states * self.target_hidden_size
+
     def target_layers(self, num_layers: int) -> tuple[int, ...]:
-        """Return the target layers whose states the head reads, for a target of ``num_layers`` layers."""
         return self.layer_ids or (2, num_layers // 2, num_layers - 3)

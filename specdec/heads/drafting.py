@@ -1,4 +1,4 @@
-"""Drafting with an EAGLE-3 head: caches of target-fed pairs, and EAGLE-2's dynamic trees (arXiv 2406.16858).
+"""Drafting with a head over pairs: caches of target-fed pairs, and EAGLE-2's dynamic trees (arXiv 2406.16858).
 
 A cache holds the keys and values of pairs that were fed with the target's states, and of nothing else. What a tree
 appends lies after them and is overwritten, so a rejected branch needs no rollback. Requests of any lengths run in one
@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from specdec.heads.base import HeadRunner, KeyValues, Noise, Pairs
-from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_head import PairHead
 
 # The noise of the position after a number of drafted tokens.
 NoiseAt = Callable[[int], Noise | None]
@@ -27,7 +27,7 @@ class PairCache:
         num_slots: the runner's, which returns the number of slots to reserve where ``count`` are needed.
     """
 
-    def __init__(self, head: Eagle3Head, num_slots: Callable[[int], int] = lambda count: count) -> None:
+    def __init__(self, head: PairHead, num_slots: Callable[[int], int] = lambda count: count) -> None:
         shape = 1, head.config.num_key_value_heads, 0, head.config.head_dim
         self._length, self._num_slots, weight = 0, num_slots, head.fc.weight
         self._slots = KeyValues(*(torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2)))
@@ -88,13 +88,13 @@ class DraftedTrees:
     log_probs: np.ndarray
 
 
-def append(head: Eagle3Head, cache: PairCache, states: torch.Tensor, tokens: torch.Tensor) -> None:
+def append(head: PairHead, cache: PairCache, states: torch.Tensor, tokens: torch.Tensor) -> None:
     """Append pairs to a cache without computing the layer's output, for pairs that nothing is drafted after.
 
     Args:
         head: the head.
         cache: of one request.
-        states: (n, num_states * target hidden), the target's states at positions i of the new pairs.
+        states: (n, states size), the target's states at positions i of the new pairs.
         tokens: (n,), the tokens at positions i + 1.
     """
     positions = torch.arange(len(cache), len(cache) + len(tokens), device=states.device)
@@ -138,7 +138,7 @@ class TreeGrowth:
     Args:
         runner: runs the head.
         caches: one per request.
-        states: (n, num_states * target hidden) per request, the target's states at positions i of the new pairs, at
+        states: (n, states size) per request, the target's states at positions i of the new pairs, at
             least one; in the head's dtype.
         tokens: n per request, the tokens at positions i + 1.
         width: nodes fed per level.

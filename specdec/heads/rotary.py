@@ -3,7 +3,7 @@
 import torch
 
 from specdec.errors import ModelError
-from specdec.heads.config import Eagle3Config
+from specdec.heads.config import PairHeadConfig
 
 _BY_LENGTH = "dynamic", "longrope"  # frequencies that depend on the length of the text
 
@@ -15,7 +15,7 @@ class Rotary:
         ModelError: for a kind of rotation whose frequencies depend on the length of the text, or an unknown one.
     """
 
-    def __init__(self, config: Eagle3Config) -> None:
+    def __init__(self, config: PairHeadConfig) -> None:
         kind = config.rope_parameters.get("rope_type", "default")
         if kind == "default":
             exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64).float() / config.head_dim
@@ -37,7 +37,7 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     return x * cos + torch.cat((-high, low), -1) * sin
 
 
-def _scaled(kind: str, config: Eagle3Config) -> tuple[torch.Tensor, float]:
+def _scaled(kind: str, config: PairHeadConfig) -> tuple[torch.Tensor, float]:
     """Return transformers' frequencies of a kind of scaled rotation, and the factor on cosines and sines."""
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS

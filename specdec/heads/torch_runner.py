@@ -7,11 +7,9 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
-from specdec.heads.eagle3 import Eagle3Head, fused
+from specdec.heads.pair_head import PairHead, Product, fused
 from specdec.models.fused_attention import without_cudnn
 from specdec.weights.onednn import OneDNNKernel
-
-Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 class TorchRunner(HeadRunner):
@@ -20,7 +18,7 @@ class TorchRunner(HeadRunner):
     On a CPU, its matrices are packed once in the blocks that oneDNN reads: products of few rows take half the time.
     """
 
-    def __init__(self, head: Eagle3Head, num_tokens: int) -> None:
+    def __init__(self, head: PairHead, num_tokens: int) -> None:
         super().__init__(head, num_tokens)
         self._head = fused(head, _product_of(head.fc.weight))
         self._target_ids = head.target_ids.cpu().numpy()

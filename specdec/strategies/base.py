@@ -32,7 +32,7 @@ from specdec.constraints.path_state import PathState
 from specdec.costs import Costs
 from specdec.errors import PluginError
 from specdec.heads.base import HeadRunner
-from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner
 from specdec.models.token_weights import embeddings_of, output_rows_of
 from specdec.record import Outcome, StepRecord
@@ -249,7 +249,7 @@ class Host:
     open: Callable[[Any], Target]
     costs: Callable[[], Costs]
     idle_target: Callable[[], Target | None] = lambda: None
-    head_runner: Callable[[Eagle3Head, int], HeadRunner] = TorchRunner
+    head_runner: Callable[[PairHead, int], HeadRunner] = TorchRunner
     num_layers: int | None = None
     expect_hidden: Callable[[Collection[int]], object] = lambda _: None
 

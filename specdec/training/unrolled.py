@@ -7,7 +7,8 @@ s pairs since, as a chain drafted at i does.
 
 import torch
 
-from specdec.heads.eagle3 import Eagle3Head, LayerInputs
+from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_head import LayerInputs
 
 
 def unroll(

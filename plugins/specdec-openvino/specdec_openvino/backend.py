@@ -14,7 +14,7 @@ from specdec import ModelError
 from specdec.backends.base import Backend, BackendOptions
 from specdec.backends.output import Output
 from specdec.heads.base import HeadRunner
-from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner
 from specdec.layout import Compiler, Layout, Shapes
 from specdec.machine.forks import refuse_fork
@@ -167,7 +167,7 @@ class OpenVINOBackend(Backend):
             length += width
         return logits
 
-    def head_runner(self, head: Eagle3Head, num_tokens: int) -> HeadRunner:
+    def head_runner(self, head: PairHead, num_tokens: int) -> HeadRunner:
         """Return a runner by OpenVINO on a CPU; by torch on other devices, or if the head can't be compiled."""
         if self._engine.options.device == "CPU":
             with suppress(HeadError):

@@ -13,8 +13,8 @@ from openvino import opset13 as ops
 from torch.nn.functional import linear
 
 from specdec.errors import in_one_line
-from specdec.heads.config import Eagle3Config
-from specdec.heads.eagle3 import Eagle3Head, Product, fused
+from specdec.heads.config import PairHeadConfig
+from specdec.heads.pair_head import PairHead, Product, fused
 from specdec.models.gradients import without_autocast
 from specdec_openvino.conversion import CONVERTING, translated
 from specdec_openvino.engine import narrow
@@ -37,7 +37,7 @@ class HeadGraph:
         HeadError: if the head can't be converted or compiled.
     """
 
-    def __init__(self, head: Eagle3Head, num_tokens: int, options: OpenVINOOptions) -> None:
+    def __init__(self, head: PairHead, num_tokens: int, options: OpenVINOOptions) -> None:
         self.dtype = head.fc.weight.dtype
         try:
             graph, weights = _converted(head, num_tokens)
@@ -70,7 +70,7 @@ class HeadShape(NamedTuple):
     slots: int
     has_noise: bool
 
-    def inputs(self, config: Eagle3Config) -> dict[str, np.ndarray]:
+    def inputs(self, config: PairHeadConfig) -> dict[str, np.ndarray]:
         """Return zeros for each input besides the cache, with which ``scale`` and ``noise`` change nothing.
 
         Pairs have either the target's states or features; the other input is zero. ``bias`` is added to the scores of
@@ -80,7 +80,7 @@ class HeadShape(NamedTuple):
         changed = self.requests if self.has_noise else 1
         shapes = {
             "embedded": (*pairs, config.hidden_size),
-            "states": (*pairs, config.num_states * config.target_hidden_size),
+            "states": (*pairs, config.states_size),
             "features": (*pairs, config.hidden_size),
             "cos": rotation,
             "sin": rotation,
@@ -114,7 +114,7 @@ class HeadError(Exception):
     """A head that OpenVINO doesn't run."""
 
 
-def _converted(head: Eagle3Head, num_tokens: int) -> tuple[ov.Model, dict[str, np.ndarray]]:
+def _converted(head: PairHead, num_tokens: int) -> tuple[ov.Model, dict[str, np.ndarray]]:
     """Return a head's graph, and the bytes of the matrices that are constants in it."""
     matrices = list[torch.Tensor]()
 
@@ -129,7 +129,7 @@ def _converted(head: Eagle3Head, num_tokens: int) -> tuple[ov.Model, dict[str, n
     return graph, {str(number): bytes_of(matrix) for number, matrix in enumerate(matrices)}
 
 
-def _run(head: Eagle3Head, num_tokens: int, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _run(head: PairHead, num_tokens: int, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """The pass, as it is traced; its inputs are those of ``_EXAMPLE`` and the cache's."""
     embedded, states, features, cos, sin, bias, noise, scale, wanted, keys, values = inputs
     config = head.config
@@ -150,14 +150,14 @@ def _run(head: Eagle3Head, num_tokens: int, *inputs: torch.Tensor) -> tuple[torc
     return head.next_features(out), found.key, found.value, draft_ids, log_probs
 
 
-def _example(config: Eagle3Config) -> dict[str, torch.Tensor]:
+def _example(config: PairHeadConfig) -> dict[str, torch.Tensor]:
     """Return the inputs of a pass by name, in order."""
     cache = torch.zeros(_EXAMPLE.requests, config.num_key_value_heads, _EXAMPLE.slots, config.head_dim)
     inputs = {name: torch.from_numpy(values) for name, values in _EXAMPLE.inputs(config).items()}
     return {**inputs, "keys": cache, "values": cache.clone()}
 
 
-def _set_types(graph: ov.Model, head: Eagle3Head, of_cache: ov.Type) -> None:
+def _set_types(graph: ov.Model, head: PairHead, of_cache: ov.Type) -> None:
     """Name inputs and outputs; keys and values have the type of the cache, so that no pass converts all of them."""
     for parameter, (name, example) in zip(graph.get_parameters(), _example(head.config).items(), strict=True):
         parameter.output(0).get_tensor().set_names({name})

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import embedding
 
 from specdec.heads.base import Continuations, HeadRunner, KeyValues, Noise, Pairs
-from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.pair_head import PairHead
 from specdec_openvino.head_graph import HeadGraph, HeadShape
 from specdec_openvino.options import OpenVINOOptions, openvino_type
 
@@ -27,7 +27,7 @@ class OpenVINORunner(HeadRunner):
         HeadError: if the head can't be converted or compiled.
     """
 
-    def __init__(self, head: Eagle3Head, num_tokens: int, options: OpenVINOOptions) -> None:
+    def __init__(self, head: PairHead, num_tokens: int, options: OpenVINOOptions) -> None:
         super().__init__(head, num_tokens)
         graph = HeadGraph(head, self.num_tokens, options)
         self._graph, self._request = graph, graph.model.create_infer_request()

@@ -1,4 +1,4 @@
-"""EAGLE-3's engine and drafters: each request's pairs of hidden states and tokens, and drafts for all requests at once.
+"""EAGLE's engine and drafters: each request's pairs of hidden states and tokens, and drafts for all requests at once.
 
 A pair needs the hidden states of a position and the token after it. So after each step the head can read the accepted
 path with the bonus token, and its draft begins at the last pair. Keys and values of drafted tokens are dropped.
@@ -53,20 +53,29 @@ class Eagle3Engine(Engine):
         runner: runs the head.
         layers: the target's layers whose hidden states the head reads, as ``Hidden`` numbers them.
         learns: requests share acceptance rates in merges; False if the text depends on the drafts.
+        name: the strategy's, as the source of its candidates.
     """
 
-    def __init__(self, options: TreeOptions, runner: HeadRunner, layers: Sequence[int], learns: bool = True) -> None:
+    def __init__(
+        self,
+        options: TreeOptions,
+        runner: HeadRunner,
+        layers: Sequence[int],
+        learns: bool = True,
+        name: str = "eagle3",
+    ) -> None:
         self.head, self._runner, self._options, self._learns = runner.head, runner, options, learns
+        self._name = name
         self.states = Hidden(tuple(layers))
         self._target_ids = self.head.target_ids
         self.forget()
 
     def forget(self) -> None:
-        self._acceptance_rates = AcceptanceRates("eagle3", prior)
+        self._acceptance_rates = AcceptanceRates(self._name, prior)
 
     def acceptance_rates(self) -> AcceptanceRates:
         """Return a new request's acceptance rates."""
-        return self._acceptance_rates if self._learns else AcceptanceRates("eagle3", prior)
+        return self._acceptance_rates if self._learns else AcceptanceRates(self._name, prior)
 
     def new_cache(self) -> PairCache:
         """Return an empty cache, which grows in the sizes that the runner prefers."""

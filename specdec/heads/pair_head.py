@@ -1,0 +1,231 @@
+"""Draft heads of one decoder layer over pairs of a feature and a token: what EAGLE's versions share.
+
+Pair i consists of a feature, made of the target's hidden states at position i, and the embedding of the next token
+x_{i+1}; it stands at position i and predicts x_{i+2}. A drafted token has no target states: its pair takes the feature
+from the layer's output at the pair before it. The modules compute what surrounds attention; drafting and training bring
+the attention over their own keys and values.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from copy import copy
+from typing import Any, NamedTuple, Self, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.functional import embedding, linear, rms_norm, silu
+
+from specdec.heads.config import PairHeadConfig
+from specdec.heads.rotary import Rotary, rotated
+
+
+class LayerInputs(NamedTuple):
+    """The inputs of attention and of the rest of the layer; heads lie before positions.
+
+    Attributes:
+        residual: (batch, n, hidden).
+        query: (batch, heads, n, head_dim), rotated.
+        key: (batch, key-value heads, n, head_dim), rotated.
+        value: (batch, key-value heads, n, head_dim).
+    """
+
+    residual: torch.Tensor
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+
+
+Product = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Products(NamedTuple):
+    """The products with a head's matrices; each takes rows (…, inputs) and returns (…, outputs).
+
+    Attributes:
+        qkv: returns queries, keys and values.
+        gate_up: returns the products with the MLP's two first matrices.
+    """
+
+    fc: Product
+    qkv: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
+    o: Product
+    gate_up: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]
+    down: Product
+    lm_head: Product
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm with a weight."""
+
+    def __init__(self, size: int, eps: float, **where: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size, **where))
+        self.eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+
+
+class Attention(nn.Module):
+    """The projections of attention, whose queries, keys and values are of rows as wide as ``width``."""
+
+    def __init__(self, config: PairHeadConfig, width: int, **where: Any) -> None:
+        super().__init__()
+        queries = config.num_attention_heads * config.head_dim
+        pairs = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(width, queries, bias=False, **where)
+        self.k_proj = nn.Linear(width, pairs, bias=False, **where)
+        self.v_proj = nn.Linear(width, pairs, bias=False, **where)
+        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False, **where)
+
+
+class MLP(nn.Module):
+    """The matrices of the gated MLP."""
+
+    def __init__(self, config: PairHeadConfig, **where: Any) -> None:
+        super().__init__()
+        hidden, inner = config.hidden_size, config.intermediate_size
+        self.gate_proj = nn.Linear(hidden, inner, bias=False, **where)
+        self.up_proj = nn.Linear(hidden, inner, bias=False, **where)
+        self.down_proj = nn.Linear(inner, hidden, bias=False, **where)
+
+
+class PairLayer(nn.Module):
+    """The decoder layer; a head adds the norms before attention that it has."""
+
+    def __init__(self, config: PairHeadConfig, width: int, **where: Any) -> None:
+        super().__init__()
+        self.self_attn = Attention(config, width, **where)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
+        self.mlp = MLP(config, **where)
+
+
+class PairHead(nn.Module, ABC):
+    """A head of one decoder layer; its parameters have the names of published folders.
+
+    Args:
+        config: the sizes.
+        embeddings: (vocab, hidden), the target's token embeddings, or the head's own. They are shared, not copied, and
+            are no part of ``state_dict``.
+
+    Attributes:
+        fc: maps the target's states, or what the layer reads, to the head's width.
+        midlayer: the layer.
+        lm_head: the output matrix, (draft vocab, hidden).
+    """
+
+    embeddings: torch.Tensor
+    fc: nn.Linear
+    midlayer: PairLayer
+    lm_head: nn.Linear
+
+    def __init__(self, config: PairHeadConfig, embeddings: torch.Tensor) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("embeddings", embeddings.detach(), persistent=False)
+        self.rotary = Rotary(config)
+        self._products = Products(self._fc, self._qkv, self._o, self._gate_up, self._down, self._lm_head)
+
+    def _fc(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.fc.weight)
+
+    def _qkv(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        attention = self.midlayer.self_attn
+        return attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
+
+    def _o(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.midlayer.self_attn.o_proj.weight)
+
+    def _gate_up(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.midlayer.mlp.gate_proj(x), self.midlayer.mlp.up_proj(x)
+
+    def _down(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.midlayer.mlp.down_proj.weight)
+
+    def _lm_head(self, x: torch.Tensor) -> torch.Tensor:
+        return linear(x, self.lm_head.weight)
+
+    def with_products(self, products: Products) -> Self:
+        """Return this head with other implementations of its products; the rest is shared."""
+        other = copy(self)
+        other._products = products
+        return other
+
+    @property
+    @abstractmethod
+    def target_ids(self) -> torch.Tensor:
+        """(draft vocab,) the target's id of each draft id."""
+
+    @abstractmethod
+    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the features, (…, hidden), of target states, (…, ``config.states_size``)."""
+
+    def enter(self, tokens: torch.Tensor, features: torch.Tensor, positions: torch.Tensor) -> LayerInputs:
+        """Return attention's inputs for pairs of tokens (batch, n) and features (batch, n, hidden) at ``positions``."""
+        embedded = embedding(tokens, self.embeddings).to(features.dtype)
+        return self.enter_embedded(embedded, features, *self.rotary.at(positions, features.dtype))
+
+    @abstractmethod
+    def enter_embedded(
+        self, embedded: torch.Tensor, features: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> LayerInputs:
+        """Return attention's inputs from the tokens' embeddings, (batch, n, hidden), and their positions' rotation."""
+
+    def _inputs(self, x: torch.Tensor, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> LayerInputs:
+        """Return attention's inputs, whose queries, keys and values are of rows ``x``, (batch, n, width)."""
+        query, key, value = (
+            torch.unflatten(part, -1, (-1, self.config.head_dim)).transpose(1, 2) for part in self._products.qkv(x)
+        )
+        return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
+
+    def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output f, (batch, n, hidden), from attention's (batch, heads, n, head_dim)."""
+        layer = self.midlayer
+        a = residual + self._products.o(attended.transpose(1, 2).flatten(2))
+        gate, up = self._products.gate_up(layer.post_attention_layernorm(a))
+        return a + self._products.down(silu(gate) * up)
+
+    @abstractmethod
+    def next_features(self, out: torch.Tensor) -> torch.Tensor:
+        """Return the features that the next drafted pairs take from the layer's output."""
+
+    @abstractmethod
+    def logits(self, out: torch.Tensor) -> torch.Tensor:
+        """Return the logits over the draft vocabulary, (…, draft vocab), of the layer's output."""
+
+
+Head = TypeVar("Head", bound=PairHead)
+
+
+def fused(head: Head, prepare: Callable[[torch.Tensor], Product]) -> Head:
+    """Return a head with one product for queries, keys and values, and one for the two first matrices of the MLP.
+
+    Args:
+        head: shares its weights; those that are joined become views of the joined ones, so none is held twice.
+        prepare: returns the product with a matrix, (outputs, inputs).
+    """
+    attention, mlp = head.midlayer.self_attn, head.midlayer.mlp
+    parts = attention.q_proj, attention.k_proj, attention.v_proj
+    sizes = [part.out_features for part in parts]
+    qkv = prepare(_joined(*parts))
+    gate_up = prepare(_joined(mlp.gate_proj, mlp.up_proj))
+    return head.with_products(
+        Products(
+            prepare(head.fc.weight),
+            lambda x: torch.split(qkv(x), sizes, -1),
+            prepare(attention.o_proj.weight),
+            lambda x: gate_up(x).chunk(2, -1),
+            prepare(mlp.down_proj.weight),
+            prepare(head.lm_head.weight),
+        )
+    )
+
+
+def _joined(*layers: nn.Linear) -> torch.Tensor:
+    """Return the layers' matrices as one, of which theirs become views."""
+    with torch.inference_mode(False):
+        joined = torch.cat([layer.weight for layer in layers])
+        parts = torch.split(joined.detach(), [layer.out_features for layer in layers])
+        for layer, part in zip(layers, parts, strict=True):
+            layer.weight.data = part
+    return joined
