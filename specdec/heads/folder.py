@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from specdec.errors import ModelError
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
+from specdec.heads.files import FILES, read_config, read_tensors
 
 _REMEDY = "give the folder of an EAGLE-3 head that was trained for this model"
 _OTHER_KINDS = {"dflash": "DFlash", "dflash2": "DFlash", "dspark": "DSpark", "mtp": "MTP", "peagle": "P-EAGLE"}
@@ -47,8 +47,9 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
     Raises:
         ModelError: the folder holds no EAGLE-3 head, or one of another target; with what was found and needed.
     """
-    settings = _read_config(folder)
-    tensors = _read_tensors(folder)
+    settings = read_config(folder, _REMEDY)
+    files = read_tensors(folder, FILES, _REMEDY)
+    tensors = {_official_name(name): tensor for name, tensor in files.items()}
     try:
         _check_kind(folder, settings)
         config = _config_of(settings, tensors)
@@ -104,14 +105,6 @@ def write_head(
     (folder / "config.json").write_text(settings + "\n", encoding="utf-8")
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
-    try:
-        settings: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder} has no readable config.json ({error}): {_REMEDY}") from error
-    return settings
-
-
 def _check_kind(folder: Path, settings: dict[str, Any]) -> None:
     kind = settings.get("speculators_model_type", "eagle3")
     if kind != "eagle3":
@@ -119,29 +112,6 @@ def _check_kind(folder: Path, settings: dict[str, Any]) -> None:
     layers = settings.get("transformer_layer_config", settings).get("num_hidden_layers", 1)
     if layers != 1:
         raise ModelError(f"the head in {folder} has {layers} layers, and EAGLE-3 heads have one: {_REMEDY}")
-
-
-def _read_tensors(folder: Path) -> dict[str, torch.Tensor]:
-    """Read a folder's tensors under the official names; nothing in a file is executed."""
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    if not files:
-        raise ModelError(f"{folder} has neither model.safetensors nor pytorch_model.bin: {_REMEDY}")
-    tensors = dict[str, torch.Tensor]()
-    for file in files:
-        try:
-            loaded = load_file(file) if file.suffix == ".safetensors" else torch.load(file, "cpu", weights_only=True)
-        except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
-            raise ModelError(
-                f"{file} is damaged or no file of tensors ({error}): copy the head's folder again"
-            ) from error
-        except Exception as error:  # whatever a malicious pickle brings up
-            raise ModelError(f"{file} holds something other than tensors ({error}): {_REMEDY}") from error
-        if not isinstance(loaded, dict) or not all(
-            isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in loaded.items()
-        ):
-            raise ModelError(f"{file} holds something other than tensors: {_REMEDY}")
-        tensors |= {_official_name(name): tensor for name, tensor in loaded.items()}
-    return tensors
 
 
 def _official_name(name: str) -> str:
