@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.training.curve import Curve, Results
 from benchmarks.training.head_run import Corpus, on_prompts
-from specdec.heads.folder import TargetWeights, read_head
+from specdec.heads.files import TargetWeights
+from specdec.heads.folder import read_head
 from specdec.models.fused_attention import without_cudnn
 from specdec.training.acceptance import Answer
 from specdec.training.rollout import Rollout

@@ -38,6 +38,25 @@ class PairHeadConfig(BaseModel, ABC):
         """Return the target layers whose states the head reads, for a target of ``num_layers`` layers."""
 
 
+class EagleConfig(PairHeadConfig):
+    """Configuration of an ``EagleHead``, whose vocabulary and width are the target's.
+
+    Attributes:
+        bias: ``fc`` has a bias.
+        qkv_bias: queries, keys and values have a bias.
+    """
+
+    bias: bool = True
+    qkv_bias: bool = False
+
+    @property
+    def states_size(self) -> int:
+        return self.hidden_size
+
+    def target_layers(self, num_layers: int) -> tuple[int, ...]:
+        return (num_layers,)  # the state after the final norm
+
+
 class Eagle3Config(PairHeadConfig):
     """Configuration of an ``Eagle3Head``.
 

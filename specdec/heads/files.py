@@ -1,18 +1,37 @@
 """The files of a head's folder: its configuration and tensors; nothing in a file is executed."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from specdec.errors import ModelError
 
+# What a value of a wrong type, or a missing or impossible one, brings up.
+MISUNDERSTOOD = ValidationError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError
 # Files of tensors, by pattern; those of the first pattern that has any are read.
 FILES = "*.safetensors", "pytorch_model*.bin"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWeights:
+    """The weights that a head shares with its target.
+
+    Attributes:
+        embeddings: (vocab, hidden), the input embeddings.
+        output: returns the output matrix, (vocab, hidden), for heads without one of their own.
+        num_layers: number of the target's layers.
+    """
+
+    embeddings: torch.Tensor
+    output: Callable[[], torch.Tensor]
+    num_layers: int
 
 
 def read_config(folder: Path, remedy: str) -> dict[str, Any]:
@@ -59,3 +78,66 @@ def read_tensors(folder: Path, patterns: Sequence[str], remedy: str) -> dict[str
             raise ModelError(f"{file} holds something other than tensors: {remedy}")
         tensors |= loaded
     return tensors
+
+
+def layer_settings(settings: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Return the fields of a ``PairHeadConfig`` that describe the layer; sizes that a file may lack are the tensors'.
+
+    Args:
+        settings: of a ``LlamaConfig``.
+        tensors: by the official names.
+    """
+    num_heads = settings["num_attention_heads"]
+    rope = settings.get("rope_parameters") or {"rope_type": "default", **(settings.get("rope_scaling") or {})}
+    return {
+        "intermediate_size": len(tensors["midlayer.mlp.gate_proj.weight"]),
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": settings.get("num_key_value_heads", num_heads),
+        "head_dim": len(tensors["midlayer.self_attn.q_proj.weight"]) // num_heads,
+        "vocab_size": settings["vocab_size"],
+        "rms_norm_eps": settings.get("rms_norm_eps", 1e-6),
+        "rope_parameters": {"rope_theta": settings.get("rope_theta", 10000.0), **rope},
+        "max_position_embeddings": settings.get("max_position_embeddings", 2048),
+    }
+
+
+def check_target(folder: Path, vocab_size: int, hidden_size: int, target: TargetWeights, remedy: str) -> None:
+    """Refuse a head that was trained for a target of other sizes.
+
+    Raises:
+        ModelError: with what was found and needed.
+    """
+    vocab, hidden = target.embeddings.shape
+    found = {"vocabulary": (vocab_size, vocab), "hidden size": (hidden_size, hidden)}
+    differs = [f"{name} {own} (the target has {needed})" for name, (own, needed) in found.items() if own != needed]
+    if differs:
+        raise ModelError(f"the head in {folder} was trained for another model, of {', '.join(differs)}: {remedy}")
+
+
+def load_tensors(
+    folder: Path,
+    module: torch.nn.Module,
+    tensors: Mapping[str, torch.Tensor],
+    remedy: str,
+    optional: Collection[str] = (),
+) -> None:
+    """Load tensors into a module; ``optional`` are those that may be missing.
+
+    Raises:
+        ModelError: tensors are missing, unknown, or of other shapes.
+    """
+    expected = module.state_dict()
+    missing = sorted(expected.keys() - tensors.keys() - set(optional))
+    extra = sorted(tensors.keys() - expected.keys())
+    if missing or extra:
+        raise ModelError(
+            f"the head in {folder} lacks {missing or 'nothing'} and has unknown tensors {extra or 'none'}: {remedy}"
+        )
+    wrong = ", ".join(
+        f"{name} {tuple(tensors[name].shape)} (needed: {tuple(each.shape)})"
+        for name, each in expected.items()
+        if name in tensors and tensors[name].shape != each.shape
+    )
+    if wrong:
+        raise ModelError(f"the head in {folder} has tensors of other shapes: {wrong}. {remedy.capitalize()}")
+    module.load_state_dict(dict(tensors), strict=False)

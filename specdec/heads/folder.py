@@ -4,41 +4,30 @@ Read are the official layout, SpecForge's and ``speculators``', as safetensors o
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from safetensors.torch import save_file
 
 from specdec.errors import ModelError
 from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
-from specdec.heads.files import FILES, read_config, read_tensors
+from specdec.heads.files import (
+    FILES,
+    MISUNDERSTOOD,
+    TargetWeights,
+    check_target,
+    layer_settings,
+    load_tensors,
+    read_config,
+    read_tensors,
+)
 
 _REMEDY = "give the folder of an EAGLE-3 head that was trained for this model"
 _OTHER_KINDS = {"dflash": "DFlash", "dflash2": "DFlash", "dspark": "DSpark", "mtp": "MTP", "peagle": "P-EAGLE"}
 _OLDER_NORMS = {"aux_norm_low": "fc_norm.0", "aux_norm_mid": "fc_norm.1", "aux_norm_high": "fc_norm.2"}
-# What a value of a wrong type, or a missing or impossible one, brings up.
-_MISUNDERSTOOD = ValidationError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError
 _LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-
-
-@dataclass(frozen=True, slots=True)
-class TargetWeights:
-    """The weights that a head shares with its target.
-
-    Attributes:
-        embeddings: (vocab, hidden), the input embeddings.
-        output: returns the output matrix, (vocab, hidden), for heads without one of their own.
-        num_layers: number of the target's layers.
-    """
-
-    embeddings: torch.Tensor
-    output: Callable[[], torch.Tensor]
-    num_layers: int
 
 
 def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3Head:
@@ -55,7 +44,7 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
         config = _config_of(settings, tensors)
         _check_target(folder, config, tensors, target)
         head = _empty_head(config, tensors.pop("embed_tokens.weight", None), target, dtype)
-    except _MISUNDERSTOOD as error:
+    except MISUNDERSTOOD as error:
         raise ModelError(
             f"the head in {folder} has an incomplete or unknown configuration ({error}): {_REMEDY}"
         ) from error
@@ -64,13 +53,8 @@ def read_head(folder: Path, target: TargetWeights, dtype: torch.dtype) -> Eagle3
         if "lm_head.weight" not in tensors:
             tensors["lm_head.weight"] = target.output()
         optional.add("d2t")
-    missing = sorted(head.state_dict().keys() - tensors.keys() - optional)
-    extra = sorted(tensors.keys() - head.state_dict().keys())
-    if missing or extra:
-        raise ModelError(
-            f"the head in {folder} lacks {missing or 'nothing'} and has unknown tensors {extra or 'none'}: {_REMEDY}"
-        )
-    _load(folder, head, tensors)
+    load_tensors(folder, head, tensors, _REMEDY, optional)
+    _check_vocabulary(folder, head, has_map="t2d" in tensors)
     return head.eval().requires_grad_(False)
 
 
@@ -128,20 +112,12 @@ def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Ea
     hidden, joined = tensors["fc.weight"].shape
     layer_ids = settings.get(_LAYER_IDS)
     target_hidden = settings.get("target_hidden_size") or hidden
-    rope = layer.get("rope_parameters") or {"rope_type": "default", **(layer.get("rope_scaling") or {})}
     return Eagle3Config(
         hidden_size=hidden,
         target_hidden_size=target_hidden,
         num_states=joined // target_hidden,
-        intermediate_size=len(tensors["midlayer.mlp.gate_proj.weight"]),
-        num_attention_heads=layer["num_attention_heads"],
-        num_key_value_heads=layer.get("num_key_value_heads", layer["num_attention_heads"]),
-        head_dim=len(tensors["midlayer.self_attn.q_proj.weight"]) // layer["num_attention_heads"],
-        vocab_size=layer["vocab_size"],
+        **layer_settings(layer, tensors),
         draft_vocab_size=settings.get("draft_vocab_size") or layer["vocab_size"],
-        rms_norm_eps=layer.get("rms_norm_eps", 1e-6),
-        rope_parameters={"rope_theta": layer.get("rope_theta", 10000.0), **rope},
-        max_position_embeddings=layer.get("max_position_embeddings", 2048),
         layer_ids=layer_ids,
         norm_before_residual=settings.get("norm_before_residual", "speculators_model_type" in settings),
         norm_before_fc="input_norm.weight" in tensors,
@@ -151,15 +127,8 @@ def _config_of(settings: dict[str, Any], tensors: dict[str, torch.Tensor]) -> Ea
 
 
 def _check_target(folder: Path, config: Eagle3Config, tensors: dict[str, torch.Tensor], target: TargetWeights) -> None:
-    vocab, hidden = target.embeddings.shape
-    needed = {"vocabulary": vocab, "hidden size": hidden}
-    found = {"vocabulary": config.vocab_size, "hidden size": config.target_hidden_size}
-    if needed != found:
-        differs = ", ".join(
-            f"{name} {found[name]} (the target has {needed[name]})" for name in needed if needed[name] != found[name]
-        )
-        raise ModelError(f"the head in {folder} was trained for another model, of {differs}: {_REMEDY}")
-    if "embed_tokens.weight" not in tensors and config.hidden_size != hidden:
+    check_target(folder, config.vocab_size, config.target_hidden_size, target, _REMEDY)
+    if "embed_tokens.weight" not in tensors and config.hidden_size != config.target_hidden_size:
         raise ModelError(
             f"the head in {folder} has neither the target's hidden size nor embeddings of its own: {_REMEDY}"
         )
@@ -189,20 +158,11 @@ def _empty_head(
     return Eagle3Head(config, embeddings, device, dtype, owns_embeddings=own is not None)
 
 
-def _load(folder: Path, head: Eagle3Head, tensors: dict[str, torch.Tensor]) -> None:
-    wrong = {
-        name: (tuple(tensors[name].shape), tuple(expected.shape))
-        for name, expected in head.state_dict().items()
-        if name in tensors and tensors[name].shape != expected.shape
-    }
-    if wrong:
-        listed = ", ".join(f"{name} {found} (needed: {needed})" for name, (found, needed) in wrong.items())
-        raise ModelError(f"the head in {folder} has tensors of other shapes: {listed}. {_REMEDY.capitalize()}")
-    head.load_state_dict(tensors, strict=False)
+def _check_vocabulary(folder: Path, head: Eagle3Head, has_map: bool) -> None:
     ids = head.target_ids
     if ids.min() < 0 or ids.max() >= head.config.vocab_size:
         raise ModelError(f"the head in {folder} maps draft tokens beyond the vocabulary (d2t are offsets): {_REMEDY}")
-    if "t2d" not in tensors:
+    if not has_map:
         head.set_vocabulary(ids)
 
 

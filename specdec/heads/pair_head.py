@@ -39,7 +39,7 @@ Product = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Products(NamedTuple):
-    """The products with a head's matrices; each takes rows (…, inputs) and returns (…, outputs).
+    """The products with a head's matrices, without biases; each takes rows (…, inputs) and returns (…, outputs).
 
     Attributes:
         qkv: returns queries, keys and values.
@@ -69,13 +69,13 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     """The projections of attention, whose queries, keys and values are of rows as wide as ``width``."""
 
-    def __init__(self, config: PairHeadConfig, width: int, **where: Any) -> None:
+    def __init__(self, config: PairHeadConfig, width: int, has_bias: bool, **where: Any) -> None:
         super().__init__()
         queries = config.num_attention_heads * config.head_dim
         pairs = config.num_key_value_heads * config.head_dim
-        self.q_proj = nn.Linear(width, queries, bias=False, **where)
-        self.k_proj = nn.Linear(width, pairs, bias=False, **where)
-        self.v_proj = nn.Linear(width, pairs, bias=False, **where)
+        self.q_proj = nn.Linear(width, queries, has_bias, **where)
+        self.k_proj = nn.Linear(width, pairs, has_bias, **where)
+        self.v_proj = nn.Linear(width, pairs, has_bias, **where)
         self.o_proj = nn.Linear(queries, config.hidden_size, bias=False, **where)
 
 
@@ -91,11 +91,16 @@ class MLP(nn.Module):
 
 
 class PairLayer(nn.Module):
-    """The decoder layer; a head adds the norms before attention that it has."""
+    """The decoder layer; a head adds the norms before attention that it has.
 
-    def __init__(self, config: PairHeadConfig, width: int, **where: Any) -> None:
+    Args:
+        width: of the rows that queries, keys and values are computed from.
+        has_bias: queries, keys and values have a bias.
+    """
+
+    def __init__(self, config: PairHeadConfig, width: int, has_bias: bool = False, **where: Any) -> None:
         super().__init__()
-        self.self_attn = Attention(config, width, **where)
+        self.self_attn = Attention(config, width, has_bias, **where)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, **where)
         self.mlp = MLP(config, **where)
 
@@ -131,7 +136,7 @@ class PairHead(nn.Module, ABC):
 
     def _qkv(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         attention = self.midlayer.self_attn
-        return attention.q_proj(x), attention.k_proj(x), attention.v_proj(x)
+        return tuple(linear(x, each.weight) for each in (attention.q_proj, attention.k_proj, attention.v_proj))
 
     def _o(self, x: torch.Tensor) -> torch.Tensor:
         return linear(x, self.midlayer.self_attn.o_proj.weight)
@@ -173,9 +178,11 @@ class PairHead(nn.Module, ABC):
 
     def _inputs(self, x: torch.Tensor, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> LayerInputs:
         """Return attention's inputs, whose queries, keys and values are of rows ``x``, (batch, n, width)."""
-        query, key, value = (
-            torch.unflatten(part, -1, (-1, self.config.head_dim)).transpose(1, 2) for part in self._products.qkv(x)
-        )
+        attention, parts = self.midlayer.self_attn, self._products.qkv(x)
+        if attention.q_proj.bias is not None:
+            layers = attention.q_proj, attention.k_proj, attention.v_proj
+            parts = tuple(part + layer.bias.to(x.dtype) for part, layer in zip(parts, layers, strict=True))
+        query, key, value = (torch.unflatten(part, -1, (-1, self.config.head_dim)).transpose(1, 2) for part in parts)
         return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
 
     def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ class TorchRunner(HeadRunner):
 
     def __init__(self, head: PairHead, num_tokens: int) -> None:
         super().__init__(head, num_tokens)
-        self._head = fused(head, _product_of(head.fc.weight))
+        self._head = fused(head, product_of(head.fc.weight))
         self._target_ids = head.target_ids.cpu().numpy()
 
     @torch.inference_mode()
@@ -47,7 +47,7 @@ class TorchRunner(HeadRunner):
         return Continuations(tokens, scores, head.next_features(out))
 
 
-def _product_of(like: torch.Tensor) -> Callable[[torch.Tensor], Product]:
+def product_of(like: torch.Tensor) -> Callable[[torch.Tensor], Product]:
     """Return a function that prepares the product with a matrix of the dtype and device of ``like``."""
     kernel = OneDNNKernel()
     if kernel.why_not(like.dtype, like.device):

@@ -19,9 +19,11 @@ from specdec.strategies.auto import AutoProposer
 from specdec.strategies.autoregressive import AutoregressiveProposer
 from specdec.strategies.base import Proposer
 from specdec.strategies.draft_model.proposer import DraftModelProposer
+from specdec.strategies.eagle import EagleProposer
 from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
+from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
 from specdec.strategies.sources.datastore import DatastoreProposer
 from specdec.strategies.sources.grammar import GrammarProposer
@@ -48,9 +50,11 @@ def specdec_proposers() -> Mapping[str, type[Proposer]]:
         "grammar": GrammarProposer,
         "autoregressive": AutoregressiveProposer,
         "draft_model": DraftModelProposer,
+        "eagle": EagleProposer,
         "eagle3": Eagle3Proposer,
         "jacobi": JacobiProposer,
         "lookahead": LookaheadProposer,
+        "medusa": MedusaProposer,
         "prompt_lookup": PromptLookupProposer,
     }
 

@@ -13,7 +13,8 @@ import torch
 
 from specdec.errors import ModelError, plural
 from specdec.heads.eagle3 import Eagle3Head
-from specdec.heads.folder import TargetWeights, read_head, write_head
+from specdec.heads.files import TargetWeights
+from specdec.heads.folder import read_head, write_head
 from specdec.heads.made_here import folder_for, model_digest
 from specdec.models.architecture import name_of
 from specdec.models.fused_attention import without_cudnn

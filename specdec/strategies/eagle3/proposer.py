@@ -5,14 +5,17 @@ section 4. ``specdec/heads/`` has the head itself, its folders and its trees.
 """
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 
 from specdec.errors import ModelError
-from specdec.heads.folder import TargetWeights, read_head
+from specdec.heads.files import TargetWeights
+from specdec.heads.folder import read_head
 from specdec.heads.made_here import head_of
+from specdec.heads.pair_head import PairHead
+from specdec.heads.precision import Precision, dtype_of
 from specdec.strategies.base import Engine, Host, Proposer, Tunable
 from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
 
@@ -42,6 +45,7 @@ class Eagle3Proposer(Proposer):
     Each level costs a pass of the head. Memory: keys and values of one layer for each request.
     """
 
+    name: ClassVar[str] = "eagle3"
     tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4, 5, 7), "num_nodes": (4, 8, 16, 32)}
 
     head: Path | None = Field(
@@ -52,7 +56,7 @@ class Eagle3Proposer(Proposer):
     num_nodes: int = Field(default=16, ge=1, description="nodes of a draft at most, the most probable paths")
     min_probability: float = Field(default=0.02, ge=0.0, le=1.0, description="least probability of a path, by the head")
 
-    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+    dtype: Precision = Field(
         default="auto", description="the head's precision; auto: bfloat16 if the target or the processor computes in it"
     )
 
@@ -69,11 +73,11 @@ class Eagle3Proposer(Proposer):
             )
         embeddings = host.embeddings()
         weights = TargetWeights(embeddings, lambda: host.output_rows(range(len(embeddings))), host.num_layers)
-        head = read_head(folder, weights, self._dtype(embeddings))
+        head = self._read(folder, weights, dtype_of(self.dtype, embeddings))
         if int(head.target_ids.max()) >= host.vocab_size:
             raise ModelError(
                 f"the head in {folder} drafts ids beyond the target's vocabulary of {host.vocab_size}: give the folder "
-                "of an EAGLE-3 head that was trained for this model"
+                "of a head that was trained for this model"
             )
         options = TreeOptions(self.top_k, self.depth, self.num_nodes, self.min_probability)
         return Eagle3Engine(
@@ -81,11 +85,8 @@ class Eagle3Proposer(Proposer):
             host.head_runner(head, self.top_k),
             head.config.target_layers(host.num_layers),
             learns=host.is_keyed,
+            name=self.name,
         )
 
-    def _dtype(self, embeddings: torch.Tensor) -> torch.dtype:
-        if self.dtype != "auto":
-            return torch.float32 if self.dtype == "float32" else torch.bfloat16
-        # A pass takes as long as reading the head's weights, and drafts need no exact numbers.
-        is_fast = embeddings.is_cpu and torch.cpu._is_avx512_bf16_supported()
-        return torch.bfloat16 if is_fast or embeddings.dtype == torch.bfloat16 else torch.float32
+    def _read(self, folder: Path, weights: TargetWeights, dtype: torch.dtype) -> PairHead:
+        return read_head(folder, weights, dtype)

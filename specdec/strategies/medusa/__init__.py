@@ -1,0 +1,1 @@
+"""Drafts from Medusa's trained heads."""

@@ -1,0 +1,224 @@
+"""Medusa's engine and drafters: one pass of all heads for all requests at once, and trees of their predictions.
+
+The heads read the hidden state at the last accepted token alone, so nothing is cached, and nothing is lost where a
+request begins with cached keys and values. After a step that accepted tokens up to position i and drew x_{i+1}, head k
+predicts x_{i+2+k}: the token at depth k + 1 of the next tree. All paths of a depth share that head's list.
+"""
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+import torch
+
+from specdec.errors import NumericsError
+from specdec.heads.base import Noise
+from specdec.heads.medusa import MedusaRunner
+from specdec.strategies.base import Drafter, Engine, Feedback, Hidden, Nodes, Pays, Request, Signal
+from specdec.strategies.eagle3.candidates import DraftNoise, bin_of, prior
+from specdec.strategies.merging.acceptance_rates import AcceptanceRates
+from specdec.strategies.merging.source import Candidate, Source
+from specdec.tree import ROOT, Budget, DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The heads' predictions for a request: of each depth, the tokens and their log-probabilities, the best first."""
+
+    tokens: Sequence[Sequence[int]]
+    log_probs: Sequence[Sequence[float]]
+
+    @property
+    def is_finite(self) -> bool:
+        """False if a log-probability isn't finite."""
+        return all(math.isfinite(each) for level in self.log_probs for each in level)
+
+    def tree(self, root: int, num_nodes: int, depth: int, least: float, stops: frozenset[int]) -> DraftTree:
+        """Return the tree of the most probable paths, by the product of the heads' probabilities.
+
+        Args:
+            num_nodes: draft tokens at most.
+            depth: of the longest path.
+            least: the least log-probability of a path.
+            stops: tokens that nothing follows.
+
+        >>> levels = Levels([[5, 6], [7, 8]], [[math.log(0.6), math.log(0.3)], [math.log(0.7), math.log(0.2)]])
+        >>> tree = levels.tree(4, num_nodes=4, depth=2, least=-math.inf, stops=frozenset())
+        >>> tree.tokens, tree.parents
+        ([4, 5, 7, 6, 7], [-1, 0, 1, 0, 3])
+        """
+        tree, heap, order = DraftTree(root), list[tuple[float, int, int, int, int]](), 0
+
+        def push(above: float, parent: int, level: int, rank: int) -> None:
+            nonlocal order
+            if level < min(depth, len(self.tokens)) and rank < len(self.tokens[level]):
+                heappush(heap, (-(above + self.log_probs[level][rank]), order, parent, level, rank))
+                order += 1
+
+        push(0.0, ROOT, 0, 0)
+        while heap and len(tree) <= num_nodes:
+            negative, _, parent, level, rank = heappop(heap)
+            if -negative < least:
+                break
+            token, log_prob = self.tokens[level][rank], self.log_probs[level][rank]
+            node = tree.add(parent, token)
+            tree.probs[node] = math.exp(log_prob)
+            push(-negative - log_prob, parent, level, rank + 1)
+            if token not in stops:
+                push(-negative, node, level + 1, 0)
+        return tree
+
+
+@dataclass(frozen=True, slots=True)
+class MedusaOptions:
+    """The options of ``MedusaProposer`` that shape its trees."""
+
+    num_nodes: int
+    min_probability: float
+
+
+class MedusaEngine(Engine):
+    """The heads, which draft for all requests of a batch in one pass.
+
+    Args:
+        runner: runs the heads.
+        layer: the target's last, as ``Hidden`` numbers it.
+        learns: requests share acceptance rates in merges; False if the text depends on the drafts.
+    """
+
+    def __init__(self, options: MedusaOptions, runner: MedusaRunner, layer: int, learns: bool = True) -> None:
+        self.options, self._runner, self._learns = options, runner, learns
+        self.state = Hidden((layer,))
+        self.forget()
+
+    def forget(self) -> None:
+        self._acceptance_rates = AcceptanceRates("medusa", prior_of_path)
+
+    def acceptance_rates(self) -> AcceptanceRates:
+        """Return a new request's acceptance rates."""
+        return self._acceptance_rates if self._learns else AcceptanceRates("medusa", prior_of_path)
+
+    def wants(self) -> frozenset[Signal]:
+        return frozenset({(Nodes.LAST, self.state)})
+
+    def start(self, request: Request) -> Drafter:
+        return MedusaDrafter(request, self)
+
+    def propose_many(self, drafters: Sequence[Drafter], budgets: Sequence[Budget]) -> list[DraftTree | Exception]:
+        own = _own(drafters)
+        self._draft(own, budgets)
+        return [drafter.tree(budget) for drafter, budget in zip(own, budgets, strict=True)]
+
+    def prepare_drafts(self, drafters: Sequence[Drafter], budgets: Sequence[Budget], pays: Pays) -> None:
+        self._draft(_own(drafters), budgets, pays)
+
+    def _draft(
+        self, drafters: Sequence["MedusaDrafter"], budgets: Sequence[Budget], pays: Pays = lambda _: True
+    ) -> None:
+        """Let the heads predict for each request whose hidden state is known; ``pays`` as in ``prepare_drafts``."""
+        ready = list["MedusaDrafter"]()
+        for drafter, budget in zip(drafters, budgets, strict=True):
+            drafter.drafted = None
+            if drafter.can_draft and _depth_of(budget) > 0 and budget.num_nodes > 0:
+                ready.append(drafter)
+        if not ready or not pays([float(drafter in ready) for drafter in drafters]):
+            return
+        states = torch.cat([drafter.last_state for drafter in ready]).to(self._runner.device, self._runner.dtype)
+        tokens, log_probs = self._runner.run(states, self._noise([drafter.request for drafter in ready]))
+        for drafter, *levels in zip(ready, tokens.tolist(), log_probs.tolist(), strict=True):
+            drafted = Levels(*levels)
+            if drafted.is_finite:
+                drafter.drafted = drafted
+            else:
+                drafter.leave_out()
+
+    def _noise(self, requests: Sequence[Request]) -> Noise | None:
+        """Return the noise of the positions that the heads predict; None if no request has any."""
+        noise = DraftNoise(requests, self._runner.weights.target_ids)
+        found = [noise.at(depth) for depth in range(self._runner.weights.num_heads)]
+        known = [each for each in found if each is not None]
+        return Noise(known[0].scale, torch.cat([each.noise for each in known], 1)) if known else None
+
+
+def _own(drafters: Sequence[Drafter]) -> list["MedusaDrafter"]:
+    own = [drafter for drafter in drafters if isinstance(drafter, MedusaDrafter)]
+    assert len(own) == len(drafters), "an engine is given the drafters that it started"
+    return own
+
+
+def _depth_of(budget: Budget) -> int:
+    return min(budget.depth, budget.num_tokens - 1)
+
+
+class MedusaDrafter(Source):
+    """One request; the states of its source are pairs: the number of tokens of the path, and whether they were
+    predicted.
+
+    Attributes:
+        last_state: the hidden state, (1, size), at the last accepted token; of no rows before the first step.
+        drafted: the predictions of the step under way; None without a draft.
+    """
+
+    def __init__(self, request: Request, engine: MedusaEngine) -> None:
+        super().__init__(request)
+        self._engine, self._acceptance_rates = engine, engine.acceptance_rates()
+        self.last_state = torch.zeros(0)
+        self.drafted: Levels | None = None
+        self._fault: NumericsError | None = None
+
+    @property
+    def can_draft(self) -> bool:
+        """True if the hidden state at the last accepted token is known."""
+        return self._fault is None and len(self.last_state) > 0
+
+    def leave_out(self) -> None:
+        """Draft nothing for this request from now on, since the heads' probabilities are not finite."""
+        self._fault = NumericsError("gave probabilities that are not finite")
+        self.notes = ("drafting goes on without the heads: their probabilities are not finite",)
+
+    def receive(self, feedback: Feedback) -> None:
+        self.drafted = None
+        self.last_state = feedback.signals[Nodes.LAST, self._engine.state].tensor().flatten(1)
+
+    def propose(self, budget: Budget) -> DraftTree:
+        proposal = self._engine.propose_many([self], [budget])[0]
+        assert isinstance(proposal, DraftTree), "heads that fail raise their error"
+        return proposal
+
+    def tree(self, budget: Budget) -> DraftTree:
+        """Return the draft of the step under way, the root alone if there is none."""
+        root, options = self.request.root, self._engine.options
+        if self.drafted is None:
+            return DraftTree(root)
+        least = math.log(options.min_probability) if options.min_probability else -math.inf
+        num_nodes = min(options.num_nodes, budget.num_nodes)
+        return self.drafted.tree(root, num_nodes, _depth_of(budget), least, self.request.eos_token_ids)
+
+    def root(self) -> tuple[int, bool] | None:
+        if self._fault is not None:
+            raise self._fault
+        return None if self.drafted is None else (0, True)
+
+    def follow(self, state: tuple[int, bool], token: int) -> tuple[int, bool] | None:
+        assert self.drafted is not None, "a state is of a draft"
+        level, was_predicted = state
+        if level + 1 >= len(self.drafted.tokens):
+            return None
+        return level + 1, was_predicted and token in self.drafted.tokens[level]
+
+    def candidates(self, state: tuple[int, bool]) -> Sequence[Candidate]:
+        drafted, rates = self.drafted, self._acceptance_rates
+        assert drafted is not None, "a state is of a draft"
+        level, was_predicted = state
+        is_sampled = self.request.noise is not None
+        found = zip(drafted.tokens[level], drafted.log_probs[level], strict=True)
+        return [
+            (token, rates[is_sampled, level, bin_of(math.exp(log_prob)), was_predicted]) for token, log_prob in found
+        ]
+
+
+def prior_of_path(bucket: Hashable) -> float:
+    """Return the acceptance rate that a bucket begins with: less after a path that the heads didn't predict."""
+    assert isinstance(bucket, tuple), "buckets are (is_sampled, depth, bin of the probability, path was predicted)"
+    return prior(bucket) if bucket[3] else prior(bucket) / 2
