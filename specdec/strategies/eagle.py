@@ -43,6 +43,7 @@ class EagleProposer(Eagle3Proposer):
     >>> on_step = lambda record: trees.append(record.outcomes[0].tree)
     >>> chunks = list(generator.stream("class Counter", max_new_tokens=8, on_step=on_step))
     >>> [tokenizer.decode([token]) for token in trees[2].tokens], trees[2].parents
+    (['src', 'src', 'src', 'src'], [-1, 0, 1, 2])
     >>> generator.close()
 
     In the first step it has read no hidden states, and drafts nothing. The output matrix is held a second time.

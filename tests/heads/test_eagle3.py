@@ -1,26 +1,35 @@
-"""An EAGLE-3 head drafts what the reference drafts: trees, log-probabilities and cached keys."""
+"""EAGLE-3 and EAGLE heads draft what the reference drafts: trees, log-probabilities and cached keys."""
 
 import pytest
 import torch
 
 from specdec.heads.drafting import DraftedTrees, PairCache, append, grow
+from specdec.heads.pair_head import PairHead
 from specdec.heads.torch_runner import TorchRunner
-from tests.support.random_heads import check_row, random_head, reference_of
+from tests.support.random_heads import check_row, random_eagle_head, random_head, reference_of
 
 BATCH, STEPS = 4, 6
 
 
 @pytest.mark.parametrize("seed", range(20))
-@torch.no_grad()
 def test_trees_and_keys_are_those_of_the_reference(seed: int) -> None:
-    head, _ = random_head(seed)
+    check_steps(random_head(seed)[0], seed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_trees_and_keys_of_eagles_first_heads_are_those_of_the_reference(seed: int) -> None:
+    check_steps(random_eagle_head(seed), seed)
+
+
+@torch.no_grad()
+def check_steps(head: PairHead, seed: int) -> None:
+    """Feed pairs of ragged counts to a batch in several steps, and assert what each step drafts and keeps."""
     references = [reference_of(head) for _ in range(BATCH)]
     caches, runner = [PairCache(head) for _ in range(BATCH)], TorchRunner(head, 4)
     draw = torch.Generator().manual_seed(seed + 1000)
-    width_of_states = head.config.num_states * head.config.target_hidden_size
     for step in range(STEPS):
         counts = torch.randint(1, 9 if step < 2 else 4, (BATCH,), generator=draw).tolist()
-        states = [torch.randn(count, width_of_states, generator=draw) for count in counts]
+        states = [torch.randn(count, head.config.states_size, generator=draw) for count in counts]
         tokens = [torch.randint(head.config.vocab_size, (count,), generator=draw) for count in counts]
         width, depth, total = (3, 3, 12) if step % 2 else (4, 2, 9)
         trees = grow(runner, caches, states, [each.tolist() for each in tokens], width, depth, total)

@@ -1,4 +1,4 @@
-"""EAGLE-3 for one request in float32, written from the paper without specdec: the tests' reference."""
+"""EAGLE-3 and EAGLE for one request in float32, written from the paper without specdec: the tests' reference."""
 
 from typing import Any
 
@@ -29,26 +29,37 @@ class ReferenceHead:
         self.eps, self.theta = eps, theta
         self.dim = tensors["midlayer.self_attn.q_proj.weight"].shape[0] // num_heads
         self.k = self.v = torch.empty(num_kv_heads, 0, self.dim)
-        offsets = tensors["d2t"]
-        self.target_ids = offsets + torch.arange(len(offsets))
+        num_ids = len(tensors["lm_head.weight"])
+        self.target_ids = tensors.get("d2t", torch.zeros(num_ids).long()) + torch.arange(num_ids)
+
+    def inputs(self, tokens: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What queries, keys and values are of, and the residual."""
+        t, m = self.t, "midlayer."
+        embedded = embedding(tokens, t["embed_tokens.weight"])
+        norms = t[m + "input_layernorm.weight"], t[m + "hidden_norm.weight"]
+        return torch.cat((rms(embedded, norms[0], self.eps), rms(g, norms[1], self.eps)), -1), g
+
+    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+        return linear(states, self.t["fc.weight"])
 
     def layer(
         self, tokens: torch.Tensor, g: torch.Tensor, positions: torch.Tensor, cache: Any, mask: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """One pass; g: (n, H), cache: keys and values before, mask: (n, before + n), True where visible."""
         t, m, n = self.t, "midlayer.", len(tokens)
-        embedded = embedding(tokens, t["embed_tokens.weight"])
-        norms = t[m + "input_layernorm.weight"], t[m + "hidden_norm.weight"]
-        x = torch.cat((rms(embedded, norms[0], self.eps), rms(g, norms[1], self.eps)), -1)
-        q = linear(x, t[m + "self_attn.q_proj.weight"]).view(n, self.num_heads, self.dim).transpose(0, 1)
-        k = linear(x, t[m + "self_attn.k_proj.weight"]).view(n, self.num_kv_heads, self.dim).transpose(0, 1)
-        v = linear(x, t[m + "self_attn.v_proj.weight"]).view(n, self.num_kv_heads, self.dim).transpose(0, 1)
+        x, residual = self.inputs(tokens, g)
+        q, k, v = (
+            linear(x, t[f"{m}self_attn.{name}_proj.weight"], t.get(f"{m}self_attn.{name}_proj.bias"))
+            .view(n, heads, self.dim)
+            .transpose(0, 1)
+            for name, heads in (("q", self.num_heads), ("k", self.num_kv_heads), ("v", self.num_kv_heads))
+        )
         k = torch.cat((cache[0], rope(k, positions, self.theta)), 1)
         v = torch.cat((cache[1], v), 1)
         group = self.num_heads // self.num_kv_heads
         scores = rope(q, positions, self.theta) @ k.repeat_interleave(group, 0).transpose(1, 2) / self.dim**0.5
         attended = scores.masked_fill(~mask, float("-inf")).softmax(-1) @ v.repeat_interleave(group, 0)
-        a = g + linear(attended.transpose(0, 1).flatten(1), t[m + "self_attn.o_proj.weight"])
+        a = residual + linear(attended.transpose(0, 1).flatten(1), t[m + "self_attn.o_proj.weight"])
         y = rms(a, t[m + "post_attention_layernorm.weight"], self.eps)
         inner = silu(linear(y, t[m + "mlp.gate_proj.weight"])) * linear(y, t[m + "mlp.up_proj.weight"])
         return a + linear(inner, t[m + "mlp.down_proj.weight"]), k, v
@@ -61,8 +72,7 @@ class ReferenceHead:
         n, before = len(tokens), self.k.shape[1]
         positions = torch.arange(before, before + n)
         mask = torch.arange(before + n)[None] <= positions[:, None]
-        g = linear(states, self.t["fc.weight"])
-        out, self.k, self.v = self.layer(tokens, g, positions, (self.k, self.v), mask)
+        out, self.k, self.v = self.layer(tokens, self.fuse(states), positions, (self.k, self.v), mask)
         return out[-1]
 
     def chain(self, last: torch.Tensor, tokens: torch.Tensor) -> list[torch.Tensor]:
@@ -108,3 +118,18 @@ class ReferenceHead:
             [place[parents[node]] for node in kept],
             [scores[node] for node in kept],
         )
+
+
+class EagleReference(ReferenceHead):
+    """A head of EAGLE and EAGLE-2: the states are the features, nothing before attention or the output has a norm."""
+
+    def inputs(self, tokens: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        joined = torch.cat((embedding(tokens, self.t["embed_tokens.weight"]), g), -1)
+        u = linear(joined, self.t["fc.weight"], self.t.get("fc.bias"))
+        return u, u
+
+    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+        return states
+
+    def log_probs(self, out: torch.Tensor) -> torch.Tensor:
+        return linear(out, self.t["lm_head.weight"]).log_softmax(-1)

@@ -1,13 +1,15 @@
-"""EAGLE-3 heads of random sizes and weights, with the tests' reference."""
+"""EAGLE-3 and EAGLE heads of random sizes and weights, with the tests' reference."""
 
 from typing import Any
 
 import torch
 
-from specdec.heads.config import Eagle3Config
+from specdec.heads.config import Eagle3Config, EagleConfig
 from specdec.heads.drafting import DraftedTrees, PairCache
+from specdec.heads.eagle import EagleHead
 from specdec.heads.eagle3 import Eagle3Head
-from tests.support.eagle3_reference import ReferenceHead
+from specdec.heads.pair_head import PairHead
+from tests.support.eagle3_reference import EagleReference, ReferenceHead
 
 
 def random_head(seed: int) -> tuple[Eagle3Head, ReferenceHead]:
@@ -38,12 +40,36 @@ def random_head(seed: int) -> tuple[Eagle3Head, ReferenceHead]:
     return head, reference_of(head)
 
 
-def reference_of(head: Eagle3Head) -> ReferenceHead:
+def random_eagle_head(seed: int) -> EagleHead:
+    """A head; some have biases."""
+    draw = torch.Generator().manual_seed(seed)
+    num_kv_heads, group = 1 + seed % 2, 1 + seed % 3
+    config = EagleConfig(
+        hidden_size=12,
+        intermediate_size=20,
+        num_attention_heads=group * num_kv_heads,
+        num_key_value_heads=num_kv_heads,
+        head_dim=4 + 4 * (seed % 2),
+        vocab_size=41,
+        draft_vocab_size=41,
+        rope_parameters={"rope_type": "default", "rope_theta": 300.0},
+        bias=seed % 4 < 2,
+        qkv_bias=seed % 3 == 0,
+    )
+    head = EagleHead(config, torch.randn(41, 12, generator=draw))
+    for parameter in head.parameters():  # without norms, larger ones would add up over the levels of a tree
+        scale = 1.0 if parameter.dim() == 1 else 0.7 / parameter.shape[-1] ** 0.5
+        parameter.data = torch.randn(parameter.shape, generator=draw) * scale
+    return head
+
+
+def reference_of(head: PairHead) -> ReferenceHead:
     """A reference with a head's weights and an empty cache."""
     config = head.config
     tensors = {**head.state_dict(), "embed_tokens.weight": head.embeddings}
     sizes = config.num_attention_heads, config.num_key_value_heads, config.rms_norm_eps
-    return ReferenceHead(tensors, *sizes, config.rope_parameters["rope_theta"])
+    made = EagleReference if isinstance(head, EagleHead) else ReferenceHead
+    return made(tensors, *sizes, config.rope_parameters["rope_theta"])
 
 
 def check_row(  # noqa: PLR0917 - what a head was given, and what it has made of it

@@ -36,6 +36,7 @@ class MedusaProposer(Proposer):
     >>> on_step = lambda record: trees.append(record.outcomes[0].tree)
     >>> chunks = list(generator.stream("class Counter", max_new_tokens=8, on_step=on_step))
     >>> [tokenizer.decode([token]) for token in trees[2].tokens], trees[2].parents
+    (['src', 'src', 'src', '4'], [-1, 0, 1, 0])
     >>> generator.close()
 
     In the first step no hidden state has been read, and nothing is drafted.
