@@ -139,5 +139,5 @@ def load_tensors(
         if name in tensors and tensors[name].shape != each.shape
     )
     if wrong:
-        raise ModelError(f"the head in {folder} has tensors of other shapes: {wrong}. {remedy.capitalize()}")
+        raise ModelError(f"the head in {folder} has tensors of other shapes: {wrong}: {remedy}")
     module.load_state_dict(dict(tensors), strict=False)

@@ -127,7 +127,7 @@ def _check_blocks(folder: Path, parts: _Parts, target: TargetWeights) -> None:
         if tensor.dim() != (1 if kind == "bias" else 2)
     ]
     if wrong:
-        raise ModelError(f"the Medusa heads in {folder} have tensors of other shapes: {wrong}. {_REMEDY.capitalize()}")
+        raise ModelError(f"the Medusa heads in {folder} have tensors of other shapes, {wrong}: {_REMEDY}")
 
 
 def _target_ids(folder: Path, parts: _Parts, target: TargetWeights) -> torch.Tensor:

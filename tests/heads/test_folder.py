@@ -15,6 +15,7 @@ from specdec.heads.config import Eagle3Config
 from specdec.heads.eagle3 import Eagle3Head
 from specdec.heads.files import TargetWeights
 from specdec.heads.folder import read_head, write_head
+from tests.support.malicious import Malicious
 
 VOCAB, HIDDEN, LAYERS = 40, 16, 9
 CONFIG = Eagle3Config(
@@ -164,20 +165,10 @@ def test_embeddings_of_its_own_are_written(tmp_path: Path, width: int) -> None:
         assert head.config == config
 
 
-class _Malicious:
-    """Unpickled, it makes a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return Path.touch, (self.file,)
-
-
 def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     written(tmp_path)
     (tmp_path / "model.safetensors").unlink()
-    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(_Malicious(tmp_path / "executed")))
+    (tmp_path / "pytorch_model.bin").write_bytes(pickle.dumps(Malicious(tmp_path / "executed")))
     with pytest.raises(ModelError, match=r"something other than tensors|damaged"):
         read_head(tmp_path, target(), torch.float32)
     assert not (tmp_path / "executed").exists()
