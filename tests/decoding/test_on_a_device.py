@@ -14,16 +14,19 @@ import torch
 from specdec import DraftModelProposer, Generator, Proposer, demo
 from specdec.backends.hf import HFBackend
 from specdec.errors import SpecdecError
+from specdec.heads.medusa import MedusaRunner
 from specdec.heads.torch_runner import TorchRunner
 from specdec.probes.costs import measure_costs
-from tests.support.generators import PROPOSERS, VERIFIERS, names_of, proposer_of
+from tests.support.generators import HEADS, PROPOSERS, VERIFIERS, names_of, proposer_of
 from tests.support.pretend_device import NAME, PretendDevice, PretendTensor, pretend_device
 
 MASKS = names_of("masks")
-CHAIN, TREE, LAYERS, HEAD = "draft_model", "draft_model:width=2", "draft_model:layers=1", "eagle3"
-REGISTERED = [*names_of("proposers"), TREE, LAYERS]
+CHAIN, TREE, LAYERS = "draft_model", "draft_model:width=2", "draft_model:layers=1"
+# Heads by strategy, each with the class that runs them; eagle drafts as eagle3 does.
+RUNNERS = {"eagle3": TorchRunner, "medusa": MedusaRunner}
+REGISTERED = [*(name for name in names_of("proposers") if name != "eagle"), TREE, LAYERS]
 WITH_OPTIONS = [name for name in PROPOSERS if name not in REGISTERED]
-TRAINING_FREE = [name for name in names_of("proposers") if name not in (CHAIN, HEAD)]
+TRAINING_FREE = [name for name in names_of("proposers") if name not in {CHAIN, *HEADS}]
 ALONE, BATCH = "alone", "batch"
 NUM_TOKENS = 5
 
@@ -159,22 +162,24 @@ def test_a_step_waits_once_and_twice_where_it_draws(
 
 
 @pytest.mark.parametrize(("temperature", "most"), [(0.0, 1), (1.0, 2)])
+@pytest.mark.parametrize("name", RUNNERS)
 def test_a_step_waits_for_each_pass_of_a_head(
     there: Models,
     device: PretendDevice,
     passes: Counter[str],
+    name: str,
     temperature: float,
     most: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run_head = TorchRunner.run
+    run_head = RUNNERS[name].run  # type: ignore[attr-defined]
 
     def counting(*args: Any) -> Any:
         passes["head"] += 1
         return run_head(*args)
 
-    monkeypatch.setattr(TorchRunner, "run", counting)
-    with there.generator(HEAD) as generator:
+    monkeypatch.setattr(RUNNERS[name], "run", counting)
+    with there.generator(name) as generator:
         runs = measured(generator, device, passes, temperature)
     assert all(0 < run["waits"] <= run["head"] + most * run["target"] for run in runs), runs
 

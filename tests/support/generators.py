@@ -15,9 +15,12 @@ from specdec import ROOT, Budget, DraftModelProposer, DraftTree, Proposer, ToyMo
 from specdec.backends.output import OutputRow
 from specdec.backends.toy import Law
 from specdec.plugins.registry import load_plugins
+from specdec.strategies.eagle import EagleProposer
 from specdec.strategies.eagle3.proposer import Eagle3Proposer
+from specdec.strategies.medusa.proposer import MedusaProposer
 from specdec.strategies.sources.index.building import build_index
 from specdec.target import CacheRow, PlannedPass, Target
+from tests.support.fitted_heads import eagle_folder, medusa_folder
 
 REGISTRY = load_plugins()
 
@@ -27,9 +30,16 @@ def names_of(kind: str) -> list[str]:
     return [REGISTRY.name_of(plugin) for plugin in REGISTRY.of_kind(kind)]
 
 
+# Trained heads, which need a model with hidden states; each with its strategy for the built-in model.
+HEADS: dict[str, Callable[[], Proposer]] = {
+    "eagle": lambda: EagleProposer(head=eagle_folder()),
+    "eagle3": lambda: Eagle3Proposer(head=demo.head_folder()),
+    "medusa": lambda: MedusaProposer(head=medusa_folder()),
+}
+
 # Every registered strategy, with options that reach its corners beside its defaults.
 PROPOSERS = [
-    *(name for name in names_of("proposers") if name != "eagle3"),  # which needs a model with hidden states
+    *(name for name in names_of("proposers") if name not in HEADS),
     "jacobi:n=1",
     "jacobi:n=5,noise_aware=false",
     "lookahead:N=2,W=3,G=2",
@@ -54,8 +64,8 @@ def proposer_of(name: str, vocab_size: int, law: Law | None = None) -> Proposer:
     if name == "draft_model":
         drafter = ToyModel.random(vocab_size, order=1, seed=9) if law is None else ToyModel(law, vocab_size)
         return DraftModelProposer(model=drafter, num_tokens=3, width=2)
-    if name == "eagle3":
-        return Eagle3Proposer(head=demo.head_folder())
+    if name in HEADS:
+        return HEADS[name]()
     if "datastore" in name:
         name = re.sub("datastore:?", f"datastore:path={store_of(vocab_size)},", name)
     made: Proposer = REGISTRY.make("proposers", name)
