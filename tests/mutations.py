@@ -29,6 +29,7 @@ SCHEDULER = "tests/decoding/test_scheduler.py"
 PROMPTS = "tests/decoding/test_prompt_logprobs.py"
 CONSTRAINTS = "tests/laws/test_constraint_laws.py"
 HEADS = "tests/strategies/test_eagle3.py::test_drafts_are_the_references_fed_with_transformers_hidden_states"
+OTHER_HEADS = "tests/strategies/test_other_heads.py"
 MOST_SECONDS = 1800
 
 
@@ -329,6 +330,54 @@ MUTATIONS = (
         "specdec/heads/eagle3.py",
         (("return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)", "return self.d2t"),),
         (HEADS,),
+    ),
+    Mutation(
+        "Medusa reads the hidden state of the step's first token",
+        "specdec/strategies/medusa/engine.py",
+        (
+            ("frozenset({(Nodes.LAST, self.state)})", "frozenset({(Nodes.PATH, self.state)})"),
+            (
+                "feedback.signals[Nodes.LAST, self._engine.state].tensor().flatten(1)",
+                "feedback.signals[Nodes.PATH, self._engine.state].tensor().flatten(1)[:1]",
+            ),
+        ),
+        (f"{OTHER_HEADS}::test_medusas_drafts_are_the_references_fed_with_transformers_hidden_states",),
+    ),
+    Mutation(
+        "Medusa's heads one depth on",
+        "specdec/strategies/medusa/engine.py",
+        (("push(0.0, ROOT, 0, 0)", "push(0.0, ROOT, 1, 0)"),),
+        (f"{OTHER_HEADS}::test_paths_come_by_the_product_of_the_heads_probabilities",),
+    ),
+    Mutation(
+        "Medusa's noise of the positions before",
+        "specdec/strategies/medusa/engine.py",
+        (("noise.at(depth) for depth", "noise.at(depth - 1) for depth"),),
+        (f"{OTHER_HEADS}::test_noise_is_that_of_the_positions_which_the_heads_predict",),
+    ),
+    Mutation(
+        "Medusa's blocks without their input",
+        "specdec/heads/medusa.py",
+        (("z = z + silu(", "z = silu("),),
+        ("tests/heads/test_medusa.py",),
+    ),
+    Mutation(
+        "Medusa's reduced vocabulary as the target's ids",
+        "specdec/heads/medusa.py",
+        (("self._target_ids[drafted.astype(np.int64)]", "drafted.astype(np.int64)"),),
+        ("tests/heads/test_medusa.py",),
+    ),
+    Mutation(
+        "EAGLE's hidden state before the embedding",
+        "specdec/heads/eagle.py",
+        (("torch.cat((embedded, features), -1)", "torch.cat((features, embedded), -1)"),),
+        (f"{OTHER_HEADS}::test_eagles_drafts_are_the_references_fed_with_transformers_hidden_states",),
+    ),
+    Mutation(
+        "EAGLE reads the layer before the last",
+        "specdec/heads/config.py",
+        (("return (num_layers,)", "return (num_layers - 1,)"),),
+        (f"{OTHER_HEADS}::test_eagles_drafts_are_the_references_fed_with_transformers_hidden_states",),
     ),
     Mutation(
         "another model's head",

@@ -37,8 +37,8 @@ def heads(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return loaded
 
 
-def frozen(heads: ModuleType, seed: int) -> Any:
-    head, _ = heads.random_head(seed)
+def frozen(heads: ModuleType, seed: int, is_eagle3: bool = True) -> Any:
+    head = heads.random_head(seed)[0] if is_eagle3 else heads.random_eagle_head(seed)
     return head.requires_grad_(False)
 
 
@@ -46,7 +46,7 @@ class Texts:
     """Random pairs for requests of ragged lengths; a few are appended in each step."""
 
     def __init__(self, head: Any, seed: int) -> None:
-        self._vocab, self._width = head.config.vocab_size, head.fc.in_features
+        self._vocab, self._width = head.config.vocab_size, head.config.states_size
         self._draw = torch.Generator().manual_seed(seed)
 
     def next(self, most: int) -> tuple[list[torch.Tensor], list[list[int]]]:
@@ -55,11 +55,13 @@ class Texts:
         return states, [torch.randint(self._vocab, (count,), generator=self._draw).tolist() for count in counts]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("seed", "is_eagle3"), [(0, True), (1, True), (2, True), (3, True), (0, False), (3, False)])
 @torch.no_grad()
-def test_trees_and_keys_of_a_ragged_batch_are_those_of_the_reference(heads: ModuleType, seed: int) -> None:
+def test_trees_and_keys_of_a_ragged_batch_are_those_of_the_reference(
+    heads: ModuleType, seed: int, is_eagle3: bool
+) -> None:
     """With full and reduced vocabularies, as trees and as paths, after drafts that were rejected."""
-    head = frozen(heads, seed)
+    head = frozen(heads, seed, is_eagle3)
     runner, texts = OpenVINORunner(head, 4, OpenVINOOptions()), Texts(head, seed)
     references = [heads.reference_of(head) for _ in range(BATCH)]
     caches = [PairCache(head) for _ in range(BATCH)]

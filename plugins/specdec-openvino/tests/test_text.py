@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import PreTrainedModel
 
 from specdec import Generator, demo
@@ -84,7 +85,8 @@ def test_weights_that_another_generator_has_packed_are_not_the_engines(make: Mak
         assert engine.generate(PROMPTS[0], max_new_tokens=20).token_ids == expected
 
 
-def test_a_trained_head_drafts_from_the_engines_hidden_states() -> None:
+def test_a_trained_head_drafts_from_the_engines_hidden_states(tmp_path: Path) -> None:
+    torch.save({f"{head}.0.linear.weight": torch.zeros(384, 384) for head in range(2)}, tmp_path / "medusa_lm_head.pt")
     folder = Path(demo.__file__).parent / "model"
     prompts = [prompt.text for prompt in demo.prompts()[:2]]
     head = f"eagle3:head={demo.head_folder()}"
@@ -92,7 +94,7 @@ def test_a_trained_head_drafts_from_the_engines_hidden_states() -> None:
         for temperature in (0.0, 1.0):
             settings: dict[str, Any] = {"max_new_tokens": 24, "temperature": temperature, "seed": 3}
             plain = generator.generate(prompts, proposer="autoregressive", **settings)
-            for proposer in (head, f"auto+{head}"):
+            for proposer in (head, f"auto+{head}", f"medusa:head={tmp_path}"):
                 found = generator.generate(prompts, proposer=proposer, **settings)
                 assert [each.token_ids for each in found] == [each.token_ids for each in plain]
             drafted = generator.generate(prompts, **settings)
