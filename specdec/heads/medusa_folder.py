@@ -136,7 +136,7 @@ def _target_ids(folder: Path, parts: _Parts, target: TargetWeights) -> torch.Ten
     ids = parts.token_map
     if ids is None:
         return torch.arange(vocab)
-    is_valid = ids.dim() == 1 and len(ids) > 0 and not ids.is_floating_point() and len(ids.unique()) == len(ids)
+    is_valid = ids.dim() == 1 and len(ids) > 0 and not ids.is_floating_point() and len({*ids.tolist()}) == len(ids)
     if not is_valid or ids.min() < 0 or ids.max() >= vocab:
         raise ModelError(
             f"the Medusa heads in {folder} have a token_map that isn't a list of different ids below {vocab}: {_REMEDY}"
