@@ -34,7 +34,7 @@ class MedusaWeights:
     """The weights of Medusa's heads.
 
     Attributes:
-        blocks: of each head, at least one head; all heads have as many.
+        blocks: the residual blocks of each head, the same number for all heads.
         outputs: (draft vocab, hidden), one for each head, or a single one that all heads share.
         target_ids: (draft vocab,) the target's id of each draft id.
     """

@@ -152,8 +152,7 @@ def _depth_of(budget: Budget) -> int:
 
 
 class MedusaDrafter(Source):
-    """One request; the states of its source are pairs: the number of tokens of the path, and whether they were
-    predicted.
+    """One request. A state of the source is the number of tokens on the path, and whether the heads predicted them.
 
     Attributes:
         last_state: the hidden state, (1, size), at the last accepted token; of no rows before the first step.
