@@ -1,0 +1,150 @@
+"""Multi-token-prediction modules (DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 2.2).
+
+A module is a decoder layer of the target's own family over pairs of a hidden state and a token. Pair i consists of the
+target's last hidden state h_i and the embedding of the next token x_{i+1}, and predicts x_{i+2}:
+
+    f_i = norm(layer(projection(cat(embedding_norm(emb(x_{i+1})), hidden_norm(h_i)))))
+    logits(x_{i+2}) = lm_head(f_i)
+
+Embeddings and ``lm_head`` are the target's. A drafted token has no hidden state: its pair takes f of the pair before it
+in place of h, after the norm, as transformers and SGLang do.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.functional import embedding, linear
+
+from specdec.heads.base import KeyValues
+
+# Takes new keys and values, (batch, heads, n, size) each, and returns those that the new queries may attend to.
+Update = Callable[[torch.Tensor, torch.Tensor], KeyValues]
+
+
+class MtpParts(NamedTuple):
+    """The parts of a module; all but the projection are of the target's own modelling code.
+
+    Attributes:
+        layer: a decoder layer with attention to the whole text.
+        norm: of the layer's output.
+        rotary: returns cosines and sines for rows and positions.
+        embedding_norm: of the token's embedding.
+        hidden_norm: of the hidden state.
+        projection: (hidden, 2 * hidden).
+    """
+
+    layer: nn.Module
+    norm: nn.Module
+    rotary: nn.Module
+    embedding_norm: nn.Module
+    hidden_norm: nn.Module
+    projection: torch.Tensor
+
+
+class MtpHead(nn.Module):
+    """A multi-token-prediction module, which drafts from the target's last hidden state.
+
+    Args:
+        parts: the layer and what surrounds it, in one dtype and on one device.
+        embeddings: (vocab, hidden), the target's.
+        lm_head: (draft vocab, hidden), the target's rows of the first ids.
+        hidden_first: the projection reads the hidden state before the embedding, as MiMo's does.
+        cache_argument: the name of the layer's argument for a key-value cache.
+    """
+
+    embeddings: torch.Tensor
+    lm_head: torch.Tensor
+    target_ids: torch.Tensor
+
+    def __init__(
+        self,
+        parts: MtpParts,
+        embeddings: torch.Tensor,
+        lm_head: torch.Tensor,
+        hidden_first: bool = False,
+        cache_argument: str = "cache",
+    ) -> None:
+        super().__init__()
+        self.layer, self.norm, self.rotary, self.embedding_norm, self.hidden_norm, projection = parts
+        self.projection = nn.Parameter(projection, requires_grad=False)
+        self.hidden_first, self._cache_argument = hidden_first, cache_argument
+        self.register_buffer("embeddings", embeddings.detach(), persistent=False)
+        self.register_buffer("lm_head", lm_head.detach(), persistent=False)
+        self.register_buffer("target_ids", torch.arange(len(lm_head), device=lm_head.device), persistent=False)
+
+    def forward(
+        self,
+        tokens: torch.Tensor,
+        features: torch.Tensor,
+        positions: torch.Tensor,
+        visible: torch.Tensor,
+        update: Update,
+    ) -> torch.Tensor:
+        """Return the features f, (batch, n, hidden), of pairs.
+
+        Args:
+            tokens: (batch, n).
+            features: (batch, n, hidden), of the target or of the pair before.
+            positions: (batch, n).
+            visible: (batch, 1, n, slots), True for slots that a pair attends to.
+            update: called once, with the pairs' own keys and values.
+        """
+        embedded = embedding(tokens, self.embeddings).to(features.dtype)
+        normed = self.embedding_norm(embedded), self.hidden_norm(features)
+        joined = torch.cat(normed[::-1] if self.hidden_first else normed, -1)
+        rows = linear(joined, self.projection)
+        arguments: dict[str, Any] = {
+            "attention_mask": visible,
+            "position_ids": positions,
+            "position_embeddings": self.rotary(rows, positions),
+            self._cache_argument: _LayerCache(update),
+        }
+        out: torch.Tensor = self.norm(self.layer(rows, **arguments))
+        return out
+
+    def logits(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the logits over the draft vocabulary, (…, draft vocab), after pairs of these features."""
+        return linear(features, self.lm_head)
+
+    def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues | None = None) -> KeyValues:
+        """Return the keys and values of pairs, each in the layer's own shape, (batch, heads, n, size).
+
+        Args:
+            states: (batch, n, hidden), the target's at positions i.
+            tokens: (batch, n), those at positions i + 1.
+            before: of all earlier pairs; None if there are none.
+        """
+        count, start = tokens.shape[1], 0 if before is None else before.keys.shape[2]
+        slots = torch.arange(start + count, device=tokens.device)
+        positions, found = slots[None, start:], list[KeyValues]()
+
+        def update(keys: torch.Tensor, values: torch.Tensor) -> KeyValues:
+            found.append(KeyValues(keys, values))
+            if before is None:
+                return found[0]
+            return KeyValues(*(torch.cat(each, 2) for each in zip(before, found[0], strict=True)))
+
+        self(tokens, states, positions, (slots <= positions[..., None])[:, None], update)
+        return found[0]
+
+    @torch.inference_mode()
+    def no_key_values(self) -> KeyValues:
+        """Return the keys and values of no pairs, (1, heads, 0, size) each."""
+        hidden = len(self.projection)
+        token = torch.zeros((1, 1), dtype=torch.int64, device=self.projection.device)
+        keys, values = self.key_values(self.projection.new_zeros((1, 1, hidden)), token)
+        return KeyValues(keys[:, :, :0].clone(), values[:, :, :0].clone())
+
+
+class _LayerCache:
+    """What a decoder layer calls of transformers' ``Cache``."""
+
+    def __init__(self, update: Update) -> None:
+        self._update = update
+
+    def update(
+        self, keys: torch.Tensor, values: torch.Tensor, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._update(keys, values)
