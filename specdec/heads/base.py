@@ -7,12 +7,10 @@ same in every engine, up to rounding.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-
-from specdec.heads.pair_head import PairHead
 
 
 class Noise(NamedTuple):
@@ -28,10 +26,33 @@ class Noise(NamedTuple):
 
 
 class KeyValues(NamedTuple):
-    """The keys and values of several requests, (requests, key-value heads, slots, head_dim); keys are rotated."""
+    """The keys and values of several requests, (requests, key-value heads, slots, head_dim); keys are rotated.
+
+    Some layers cache other tensors of this form, such as latent vectors and the keys' rotated parts.
+    """
 
     keys: torch.Tensor
     values: torch.Tensor
+
+
+class DraftHead(Protocol):
+    """What drafting needs of a head besides its passes."""
+
+    @property
+    def target_ids(self) -> torch.Tensor:
+        """(draft vocab,) the target's id of each draft id."""
+
+    def no_key_values(self) -> KeyValues:
+        """Return the keys and values of no pairs, one request's: (1, key-value heads, 0, size) each."""
+
+    def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
+        """Return one request's keys and values of pairs that nothing is drafted after.
+
+        Args:
+            states: (1, n, states size), the target's at positions i.
+            tokens: (1, n), those at positions i + 1.
+            before: of all earlier pairs.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +109,8 @@ class HeadRunner(ABC):
         num_tokens: k, the number of tokens that a pass returns after each pair; at most the draft vocabulary.
     """
 
-    def __init__(self, head: PairHead, num_tokens: int) -> None:
-        self.head, self.num_tokens = head, min(num_tokens, head.config.draft_vocab_size)
+    def __init__(self, head: DraftHead, num_tokens: int) -> None:
+        self.head, self.num_tokens = head, min(num_tokens, len(head.target_ids))
 
     def num_slots(self, count: int) -> int:
         """Return the number of slots to reserve where ``count`` are needed."""

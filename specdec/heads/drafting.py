@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from specdec.heads.base import HeadRunner, KeyValues, Noise, Pairs
-from specdec.heads.pair_head import PairHead
+from specdec.heads.base import DraftHead, HeadRunner, KeyValues, Noise, Pairs
 
 # The noise of the position after a number of drafted tokens.
 NoiseAt = Callable[[int], Noise | None]
@@ -27,13 +26,16 @@ class PairCache:
         num_slots: the runner's, which returns the number of slots to reserve where ``count`` are needed.
     """
 
-    def __init__(self, head: PairHead, num_slots: Callable[[int], int] = lambda count: count) -> None:
-        shape = 1, head.config.num_key_value_heads, 0, head.config.head_dim
-        self._length, self._num_slots, weight = 0, num_slots, head.fc.weight
-        self._slots = KeyValues(*(torch.zeros(shape, dtype=weight.dtype, device=weight.device) for _ in range(2)))
+    def __init__(self, head: DraftHead, num_slots: Callable[[int], int] = lambda count: count) -> None:
+        self._length, self._num_slots, self._slots = 0, num_slots, head.no_key_values()
 
     def __len__(self) -> int:
         return self._length
+
+    @property
+    def key_values(self) -> KeyValues:
+        """Those of all pairs, (1, key-value heads, pairs, head_dim) each; overwritten by later passes."""
+        return KeyValues(*(each[:, :, : self._length] for each in self._slots))
 
     @property
     def keys(self) -> torch.Tensor:
@@ -47,9 +49,8 @@ class PairCache:
 
     def reserve(self, num_slots: int) -> KeyValues:
         """Return the keys and values of all slots, at least ``num_slots``; those after the last pair are unused."""
-        shape = self._slots.keys.shape
-        if shape[2] < num_slots:
-            larger = KeyValues(*(each.new_zeros((*shape[:2], num_slots, shape[3])) for each in self._slots))
+        if self._slots.keys.shape[2] < num_slots:
+            larger = KeyValues(*(_zeros(each, 1, num_slots) for each in self._slots))
             for old, new in zip(self._slots, larger, strict=True):
                 new[:, :, : self._length] = old[:, :, : self._length]
             self._slots = larger
@@ -88,8 +89,13 @@ class DraftedTrees:
     log_probs: np.ndarray
 
 
-def append(head: PairHead, cache: PairCache, states: torch.Tensor, tokens: torch.Tensor) -> None:
-    """Append pairs to a cache without computing the layer's output, for pairs that nothing is drafted after.
+def _zeros(like: torch.Tensor, requests: int, num_slots: int) -> torch.Tensor:
+    """Return zeros in the form of keys or values, (…, key-value heads, …, size)."""
+    return like.new_zeros((requests, like.shape[1], num_slots, like.shape[3]))
+
+
+def append(head: DraftHead, cache: PairCache, states: torch.Tensor, tokens: torch.Tensor) -> None:
+    """Append pairs to a cache, for pairs that nothing is drafted after.
 
     Args:
         head: the head.
@@ -97,9 +103,8 @@ def append(head: PairHead, cache: PairCache, states: torch.Tensor, tokens: torch
         states: (n, states size), the target's states at positions i of the new pairs.
         tokens: (n,), the tokens at positions i + 1.
     """
-    positions = torch.arange(len(cache), len(cache) + len(tokens), device=states.device)
-    inputs = head.enter(tokens[None], head.fuse(states[None]), positions[None])
-    cache.append(inputs.key[0].transpose(0, 1), inputs.value[0].transpose(0, 1))
+    new = head.key_values(states[None], tokens[None], cache.key_values)
+    cache.append(*(each[0].transpose(0, 1) for each in new))
 
 
 def grow(
@@ -188,8 +193,7 @@ class TreeGrowth:
         if len(self._caches) == 1:
             return self._caches[0].reserve(num_slots)
         parts = [cache.reserve(0) for cache in self._caches]
-        shape = len(parts), parts[0].keys.shape[1], num_slots, parts[0].keys.shape[3]
-        stacked = KeyValues(*(each.new_zeros(shape) for each in parts[0]))
+        stacked = KeyValues(*(_zeros(each, len(parts), num_slots) for each in parts[0]))
         for row, (cache, part) in enumerate(zip(self._caches, parts, strict=True)):
             for into, each in zip(stacked, part, strict=True):
                 into[row, :, : len(cache)] = each[0, :, : len(cache)]

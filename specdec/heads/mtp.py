@@ -73,6 +73,10 @@ class MtpHead(nn.Module):
         self.register_buffer("embeddings", embeddings.detach(), persistent=False)
         self.register_buffer("lm_head", lm_head.detach(), persistent=False)
         self.register_buffer("target_ids", torch.arange(len(lm_head), device=lm_head.device), persistent=False)
+        with torch.no_grad():  # the form of the layer's cache is known to its code alone
+            features = projection.new_zeros((1, 1, len(projection)))
+            first = self.key_values(features, self.target_ids.new_zeros((1, 1)))
+            self._no_key_values = KeyValues(*(each[:, :, :0].clone() for each in first))
 
     def forward(
         self,
@@ -109,7 +113,7 @@ class MtpHead(nn.Module):
         return linear(features, self.lm_head)
 
     def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues | None = None) -> KeyValues:
-        """Return the keys and values of pairs, each in the layer's own shape, (batch, heads, n, size).
+        """Return the keys and values of pairs, each in the layer's own form, (batch, heads, n, size).
 
         Args:
             states: (batch, n, hidden), the target's at positions i.
@@ -129,13 +133,9 @@ class MtpHead(nn.Module):
         self(tokens, states, positions, (slots <= positions[..., None])[:, None], update)
         return found[0]
 
-    @torch.inference_mode()
     def no_key_values(self) -> KeyValues:
         """Return the keys and values of no pairs, (1, heads, 0, size) each."""
-        hidden = len(self.projection)
-        token = torch.zeros((1, 1), dtype=torch.int64, device=self.projection.device)
-        keys, values = self.key_values(self.projection.new_zeros((1, 1, hidden)), token)
-        return KeyValues(keys[:, :, :0].clone(), values[:, :, :0].clone())
+        return self._no_key_values
 
 
 class _LayerCache:

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear, rms_norm, silu
 
+from specdec.heads.base import KeyValues
 from specdec.heads.config import PairHeadConfig
 from specdec.heads.rotary import Rotary, rotated
 
@@ -184,6 +185,23 @@ class PairHead(nn.Module, ABC):
             parts = tuple(part + layer.bias.to(x.dtype) for part, layer in zip(parts, layers, strict=True))
         query, key, value = (torch.unflatten(part, -1, (-1, self.config.head_dim)).transpose(1, 2) for part in parts)
         return LayerInputs(residual, rotated(query, cos, sin), rotated(key, cos, sin), value)
+
+    def no_key_values(self) -> KeyValues:
+        """Return the keys and values of no pairs, (1, key-value heads, 0, head_dim) each."""
+        shape = 1, self.config.num_key_value_heads, 0, self.config.head_dim
+        return KeyValues(self.fc.weight.new_zeros(shape), self.fc.weight.new_zeros(shape))
+
+    def key_values(self, states: torch.Tensor, tokens: torch.Tensor, before: KeyValues) -> KeyValues:
+        """Return the keys and values of pairs after those of ``before``; the rest of the layer isn't computed.
+
+        Args:
+            states: (1, n, states size), the target's at positions i.
+            tokens: (1, n), those at positions i + 1.
+        """
+        start = before.keys.shape[2]
+        positions = torch.arange(start, start + tokens.shape[1], device=states.device)
+        inputs = self.enter(tokens, self.fuse(states), positions[None])
+        return KeyValues(inputs.key, inputs.value)
 
     def leave(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """Return the layer's output f, (batch, n, hidden), from attention's (batch, heads, n, head_dim)."""

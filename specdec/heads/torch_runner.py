@@ -18,6 +18,8 @@ class TorchRunner(HeadRunner):
     On a CPU, its matrices are packed once in the blocks that oneDNN reads: products of few rows take half the time.
     """
 
+    head: PairHead
+
     def __init__(self, head: PairHead, num_tokens: int) -> None:
         super().__init__(head, num_tokens)
         self._head = fused(head, product_of(head.fc.weight))
@@ -29,22 +31,27 @@ class TorchRunner(HeadRunner):
         ids = torch.from_numpy(np.stack((pairs.tokens, pairs.positions))).to(device)
         features = head.fuse(pairs.features) if pairs.fuses else pairs.features
         inputs = head.enter(ids[0], features, ids[1])
-        _write(cache, inputs.key, inputs.value, pairs.starts)
+        write_slots(cache, inputs.key, inputs.value, pairs.starts)
         residual, query = inputs.residual, inputs.query
         if pairs.last is not None:
             rows, last = torch.arange(len(pairs.last), device=device), torch.from_numpy(pairs.last).to(device)
             residual, query = residual[rows, last][:, None], query[rows, :, last][:, :, None]
         out = head.leave(residual, _attention(query, cache, pairs))
-        logits = head.logits(out).float()
-        if noise is not None:
-            logits = logits * noise.scale + noise.noise
-        log_probs, draft_ids = logits.log_softmax(-1).topk(self.num_tokens)
-        if device.type == "cpu":
-            drafted, scores = draft_ids.numpy(), log_probs.numpy()
-        else:  # in one transfer; a float32 represents any token id
-            drafted, scores = torch.stack((draft_ids.float(), log_probs)).cpu().numpy()
-        tokens = self._target_ids[drafted.astype(np.int64, copy=False)]
-        return Continuations(tokens, scores, head.next_features(out))
+        draft_ids, log_probs = most_probable(head.logits(out), self.num_tokens, noise)
+        return Continuations(self._target_ids[draft_ids], log_probs, head.next_features(out))
+
+
+def most_probable(logits: torch.Tensor, num_tokens: int, noise: Noise | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids and log-probabilities, (requests, m, num_tokens) each, of logits (requests, m, draft vocab)."""
+    logits = logits.float()
+    if noise is not None:
+        logits = logits * noise.scale + noise.noise
+    log_probs, draft_ids = logits.log_softmax(-1).topk(num_tokens)
+    if logits.is_cpu:
+        return draft_ids.numpy(), log_probs.numpy()
+    # In one transfer; a float32 represents any token id.
+    ids, scores = torch.stack((draft_ids.float(), log_probs)).cpu().numpy()
+    return ids.astype(np.int64), scores
 
 
 def product_of(like: torch.Tensor) -> Callable[[torch.Tensor], Product]:
@@ -60,7 +67,7 @@ def product_of(like: torch.Tensor) -> Callable[[torch.Tensor], Product]:
     return prepare
 
 
-def _write(cache: KeyValues, keys: torch.Tensor, values: torch.Tensor, starts: np.ndarray) -> None:
+def write_slots(cache: KeyValues, keys: torch.Tensor, values: torch.Tensor, starts: np.ndarray) -> None:
     """Write keys and values, (requests, key-value heads, n, head_dim), to the slots from ``starts`` on."""
     count = keys.shape[2]
     if len(starts) == 1:

@@ -24,6 +24,7 @@ from specdec.strategies.eagle3.proposer import Eagle3Proposer
 from specdec.strategies.jacobi import JacobiProposer
 from specdec.strategies.lookahead import LookaheadProposer
 from specdec.strategies.medusa.proposer import MedusaProposer
+from specdec.strategies.mtp import MtpProposer
 from specdec.strategies.prompt_lookup import PromptLookupProposer
 from specdec.strategies.sources.datastore import DatastoreProposer
 from specdec.strategies.sources.grammar import GrammarProposer
@@ -55,6 +56,7 @@ def specdec_proposers() -> Mapping[str, type[Proposer]]:
         "jacobi": JacobiProposer,
         "lookahead": LookaheadProposer,
         "medusa": MedusaProposer,
+        "mtp": MtpProposer,
         "prompt_lookup": PromptLookupProposer,
     }
 

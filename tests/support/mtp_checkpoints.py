@@ -39,13 +39,18 @@ LAYOUTS = {
 
 
 def write_checkpoint(family: str, folder: Path) -> Any:
-    """Write a checkpoint; returns the model with one more layer, the module's, whose other weights are the same."""
+    """Write a checkpoint; returns the model with one more layer, the module's, whose other weights are the same.
+
+    Layers add little to the embeddings, and the module passes these on, so that some of its drafts are accepted.
+    """
     config_class, arguments, layout = FAMILIES[family]
     longer = make(config_class, {**arguments, "num_hidden_layers": NUM_LAYERS + 1})
     draw = torch.Generator().manual_seed(3)
     for name, parameter in longer.named_parameters():
         if "norm" in name or name.endswith("bias"):
             parameter.data += torch.randn(parameter.shape, generator=draw) * 0.2
+        elif any(part in name for part in ("o_proj", "out_proj", "down_proj")):
+            parameter.data *= 0.4
     longer.save_pretrained(folder)
     (file,) = folder.glob("*.safetensors")
     prefix, names = LAYOUTS[layout]
@@ -55,8 +60,12 @@ def write_checkpoint(family: str, folder: Path) -> Any:
     hidden = arguments["hidden_size"]
     for name in names.split():
         shape = (hidden, 2 * hidden) if name.endswith(("fc", "eh_proj", "input_proj")) else (hidden,)
-        around = 0.0 if len(shape) > 1 or layout == "qwen" else 1.0  # Qwen's norms multiply by 1 + weight
-        tensors[f"{name}.weight"] = around + torch.randn(shape, generator=draw) * (0.2 if len(shape) == 1 else 0.15)
+        tensors[f"{name}.weight"] = torch.randn(shape, generator=draw) * (0.2 if len(shape) == 1 else 0.05)
+        if len(shape) > 1:
+            tensors[f"{name}.weight"][:, hidden:] += torch.eye(hidden) * 0.5
+            tensors[f"{name}.weight"][:, :hidden] += torch.eye(hidden) * 0.5
+        elif layout != "qwen":  # whose norms multiply by 1 + weight
+            tensors[f"{name}.weight"] += 1
     if layout == "deepseek":  # copies that aren't read
         tensors[f"{prefix}embed_tokens.weight"] = torch.zeros(len(longer.lm_head.weight), hidden)
         tensors[f"{prefix}shared_head.head.weight"] = torch.zeros(len(longer.lm_head.weight), hidden)

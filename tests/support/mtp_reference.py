@@ -96,12 +96,12 @@ class MtpReference:
         self.weights, self.embeddings = Weights(tensors, ""), tensors["model.embed_tokens.weight"]
         self.lm_head = tensors.get("lm_head.weight", self.embeddings)
         self.embedding_norm, self.hidden_norm, self.projection, self.norm = names.split()
-        self.hidden_first, self.one = layout == "mimo", float(layout == "qwen")
+        self.hidden_first, self.one, self.eps = layout == "mimo", float(layout == "qwen"), longer.config.rms_norm_eps
         by_hand = {"mimo": mimo_layer, "qwen3_5": qwen3_5_layer}.get(family)
         self.layer = longer_layer(longer) if by_hand is None else by_hand(Weights(tensors, prefix), settings)
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return rms(x, self.one + self.weights(name), 1e-6)
+        return rms(x, self.one + self.weights(name), self.eps)
 
     def features(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         embedded = self._norm(self.embeddings[tokens], self.embedding_norm)

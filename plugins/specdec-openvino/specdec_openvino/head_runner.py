@@ -27,6 +27,8 @@ class OpenVINORunner(HeadRunner):
         HeadError: if the head can't be converted or compiled.
     """
 
+    head: PairHead
+
     def __init__(self, head: PairHead, num_tokens: int, options: OpenVINOOptions) -> None:
         super().__init__(head, num_tokens)
         graph = HeadGraph(head, self.num_tokens, options)

@@ -108,8 +108,8 @@ class Eagle3Engine(Engine):
 
     def _take_pending(self, drafter: "Eagle3Drafter") -> tuple[torch.Tensor, Sequence[int]]:
         """Return the pending pairs of a request: states (n, layers * size), and the tokens after them."""
-        weight, stop = self.head.fc.weight, drafter.num_known
-        states = torch.cat(drafter.pending).to(weight.device, weight.dtype)
+        stop = drafter.num_known
+        states = torch.cat(drafter.pending).to(drafter.cache.keys)
         drafter.pending, drafter.last = [], states[-1:].clone()
         return states, drafter.request.tokens[stop - len(states) + 1 : stop + 1]
 

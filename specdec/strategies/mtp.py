@@ -1,0 +1,57 @@
+"""Multi-token prediction: the module that a checkpoint has for it drafts from the target's last hidden state.
+
+DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 2.2; the draft trees are EAGLE-2's, Li et al.
+2024, arXiv 2406.16858, section 4. ``specdec/heads/mtp.py`` has the module itself.
+"""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from specdec.errors import ModelError
+from specdec.heads.mtp_checkpoint import read_mtp
+from specdec.heads.mtp_runner import MtpRunner
+from specdec.strategies.base import Engine, Host, Proposer, Tunable
+from specdec.strategies.eagle3.engine import Eagle3Engine, TreeOptions
+
+
+class MtpProposer(Proposer):
+    """Drafts with the multi-token-prediction module in the target's own checkpoint, which nobody has to train.
+
+    Checkpoints of DeepSeek-V3, GLM-4.5, Qwen3-Next, Qwen3.5 and MiMo have one; transformers leaves it out when it loads
+    them. In each step the module reads the last hidden states of the accepted tokens and predicts the next one. Further
+    tokens are predicted from the module's own output, level by level as in ``Eagle3Proposer``: it was trained for one
+    token, so each further one is accepted less often. Of several modules the first is used.
+
+    After ``a b`` whose root is ``b``, with ``top_k=2`` and ``depth=2``: the pair of a's hidden state and ``b`` gives
+    ``c`` and ``d``. These are fed with the module's output for that pair, and give ``e``, ``f`` after ``c`` and ``g``,
+    ``h`` after ``d``. The tree has the ``num_nodes`` most probable paths among ``c``, ``d``, ``c e``, ``c f``, ….
+
+    Candidates are chosen, not drawn, so they have no q. Under ``match`` and at a temperature above 0 the module is given
+    the noise of each position. In a merge, each level feeds only the most probable path.
+
+    Each level costs a pass of the module by torch: one of the target's layers and its output matrix. Memory: the module,
+    a copy of the output matrix, and keys and values of one layer for each request.
+    """
+
+    tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4), "num_nodes": (2, 4, 8, 16)}
+
+    top_k: int = Field(
+        default=4, ge=1, description="nodes fed per level, and candidates after each; 1 if the target supports no trees"
+    )
+    depth: int = Field(default=3, ge=1, description="longest path, and so passes of the module per step")
+    num_nodes: int = Field(default=8, ge=1, description="nodes of a draft at most, the most probable paths")
+    min_probability: float = Field(default=0.02, ge=0.0, le=1.0, description="least probability of a path")
+
+    def bind(self, host: Host) -> Engine:
+        if host.num_layers is None:
+            raise ModelError(
+                "multi-token-prediction modules read hidden states, and the target's layers are unknown here: use "
+                "another strategy, or a transformers or OpenVINO model"
+            )
+        embeddings = host.embeddings()
+        lm_head = host.output_rows(range(min(host.vocab_size, len(embeddings))))
+        head = read_mtp(host.model, embeddings, lm_head, embeddings.dtype)
+        top_k = self.top_k if host.takes_trees else 1
+        options = TreeOptions(top_k, self.depth, self.num_nodes, self.min_probability)
+        return Eagle3Engine(options, MtpRunner(head, top_k), (-1,), learns=host.is_keyed, name="mtp")
