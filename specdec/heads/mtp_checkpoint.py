@@ -1,4 +1,4 @@
-"""Reads multi-token-prediction modules from the target's own checkpoint; transformers leaves them out when it loads one.
+"""Reads multi-token-prediction modules from the target's own checkpoint, of which transformers doesn't load them.
 
 The decoder layer is that of the target's family in transformers: a model of one layer is made of the target's
 configuration, and the module's tensors are loaded as that layer's, with transformers' own conversions.
@@ -143,7 +143,7 @@ def _tensors(paths: Mapping[str, Path], layout: Layout) -> Iterator[tuple[str, t
 
 
 def _check(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    quantised = [name for name, tensor in tensors.items() if tensor.element_size() < 2 or "_scale" in name]  # noqa: PLR2004 - bytes of the smallest unquantised number
+    quantised = [name for name, tensor in tensors.items() if tensor.element_size() < 2 or "_scale" in name]
     if quantised:
         raise ModelError(
             f"the multi-token-prediction module in {folder} is quantised ({quantised[0]}): give a checkpoint in "
@@ -175,7 +175,7 @@ def _one_layer(config: Any) -> Any:
     return one
 
 
-def _assembled(  # noqa: PLR0917 - what a module is made of
+def _assembled(
     layout: Layout,
     tensors: dict[str, torch.Tensor],
     config: Any,

@@ -1,7 +1,7 @@
 """Multi-token prediction: the module that a checkpoint has for it drafts from the target's last hidden state.
 
-DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 2.2; the draft trees are EAGLE-2's, Li et al.
-2024, arXiv 2406.16858, section 4. ``specdec/heads/mtp.py`` has the module itself.
+DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", arXiv 2412.19437, section 2.2; the draft trees are EAGLE-2's, Li et
+al. 2024, arXiv 2406.16858, section 4. ``specdec/heads/mtp.py`` has the module itself.
 """
 
 from typing import ClassVar
@@ -23,15 +23,36 @@ class MtpProposer(Proposer):
     tokens are predicted from the module's own output, level by level as in ``Eagle3Proposer``: it was trained for one
     token, so each further one is accepted less often. Of several modules the first is used.
 
-    After ``a b`` whose root is ``b``, with ``top_k=2`` and ``depth=2``: the pair of a's hidden state and ``b`` gives
-    ``c`` and ``d``. These are fed with the module's output for that pair, and give ``e``, ``f`` after ``c`` and ``g``,
-    ``h`` after ``d``. The tree has the ``num_nodes`` most probable paths among ``c``, ``d``, ``c e``, ``c f``, ….
+    A module whose layer adds nothing to the hidden states has the target's own prediction, which is the token that the
+    text has just got. Here one is written beside the built-in model's weights, in MiMo's layout:
 
-    Candidates are chosen, not drawn, so they have no q. Under ``match`` and at a temperature above 0 the module is given
-    the noise of each position. In a merge, each level feeds only the most probable path.
+    >>> import tempfile, torch
+    >>> from safetensors.torch import load_file, save_file
+    >>> from specdec import Generator, demo
+    >>> (model, tokenizer), folder, trees = demo.load(), tempfile.TemporaryDirectory(), []
+    >>> model.save_pretrained(folder.name)
+    >>> tensors, path = load_file(f"{folder.name}/model.safetensors"), f"{folder.name}/model.safetensors"
+    >>> for name in [name for name in tensors if name.startswith("model.layers.0.")]:
+    ...     tensors[name.replace("layers.0", "mtp_layers.0")] = torch.zeros_like(tensors[name])
+    >>> for name in ("token_layernorm", "hidden_layernorm", "final_layernorm"):
+    ...     tensors[f"model.mtp_layers.0.{name}.weight"] = torch.ones(384)
+    >>> tensors["model.mtp_layers.0.input_proj.weight"] = torch.eye(384, 768)  # the hidden state's half
+    >>> save_file(tensors, path, metadata={"format": "pt"})
+    >>> generator = Generator(folder.name, tokenizer, proposer=MtpProposer(top_k=1, min_probability=0))
+    >>> on_step = lambda record: trees.append(record.outcomes[0].tree)
+    >>> chunks = list(generator.stream("class Counter", max_new_tokens=8, on_step=on_step))
+    >>> [tokenizer.decode([token]) for token in trees[2].tokens], trees[2].parents
+    (['src', 'src', 'src', 'src'], [-1, 0, 1, 2])
+    >>> generator.close()
+    >>> folder.cleanup()
 
-    Each level costs a pass of the module by torch: one of the target's layers and its output matrix. Memory: the module,
-    a copy of the output matrix, and keys and values of one layer for each request.
+    In the first step it has read no hidden states, and drafts nothing.
+
+    Candidates are chosen, not drawn, so they have no q. Under ``match`` and at a temperature above 0 the module is
+    given the noise of each position. In a merge, each level feeds only the most probable path.
+
+    Each level costs a pass of the module by torch: one of the target's layers and its output matrix. Memory: the
+    module, a copy of the output matrix, and keys and values of one layer for each request.
     """
 
     tunable: ClassVar[Tunable] = {"depth": (1, 2, 3, 4), "num_nodes": (2, 4, 8, 16)}

@@ -100,6 +100,7 @@ def test_text_is_plain_decodings_in_a_ragged_batch(
             for prompt, result in zip(PROMPTS, results, strict=True):
                 assert list(result.token_ids) == decode_model(model, prompt, NUM_TOKENS, seed, eos=())
                 assert not [note for note in result.notes if "mtp" in note]
+            assert max(length for result in results for length in result.stats.accepted_lengths) > 1
 
 
 def test_a_context_keeps_the_modules_state(checkpoints: Callable[[str], Checkpoint]) -> None:
@@ -170,7 +171,7 @@ def test_targets_without_a_known_checkpoint_are_refused(
     shutil.copytree(checkpoints("mimo")[0], moved)
     model = load(moved)
     shutil.rmtree(moved)
-    with pytest.raises(ModelError, match="there is no folder .*moved.: load the model by its folder or hub name"):
+    with pytest.raises(ModelError, match=r"there is no folder .*moved.: load the model by its folder or hub name"):
         Generator(model, proposer="mtp")
     shutil.copytree(checkpoints("mimo")[0], moved)
     (file,) = moved.glob("*.safetensors")

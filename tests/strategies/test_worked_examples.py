@@ -18,6 +18,7 @@ MODULES = (
     "specdec.strategies.lookahead",
     "specdec.strategies.medusa.engine",
     "specdec.strategies.medusa.proposer",
+    "specdec.strategies.mtp",
     "specdec.strategies.prompt_lookup",
     "specdec.strategies.sources.datastore",
     "specdec.strategies.sources.grammar",

@@ -54,9 +54,7 @@ def write_checkpoint(family: str, folder: Path) -> Any:
     longer.save_pretrained(folder)
     (file,) = folder.glob("*.safetensors")
     prefix, names = LAYOUTS[layout]
-    tensors = {
-        name.replace(f"model.layers.{NUM_LAYERS}.", prefix): tensor for name, tensor in load_file(file).items()
-    }
+    tensors = {name.replace(f"model.layers.{NUM_LAYERS}.", prefix): tensor for name, tensor in load_file(file).items()}
     hidden = arguments["hidden_size"]
     for name in names.split():
         shape = (hidden, 2 * hidden) if name.endswith(("fc", "eh_proj", "input_proj")) else (hidden,)

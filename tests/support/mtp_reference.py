@@ -126,7 +126,9 @@ class MtpReference:
             children = {}
             for path, score in level.items():
                 values, ids = self.after(states, tokens, path).topk(width)
-                children |= {(*path, int(token)): score + float(value) for token, value in zip(ids, values, strict=True)}
+                children |= {
+                    (*path, int(token)): score + float(value) for token, value in zip(ids, values, strict=True)
+                }
             found |= children
             level = dict(sorted(children.items(), key=lambda each: -each[1])[:width])
         return dict(sorted(found.items(), key=lambda each: -each[1])[:total])
